@@ -1,7 +1,7 @@
 /* Chooses the output that has a classifier's scores. Several outputs may have a row of numbers per
  * image: a vector, from which the graph computes the scores; boxes; or other scores (each digit of
- * a captcha; age and gender). If names and values leave more than one, none is chosen, because any
- * choice would be a guess. */
+ * a captcha; age and gender). rules[] compares names, operators and the number of labels. If more
+ * than one output is left, none is chosen, because any choice would be a guess. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,16 +31,16 @@ bool model_rows_depend_on_data(const struct model *model, const struct shape *ou
     return model->fixed_batch && output->rank >= 2 && output->dims[0] == DIM_UNKNOWN;
 }
 
-/* Outputs that may be the scores. */
+/* Outputs that may have the class scores. */
 struct heads {
     const struct model *model;
-    const struct graph *graph; /* the graph with shapes */
+    const struct graph *graph; /* the copy of the graph that has shapes for one photo */
     size_t count;
     size_t outputs[16]; /* if there are more, none is chosen */
 };
 
-/* Returns K of [N, K] or [N, K, 1, 1]; returns 0 if K is unknown, or for another shape, such as a
- * detector's boxes [n, 4]. */
+/* Returns K of an output [N, K] or [N, K, 1, 1] of floats. Returns 0 if K is unknown, if the shape
+ * is another, or if the rows are not the images of the batch. */
 static size_t classes_of(const struct model *model, const struct value *output)
 {
     const struct shape *shape = &output->shape;
@@ -58,7 +58,7 @@ static size_t head_classes(const struct heads *heads, size_t i)
 
 static const struct value *head_value(const struct heads *heads, size_t i)
 {
-    return heads->model->graph->outputs[heads->outputs[i]]; /* a node of the model makes it */
+    return heads->model->graph->outputs[heads->outputs[i]]; /* the graph that is_last() searches */
 }
 
 static bool contains_one(const char *name, const char *const *words, size_t count)
@@ -104,8 +104,9 @@ static bool is_computed_from(const struct graph *graph, const struct value *from
     return is_made;
 }
 
-/* True if the graph computes no other scores from output i, as scores from a vector or
- * probabilities from logits. An output with only the best class does not count. */
+/* False if another output is closer to the final scores: the graph computes scores from a vector,
+ * or probabilities from logits. Outputs of the best class only (one number, or a TopK) are computed
+ * from the scores, so the scores are preferred to them. */
 static bool is_last(const struct heads *heads, size_t i)
 {
     const struct value *own = head_value(heads, i);
@@ -154,7 +155,7 @@ static void heads_prefer(struct heads *heads, bool (*is_wanted)(const struct hea
         *heads = left;
 }
 
-/* Writes all outputs except `except`: "'age', 'gender'". */
+/* Writes the names of all outputs except `except`: "'age', 'gender'". */
 static void heads_names(const struct heads *heads, size_t except, char *text, size_t size)
 {
     text[0] = '\0';

@@ -1,5 +1,5 @@
-/* The default model's three files and processors.json, embedded in the binary by embed.py. A zero
- * byte follows each. */
+/* The default model's three files and processors.json, which embed.py makes part of the binary. A
+ * zero byte follows each. */
 #pragma once
 
 #include <stddef.h>

@@ -1,6 +1,6 @@
-/* Fills a graph's additional inputs, so that it needs only a photo: sizes that a detector uses to
- * scale its boxes, thresholds, and inputs in lensd.json. They become nodes of the graph. Boxes must
- * be in pixels of the model's input, as from other detectors, so sizes are those of this input. */
+/* Replaces inputs of a graph by nodes, so that it needs only a photo: sizes that a detector uses to
+ * scale its boxes, thresholds, masks, and inputs in lensd.json. Detectors' boxes must be in pixels
+ * of the model's input, so the sizes are those of this input. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,20 +10,20 @@
 #include "engine/passes/edit.h"
 #include "models/folder/model_internal.h"
 
-/* Numbers below 0 are sides of the image input. */
+/* Values of known_input.numbers and known_input.count. */
 enum {
     SIDE_WIDTH = -1,
     SIDE_HEIGHT = -2,
-    ZEROS = 3,      /* a count: 0 for each image */
-    ROWS_MAX = 4096 /* largest batch that a file may fix, as in a session */
+    ZEROS = 3,      /* `count`: every number is 0 */
+    ROWS_MAX = 4096 /* largest batch of a session, which a file may fix */
 };
 
-/* Hugging Face's mask of a padded batch (1 is a pixel); the earlier mask of SAM's decoder, and a
- * size for an unused output (0 everywhere); RT-DETR's and D-FINE's own exports; PaddleDetection's
- * (scale_factor is the photo's, here the input's); Ultralytics' thresholds of suppression. */
+/* In this order: Hugging Face's mask of a padded batch (1 is a pixel); for SAM's decoder an earlier
+ * mask, and a size for an output that lensd does not use; RT-DETR's and D-FINE's own exports;
+ * PaddleDetection (scale_factor is 1: input to input); Ultralytics' thresholds of suppression. */
 static const struct known_input {
     const char *name;
-    size_t count; /* numbers per image; 1 for a threshold; 0: one number per pixel */
+    size_t count; /* 2: numbers per image; 1: one number in all; 0: one per pixel; or ZEROS */
     float numbers[2];
 } known_inputs[] = {
     {"pixel_mask", 0, {1}},
@@ -76,7 +76,7 @@ static const struct input_constant *find_named(const struct input_constant *cons
     return NULL;
 }
 
-/* Returns [rows, 2], the sides of the photo, from the shape of the image input. */
+/* Returns the photo's sides, [rows, 2], taken from the shape of the image input. */
 static struct value *fill_sides(struct edit *edit, const struct model *model,
                                 const struct known_input *known, const struct shape *shape)
 {
@@ -115,7 +115,7 @@ static struct value *fill_pixels(struct edit *edit, const struct model *model)
                  : NULL;
 }
 
-/* Replaces an input by a value that nodes compute from `numbers`. */
+/* Replaces an input by `named`, or if that is NULL by `known`. False: edit->status is the error. */
 static bool fill_input(struct edit *edit, const struct model *model, struct value *input,
                        const struct known_input *known, const struct input_constant *named)
 {
@@ -210,7 +210,7 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
     for (size_t i = graph->input_count; i-- > 0;) {
         struct value *input = graph->inputs[i];
         const struct input_constant *named = find_named(constants, count, input->name);
-        /* Clients that send tensors must still send all inputs that are no constants. */
+        /* Clients send tensors for `stranger`, and for all inputs that lensd.json does not set. */
         if (i == model->image_input || word_input_is(model, input) ||
             (!named && !model->prompt.is_set && (stranger || model->image_input == SIZE_MAX)) ||
             (model->prompt.is_set && !find_known(model, input)))

@@ -1,5 +1,4 @@
-/* Configuration files that models in Immich's cache lack, because Immich's service has the settings
- * in its code. */
+/* Configuration files that models in Immich's cache lack: Immich's service has them in its code. */
 #include <string.h>
 
 #include "engine/base/size.h"

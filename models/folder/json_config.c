@@ -8,7 +8,7 @@
 #include "engine/base/size.h"
 #include "models/folder/model_internal.h"
 
-/* `end` is where cJSON stopped. */
+/* Reports the place `end`, at which cJSON stopped. */
 static enum status json_invalid(const char *text, size_t size, const char *end, struct error *err)
 {
     size_t at = end >= text && end <= text + size ? (size_t)(end - text) : size, line = 1;

@@ -15,8 +15,7 @@
 #include "engine/base/utf8.h"
 #include "models/folder/model_internal.h"
 
-/* The label of every class without one. A file that names only class 999999 costs pointers, not a
- * million allocations. */
+/* Every class without a label shares this one, so a file that names only class 999999 is cheap. */
 static char hole[1] = "";
 
 static void labels_drop(char *name)
@@ -88,7 +87,7 @@ static enum status labels_put(struct builder *b, size_t index, const char *name,
     return STATUS_OK;
 }
 
-/* Returns the labels, or frees them after an error. */
+/* Moves the labels to *ret, or frees them after an error. */
 static enum status labels_finish(struct builder *b, enum status status, struct labels *ret)
 {
     if (status == STATUS_OK)
@@ -146,7 +145,7 @@ static bool parse_index(const char *text, size_t *ret)
     return true;
 }
 
-/* "tench", or ["n01440764", "tench"]: the last string is the readable one. */
+/* Returns the text of "tench", or the last of ["n01440764", "tench"], which is the readable one. */
 static const char *name_of(const cJSON *item)
 {
     if (cJSON_IsArray(item)) {
@@ -193,7 +192,7 @@ static enum status read_indexed(struct builder *b, const cJSON *object, struct e
     return STATUS_OK;
 }
 
-/* {"tench": 0}: Hugging Face's label2id, if id2label is missing. */
+/* Reads {"tench": 0}, Hugging Face's label2id, if id2label is missing. */
 static enum status read_inverse(struct builder *b, const cJSON *object, struct error *err)
 {
     const cJSON *item;
@@ -284,7 +283,7 @@ static bool take_number(struct python *p, size_t *ret)
     return parse_index(digits, ret);
 }
 
-/* \xNN, \uNNNN, \UNNNNNNNN as UTF-8. */
+/* Appends the character of \xNN, \uNNNN or \UNNNNNNNN as UTF-8. */
 static bool take_escaped_number(struct python *p, unsigned digits)
 {
     uint32_t c = 0;
@@ -295,7 +294,8 @@ static bool take_escaped_number(struct python *p, unsigned digits)
         c = c << 4 | (uint32_t)digit;
         p->at++;
     }
-    /* An escape is never shorter than its bytes: \xNN has 4 for 2, \uNNNN 6 for 3. */
+    /* `word` has room, because an escape is never shorter than its UTF-8: \xNN has 4 characters for
+     * 2 bytes, \uNNNN 6 for 3. */
     if (c == 0 || c > 0x10FFFF)
         return false;
     p->length += utf8_put(c, p->word + p->length);
@@ -333,7 +333,7 @@ static bool take_string(struct python *p)
     return false;
 }
 
-/* {0: 'a', 1: 'b'} or ['a', 'b'] */
+/* Reads {0: 'a', 1: 'b'} or ['a', 'b']. */
 static enum status read_python(struct builder *b, struct python *p, struct error *err)
 {
     bool is_dict = labels_take(p, '{');

@@ -1,6 +1,6 @@
-/* Class labels. Sources: labels.txt or imagenet_classes.txt (one line per class),
- * index_to_name.json (TorchServe) or labels.json, id2label of a Hugging Face config.json, names in
- * Ultralytics metadata. Immutable after load. */
+/* Class labels. Sources: labels.txt, imagenet_classes.txt, Triton's label file or characters.txt
+ * (one line per class), index_to_name.json (TorchServe) or labels.json, a Hugging Face or timm
+ * config.json, metadata of Ultralytics or rapidocr. They do not change after the load. */
 #pragma once
 
 #include "engine/base/status.h"
@@ -9,20 +9,20 @@
 #define LABELS_MAX 1000000
 
 struct labels {
-    char **names; /* names[i]: class i, UTF-8; "" if the file lacks the class */
+    char **names; /* names[i]: label of class i, UTF-8; "" if the file lacks the class */
     size_t count;
     size_t longest; /* bytes of the longest label as a JSON string */
 };
 
-/* Reads one line per class. Drops CR, trailing blanks, a trailing empty line and a UTF-8 BOM;
+/* Reads one line per class. Drops CR, trailing blanks, empty lines at the end and a UTF-8 BOM;
  * refuses invalid UTF-8. The caller frees with labels_done(), which accepts zeroed memory. Errors
- * of all three readers: STATUS_MODEL (what is wrong, and where), STATUS_NO_MEMORY; *ret stays. */
+ * of all readers: STATUS_MODEL (what is wrong, and where), STATUS_NO_MEMORY; *ret is unchanged. */
 enum status labels_from_text(const char *text, size_t size, struct labels *ret,
                              struct error *err) MUST_USE;
 
-/* Reads TorchServe's {"0": "tench"} or {"0": ["n01440764", "tench"]}, a JSON list of names, or a
- * Hugging Face / timm config with "id2label" / "label_names" ("label_descriptions" has readable
- * names for these). STATUS_NOT_FOUND when the JSON has no labels. */
+/* Reads TorchServe's {"0": "tench"} or {"0": ["n01440764", "tench"]}, a JSON list of names, a
+ * Hugging Face config with "id2label" or "label2id", or a timm config with "label_names" and
+ * perhaps their "label_descriptions". STATUS_NOT_FOUND when the JSON has no labels. */
 enum status labels_from_json(const char *text, size_t size, struct labels *ret,
                              struct error *err) MUST_USE;
 
@@ -35,7 +35,7 @@ void labels_done(struct labels *labels);
 bool labels_find(const char *const *names, size_t count, const char *label, size_t length,
                  size_t *ret);
 
-/* Size in bytes of a label as a JSON string. */
+/* Size in bytes of a label as a JSON string, with the quotation marks. */
 size_t labels_json_bytes(const char *name);
 
 /* The label of class `index`; NULL if it has none. */

@@ -10,8 +10,8 @@
 #include "engine/passes/edit.h"
 #include "models/folder/model_internal.h"
 
-/* Names in the exports of segment-anything and samexporter (also of MobileSAM and SAM 2), and of
- * Hugging Face. */
+/* Names of inputs in the exports of segment-anything, of samexporter (also for MobileSAM and SAM
+ * 2), and of Hugging Face. */
 enum prompt_input mask_prompt_input(const char *name, size_t size)
 {
     static const struct {
@@ -32,8 +32,9 @@ static enum prompt_input prompt_input_of(const struct value *input)
     return mask_prompt_input(input->name, strlen(input->name));
 }
 
-/* Fixes the free dimensions of an input: PROMPT_POINTS_MAX points, else 1. Returns false if it does
- * not fit its name. A prompt is one list of points: the server fills no more. */
+/* Sets the free dimensions of an input: the number of points to PROMPT_POINTS_MAX, others to 1.
+ * Returns false if the shape does not fit the input's name, or has room for several lists of
+ * points, which the server does not fill. */
 static bool fix_shape(struct value *input)
 {
     const enum prompt_input kind = prompt_input_of(input);
@@ -53,8 +54,8 @@ static bool fix_shape(struct value *input)
     return true;
 }
 
-/* Replaces an input by a float32 one. The nodes read the elements that `used` (int64, [n])
- * selects. */
+/* Makes `all`, which is float32, input `i` of the graph. The nodes read those of its elements along
+ * `axis` that `used` (int64, [n]) selects. */
 static bool pick_used(struct edit *edit, size_t i, struct value *all, int axis, struct value *used)
 {
     struct graph *graph = edit->graph;

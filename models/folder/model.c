@@ -153,7 +153,7 @@ static enum status fix_dimensions(struct graph *graph, const struct triton_confi
     return STATUS_OK;
 }
 
-/* Reads config.pbtxt: labels of the first output that names a file, and the largest batch. */
+/* Reads config.pbtxt: labels of the first output that names a file, input shapes, largest batch. */
 static enum status read_triton(const struct model_place *place, struct model *model,
                                bool want_labels, struct error *err)
 {
@@ -171,7 +171,7 @@ static enum status read_triton(const struct model_place *place, struct model *mo
     IF_OK(status, fix_dimensions(model->graph, &config, err));
     model->max_batch = config.max_batch;
     triton_config_done(&config);
-    if (status == STATUS_NOT_FOUND) /* its file of labels */
+    if (status == STATUS_NOT_FOUND) /* the label file is missing */
         status = error_set(err, STATUS_MODEL, "%s", err->message);
     status = side_file_close(&file, status, err);
     return status == STATUS_OK || status == STATUS_NO_MEMORY
@@ -187,8 +187,7 @@ static const char *metadata_value(const struct onnx_model *onnx, const char *key
     return NULL;
 }
 
-/* Reads the characters of a model that reads text: characters.txt, else rapidocr's metadata, with
- * one character per line. */
+/* Reads the characters of a model that reads text: characters.txt, else rapidocr's metadata. */
 static enum status read_characters(const struct model_place *place, const struct onnx_model *onnx,
                                    struct model *model, struct error *err)
 {
@@ -331,8 +330,9 @@ static struct task_facts facts_of(const struct onnx_model *onnx, const struct ta
                                .is_headless = config->is_headless};
 }
 
-/* Names the key points by Ultralytics' metadata, "{0: ['nose', 'left_eye']}" for each class.
- * Without names, 17 points are COCO's, and five points of a face detector are a face's. */
+/* Names the key points: by VitPose's labels, else by Ultralytics' metadata, {0: ['nose',
+ * 'left_eye']}, of which the first class counts. Without names, five points of a face detector are
+ * a face's, and 17 points are COCO's. */
 static enum status name_points(const struct onnx_model *onnx, struct model *model,
                                struct error *err)
 {
@@ -360,7 +360,7 @@ static enum status name_points(const struct onnx_model *onnx, struct model *mode
 static enum status no_class(const struct model *model, bool is_own, const char *name, size_t length,
                             struct error *err)
 {
-    enum { MOST = 4096 }; /* number of labels that are compared, to save time */
+    enum { MOST = 4096 }; /* labels that are compared to find a similar one, to save time */
     char word[64];
     const size_t count = model->labels.count < MOST ? model->labels.count : MOST;
     snprintf(word, sizeof word, "%.*s", (int)(length < 60 ? length : 60), name);
@@ -428,7 +428,7 @@ static enum status fill(struct model *model, const struct model_place *place, co
     model->metadata_count = onnx.metadata_count;
     model->file_bytes = onnx.file_bytes;
     TRY(model_side_folder(place, "calibration", &model->calibration, err));
-    /* These errors name the file at fault, which may be another than the model's. */
+    /* Errors of these readers already name a file, which may be another than the model's. */
     bool are_characters;
     TRY(read_labels(place, &onnx, model, &are_characters, err));
     model->texts.scale = 100;

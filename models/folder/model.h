@@ -1,8 +1,8 @@
-/* A model for users: a name, a graph, labels, and the preprocessing of photos.
+/* A model as the server uses it: a name, a graph, labels, and the preprocessing of photos.
  *
- * It is read from an .onnx file, a model folder (README, "Your model") or the embedded default.
- * Immutable after load, except that model_drop_graph() frees the weights once every session has its
- * own packed copy. */
+ * It is read from an .onnx file, a model folder (README, "Your model") or the embedded default. It
+ * is immutable once it is served, except that model_drop_graph() frees the weights when every
+ * session has its own packed copy. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -14,11 +14,12 @@
 
 struct model_limits {
     size_t memory;  /* bytes that a load may use; 0 = free memory, at most 16 GiB */
-    bool is_immich; /* in Immich's cache: immich_file() supplies missing configurations */
+    bool is_immich; /* the model is in Immich's cache (see immich_file()) */
 };
 
-/* An input or output as the file declares it. Symbolic dimensions are DIM_UNKNOWN. The rank is
- * SHAPE_UNKNOWN if the file gives an output no shape. */
+/* An input or output as clients see it: as in the file, or as lensd changed it at load
+ * (mask_prompt.c, model_split.c). Symbolic dimensions are DIM_UNKNOWN. The rank is SHAPE_UNKNOWN if
+ * the file gives an output no shape. */
 struct model_tensor {
     char *name;
     enum dtype dtype;
@@ -27,28 +28,29 @@ struct model_tensor {
 
 struct onnx_metadata;
 
-/* The input for words, of a detector that takes words with a photo. */
+/* The input for words of a detector that takes words with a photo. */
 struct word_input {
     enum word_form form;
     size_t input; /* WORDS_VECTORS: index of the graph's input, float32 [batch, count, size] */
-    size_t count, size; /* of this input: the most words, and the length of a vector */
+    size_t count, size; /* words that this input takes; length of a vector */
 };
 
 /* How a decoder of masks (SAM) takes points. `is_set` is false for other models. */
 struct mask_prompt {
     bool is_set;
-    size_t points, labels; /* inputs of the graph, float32: [1, …, N, 2] and [1, …, N], N =
-                              PROMPT_POINTS_MAX */
-    bool takes_boxes;      /* a box is given as two corners, with labels 2 and 3 */
+    size_t points, labels; /* indexes in graph->inputs: float32 [1, …, N, 2] and [1, …, N], where N
+                              is PROMPT_POINTS_MAX */
+    bool takes_boxes;      /* a box becomes two points, its corners, with the labels 2 and 3 */
     bool adds_point;       /* without a box, the point (0, 0) with label -1 follows the points */
     bool is_padded;        /* SAM, not SAM 2: photos are padded on the right and below */
 };
 
-/* Rows of both inputs. The points come first; the remaining rows have the lowest label. */
+/* Number of points in both inputs of a mask decoder. A request's points come first. The other
+ * points have the label PROMPT_NO_POINT, and the graph drops them. */
 #define PROMPT_POINTS_MAX 32
 #define PROMPT_NO_POINT   (-100)
 
-#define MODEL_WORDS 64 /* the most words, if the file does not fix their number */
+#define MODEL_WORDS 64 /* limit of a request's words, if the file does not fix their number */
 
 /* When the server loads a model, according to lensd.json. */
 enum model_load_when { MODEL_LOAD_DEFAULT, MODEL_LOAD_EAGER, MODEL_LOAD_LAZY };
@@ -62,9 +64,9 @@ struct model {
     char *source;        /* path, or "embedded" */
     char *version;       /* "1", or the folder's number in Triton's layout */
     struct graph *graph; /* NULL after model_drop_graph() */
-    const struct onnx_metadata *metadata; /* see onnx.h; freed with the graph */
+    const struct onnx_metadata *metadata; /* in the graph's arena; see onnx.h */
     size_t metadata_count;
-    struct labels labels;   /* of classes; TASK_TEXT: characters, without the blank */
+    struct labels labels;   /* of classes; TASK_TEXT: its characters, without the blank */
     char labels_source[64]; /* "labels.txt", "index_to_name.json" …, if there are labels */
     struct preprocess preprocess;
     char preprocess_source[64]; /* "preprocessor_config.json", "config.json (timm)",
@@ -73,51 +75,53 @@ struct model {
     uint64_t file_bytes;
     char *calibration; /* the folder calibration/ with typical photos; NULL: none */
 
-    bool lacks_tokenizer; /* inputs take tokens; MODEL_NO_TOKENIZER says what to do */
-    char warning[512]; /* a sentence for the log about something suspicious that works (the numbers
-                          of labels and classes differ, sizes were adapted …), or "" */
-    char filled[160];  /* names of the additional inputs that lensd fills, comma-separated; or "" */
-    int max_batch;     /* config.pbtxt's max_batch_size; 0: not set */
+    bool lacks_tokenizer; /* an input takes tokens, and there is no tokenizer: MODEL_NO_TOKENIZER */
+    char warning[512];    /* sentences for the log about files that are suspicious but usable (the
+                             numbers of labels and classes differ, sizes were adapted …), or "" */
+    char filled[160];     /* names of inputs that lensd fills itself, comma-separated; or "" */
+    int max_batch;        /* config.pbtxt's max_batch_size; 0: not set */
     enum model_load_when load;
-    double idle_unload_s; /* lensd.json's; 0: never; negative: not set */
+    double idle_unload_s; /* "idle_unload" of lensd.json; 0: never; negative: not set */
 
     /* The image input, determined at load. */
     size_t image_input;       /* index in graph->inputs; SIZE_MAX: no input looks like an image */
     bool input_channels_last; /* the file declares the input as [N, H, W, C] */
-    bool free_height, free_width; /* the file does not fix it; the height of a token row is 1 */
+    bool free_height, free_width; /* the file does not fix this side (texts: rows' length) */
     bool fixed_batch;             /* the file declares a fixed first dimension */
     int64_t file_batch;           /* that dimension, when fixed */
     enum dtype input_dtype;       /* as the file declares it */
-    size_t output; /* index in graph->outputs: the task's first output, else the graph's first */
+    size_t output; /* index in graph->outputs: the task's first output or the class scores */
     char *input_name, *output_name; /* input_name: NULL without an image input */
     struct text_input text;         /* for a model for texts, or a detector with WORDS_TOKENS */
     struct word_input words;
     struct mask_prompt prompt;
-    size_t class_count;            /* 0: unknown before a run */
+    size_t class_count;            /* 0: unknown before a run, or no classifier */
     bool has_probabilities;        /* the graph ends in Softmax: do not apply it again */
-    struct zero_shot texts;        /* TASK_ZERO_SHOT: vectors of the labels */
+    struct zero_shot texts;        /* vectors (TASK_ZERO_SHOT) and the rule for scores of labels */
     struct labels point_names;     /* TASK_POSE: names of a box's key points; may be empty */
-    struct graph_hash fingerprint; /* TASK_EMBEDDING: hash of the graph in the file */
+    struct graph_hash fingerprint; /* TASK_EMBEDDING: hash of the graph, stored with vectors */
     struct task task;              /* controls how /predict interprets the outputs */
-    /* In the graph's order; they outlive the graph. */
+    /* The graph's inputs and outputs in its order; these copies outlive it. */
     struct model_tensor *inputs, *outputs;
     size_t input_count, output_count;
-    size_t parameter_count; /* elements of all initialisers */
+    size_t parameter_count; /* elements of all constants in the graph */
     uint64_t parameter_bytes;
 };
 
-/* True if an output's declared rows are not the images of the batch: the batch is fixed, but the
- * number of rows is not, as in a detector's boxes [n, 4]. */
+/* True if the rows of an output with this declared shape are not the images of the batch: the file
+ * fixes the batch, but not the number of rows, as in a detector's boxes [n, 4]. */
 bool model_rows_depend_on_data(const struct model *model, const struct shape *output);
 
-/* `path` is an .onnx file or a folder. `name` overrides the derived name; may be NULL. Errors:
- * those of onnx_load_file(); STATUS_NOT_FOUND: there is no such file, or a folder has no model.onnx
- * (the sentence lists the files that were tried); STATUS_MODEL: a labels or preprocessor file is
- * invalid (the sentence names file and key). The caller frees with model_free() (NULL is fine). */
+/* Loads the model of an .onnx file, a folder, or a path from model_find_half(). `name` overrides
+ * the derived name; NULL keeps it. `limits` may be NULL. Errors: those of onnx_load_file();
+ * STATUS_NOT_FOUND: there is no such file, or a folder has no model (the sentence lists the files
+ * that were tried); STATUS_MODEL: a file beside the model is invalid (the sentence names file and
+ * key), or the path is a pipeline; STATUS_CONFIG: the path is a URL. The caller frees with
+ * model_free() (NULL is fine). */
 enum status model_load(const char *path, const char *name, const struct model_limits *limits,
                        struct model **ret, struct error *err) MUST_USE;
 
-/* Loads one numbered version of a folder in Triton's layout (models/folder/repository.h). */
+/* Loads one version in Triton's layout (models/folder/repository.h); `version` NULL: the newest. */
 enum status model_load_version(const char *path, const char *version, const char *name,
                                const struct model_limits *limits, struct model **ret,
                                struct error *err) MUST_USE;
@@ -127,38 +131,38 @@ enum status model_load_version(const char *path, const char *version, const char
 #define MODEL_TEXT_ENDING    ".text"
 #define MODEL_DECODER_ENDING ".decoder"
 
-/* Finds the second half of the model in a folder, and the ending of its name. *ret is a malloc'ed
- * path for model_load(): an .onnx file or, if one file has both halves, that file with
- * MODEL_TEXT_ENDING appended. NULL if there is no second half. STATUS_NO_MEMORY. */
+/* Finds the second half of the model in a folder. *ret is a malloc'ed path for model_load(): an
+ * .onnx file or, if one file has both halves, that file with MODEL_TEXT_ENDING appended; NULL if
+ * there is no second half. *ret_ending is then the ending of its name. STATUS_NO_MEMORY. */
 enum status model_find_half(const char *folder, char **ret, const char **ret_ending,
                             struct error *err) MUST_USE;
 
-/* Finds the .onnx file that model_load(path) would load, and the model's name, without reading the
- * file. So lensd can report a missing file early, and log the model's name during loading. The
- * caller frees both. Errors: STATUS_NOT_FOUND, STATUS_IO, STATUS_NO_MEMORY. */
+/* Finds the .onnx file that model_load(path) would load (for a pipeline, its pipeline.json) and the
+ * model's name, without reading the file. So lensd can report a missing file early, and log the
+ * model's name during loading. The caller frees both. Errors are those of model_load(). */
 enum status model_find(const char *path, char **ret_file, char **ret_name,
                        struct error *err) MUST_USE;
 
 /* Loads the digit classifier that is part of the binary. */
 enum status model_load_embedded(struct model **ret, struct error *err) MUST_USE;
 
-/* Checks that the model can be compiled for photos of that size. STATUS_INVALID: the file fixes a
- * side. */
+/* Checks that the model can be compiled for photos of that size. STATUS_INVALID: the file fixes
+ * another height or width. */
 enum status model_check_size(const struct model *model, int height, int width,
                              struct error *err) MUST_USE;
 
-/* Sets the photo size for a model with a free side. Call it before compiling. */
+/* Sets the photo size of a model with a free side (for texts: height 1, and the length of a row).
+ * Call it before compiling. */
 void model_set_size(struct model *model, int height, int width);
 
-/* Copies the files beside the model of `path` that lensd reads (labels, preprocessing, task), and
- * the file named `labels`, into `folder`. STATUS_IO, STATUS_NO_MEMORY, and errors of
- * model_load(). */
+/* Copies labels, preprocessing, task and tokenizer.json from beside the model of `path`, and the
+ * file named `labels` ("": none), into `folder`. STATUS_IO, and errors of model_load(). */
 enum status model_copy_files(const char *path, const char *labels, const char *folder,
                              struct error *err) MUST_USE;
 /* Removes a folder that holds files only. */
 void model_remove_files(const char *folder);
 
-/* After session_create(): advises to add a tokenizer if that may help. Returns `status`. */
+/* Adds advice to session_create()'s error if the missing tokenizer may be its cause. */
 static inline enum status model_advise(const struct model *model, enum status status,
                                        struct error *err)
 {
@@ -170,7 +174,8 @@ static inline enum status model_advise(const struct model *model, enum status st
 void model_drop_graph(struct model *model);
 void model_free(struct model *model);
 
-/* Looks up options->class_names in a request's own labels, or in the model's if `own` is NULL. Does
- * nothing for a task without classes. STATUS_INVALID names an unknown word. */
+/* Reads options->class_names, class numbers and labels, into options->classes. Labels are a
+ * request's own, or the model's if `own` is NULL. Does nothing for a task without classes.
+ * STATUS_INVALID names an unknown label. */
 enum status model_find_classes(const struct model *model, const char *const *own, size_t own_count,
                                struct task_options *options, struct error *err) MUST_USE;

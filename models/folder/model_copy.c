@@ -1,4 +1,4 @@
-/* The files beside a model, copied to another model's folder. */
+/* Copies the files beside a model to another model's folder. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ static enum status write_copy(const char *path, const char *data, size_t size, s
 {
     FILE *file = fopen(path, "wbxe");
     if (!file && errno == EEXIST)
-        return STATUS_OK; /* this file was named twice */
+        return STATUS_OK; /* `labels` is also in the list, so the file is already copied */
     bool ok = file && fwrite(data, 1, size, file) == size && fflush(file) == 0 &&
               fsync(fileno(file)) == 0;
     const int cause = errno;

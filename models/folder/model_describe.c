@@ -1,4 +1,4 @@
-/* Describes a graph for the server: the image input and its size, the output with the scores, the
+/* Describes a graph for the server: the image input and its size, the outputs, the task, and the
  * number of classes and parameters. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,15 +12,15 @@
 #include "models/folder/model_internal.h"
 #include "models/folder/preprocess_config.h"
 
-/* For inputs below this size the default scales the whole photo, because a crop would lose too much
- * of an icon or a digit. */
+/* If a side of the model's input is shorter than this, in pixels, the default scales the whole
+ * photo, because a crop would lose too much of an icon or a digit. */
 #define SMALL_INPUT 64
 
 /* ---- the image input ---- */
 
 struct described_image {
     bool channels_last;
-    int64_t channels, height, width; /* DIM_UNKNOWN where symbolic */
+    int64_t channels, height, width; /* DIM_UNKNOWN: the file does not fix it */
 };
 
 static bool is_channels(int64_t dim)
@@ -33,7 +33,8 @@ static bool is_pixel_dtype(enum dtype dtype)
     return dtype_is_float(dtype) || dtype == DTYPE_U8;
 }
 
-/* [N, C, H, W] or [N, H, W, C] with 1 or 3 channels. */
+/* Reads the shape [N, C, H, W] or [N, H, W, C] with 1 or 3 channels. If no dimension is 1 or 3, it
+ * is [N, C, H, W] with a free C. Returns false for other inputs. */
 static bool read_image(const struct value *input, struct described_image *ret)
 {
     const int64_t *dims = input->shape.dims;
@@ -84,8 +85,7 @@ static enum status find_image_input(struct model *model, struct described_image 
 
 /* ---- adapting the preprocessing ---- */
 
-/* Warns if mean and std fit pixels 0 … 255 but follow a division by 255: every result would be near
- * -mean/std. */
+/* Warns if mean and std fit pixels 0 … 255, although pixels are divided by 255 first. */
 static void warn_of_scale(struct model *model)
 {
     const struct preprocess *p = &model->preprocess;
@@ -181,8 +181,8 @@ static void find_output(struct model *model, const struct graph *graph, struct t
     model->class_count = classes;
 }
 
-/* Names are borrowed from the model's graph, which outlives this. The count of PaddleDetection's
- * rows depends on the photo, so they have the shape that the file declares. */
+/* Lists the outputs of `graph`, with names borrowed from the model's graph. PaddleDetection's rows
+ * have the shape that the file declares if their count depends on the photo. */
 static void note_outputs(const struct model *model, const struct graph *graph,
                          const struct task_facts *facts, struct task_output *outputs)
 {
@@ -252,8 +252,7 @@ static void rename_output(struct graph *graph, struct value *from, struct value 
             graph->outputs[k] = to;
 }
 
-/* Transposes output i, [steps, batch, classes], so that photos can share a pass and each gets its
- * own answer. */
+/* Transposes output i, [steps, batch, classes], so that several photos can share a pass. */
 static enum status put_batch_first(struct model *model, size_t i, struct error *err)
 {
     static const int64_t swapped[] = {1, 0, 2};
@@ -274,9 +273,9 @@ static enum status put_batch_first(struct model *model, size_t i, struct error *
     return edit_end(&edit);
 }
 
-/* PaddleDetection's rows of all photos, [batch x n, 6], become [batch, n, 6], so that photos can
- * share a pass. *ret_any tells whether they did. If the number of rows depends on the photo, they
- * stay, and a pass has one photo. */
+/* Changes PaddleDetection's rows of all photos, [batch x n, 6], to [batch, n, 6], so that photos
+ * can share a pass. *ret_any: it did. If the number of rows depends on the photo, the graph stays
+ * as it is, and a pass has one photo. */
 static enum status split_rows(struct model *model, const struct graph *one, bool *ret_any,
                               struct error *err)
 {
@@ -318,7 +317,7 @@ static bool is_listed_before(const struct graph *graph, size_t i)
     return k < i;
 }
 
-/* Transposes all outputs of that form. *ret_any tells whether there was one. */
+/* Transposes all outputs that are [steps, batch, classes]. *ret_any: there was one. */
 static enum status transpose_all(struct model *model, const struct graph *one,
                                  const struct task_facts *facts, bool *ret_any, struct error *err)
 {
@@ -333,7 +332,7 @@ static enum status transpose_all(struct model *model, const struct graph *one,
     return STATUS_OK;
 }
 
-/* Finds the output shapes for one photo or text. */
+/* Finds the output shapes for one photo or text, and puts the batch first where it is not. */
 static enum status probe_outputs(struct model *model, struct task_facts *facts,
                                  struct task_output *outputs, struct error *err)
 {
@@ -379,7 +378,7 @@ static bool may_be_scores(const struct model *model, const struct task_output *o
     return wide <= 1;
 }
 
-/* Sets the sides that the graph does not fix. */
+/* Sets the sides of the preprocessing that the graph does not fix. */
 static void set_open_sides(struct model *model, int width, int height)
 {
     const int64_t *dims = model->graph->inputs[model->image_input]->shape.dims;
@@ -412,7 +411,7 @@ static void fit_text(struct model *model)
 }
 
 /* SAM's preprocessing: the longest side is as long as the input, with zeros on the right and below
- * after normalisation. SAM 2 stretches photos. Its encoder has more outputs, with more points. */
+ * after normalisation. SAM 2 stretches photos; its encoder also has larger outputs. */
 static void fit_encoder(struct model *model)
 {
     struct preprocess *p = &model->preprocess;
@@ -428,7 +427,8 @@ static void fit_encoder(struct model *model)
     snprintf(model->preprocess_source, sizeof model->preprocess_source, "defaults of this task");
 }
 
-/* Sets the preprocessing of the layout's framework, if no file sets it. */
+/* Sets the preprocessing of the layout's framework, if no file sets it. RT-DETR's resize is always
+ * set, because Ultralytics' metadata does not tell that its photos are stretched. */
 static void fit_task(struct model *model, bool configured)
 {
     struct preprocess *p = &model->preprocess;
@@ -467,8 +467,7 @@ static void fit_task(struct model *model, bool configured)
     if (configured)
         return;
     const bool is_yolox = layout == LAYOUT_YOLOX || layout == LAYOUT_YOLOX_PIXELS;
-    /* Ultralytics, YOLOv5, YOLOX and face detectors resize with OpenCV. RF-DETR resizes without
-     * antialiasing. */
+    /* Ultralytics, YOLOv5, YOLOX, face detectors and RF-DETR resize without antialiasing. */
     if (is_rtdetr || layout == LAYOUT_RFDETR || is_paddle || !is_stretched)
         p->resample = RESAMPLE_LINEAR;
     p->pads_corner = is_yolox || is_face;
@@ -516,7 +515,7 @@ static enum status decide_task(struct model *model, bool configured, struct task
 
 /* ---- parameters ---- */
 
-/* Recursion follows the nesting of bodies, which the importer bounds. */
+/* The recursion is as deep as the nesting of subgraphs, which the importer limits. */
 static void count_parameters(struct model *model, const struct graph *graph)
 {
     for (size_t i = 0; i < graph->value_count; i++) {
@@ -548,7 +547,7 @@ static enum status copy_tensors(struct value *const *values, size_t count,
 
 /* ---- labels ---- */
 
-/* Lists the first `count` classes without a label: "1, 2, 3 and 5 more". Returns their number. */
+/* Counts the classes 0 … count - 1 without a label, and lists three: "1, 2, 3 and 5 more". */
 static size_t list_unnamed(const struct labels *labels, size_t count, char *text, size_t size)
 {
     enum { NAMED = 3 };

@@ -1,9 +1,10 @@
 /* Where a model's files lie. Layouts, in the order they are tried:
  *
- *     FOLDER/pipeline.json         no model, but a pipeline of those beside it (pipeline_config.h)
+ *     FOLDER/pipeline.json         a pipeline of models in folders beside FOLDER
  *     FOLDER/visual/model.onnx     with textual/model.onnx: a model for photos and texts in two
  *                                  files (open_clip, Immich)
  *     FOLDER/vision_model.onnx     with text_model.onnx: likewise, also in onnx/ (transformers.js)
+ *     FOLDER/encoder.onnx          with decoder.onnx: SAM's two halves; others: see halves[]
  *     FOLDER/model.onnx
  *     FOLDER/onnx/model.onnx       Hugging Face repositories with exported weights
  *     FOLDER/N/model.onnx          Triton: the highest N that has one
@@ -33,8 +34,8 @@ void model_place_done(struct model_place *place)
     *place = (struct model_place){0};
 }
 
-/* The last part of a path, without trailing slashes and without an ".onnx" ending. For "." and ".."
- * it is the folder's real name. */
+/* Returns the last part of a path, malloc'ed, without trailing slashes and an ".onnx" ending. If
+ * the path is "." or contains "..", it is the last part of the real path. */
 static char *name_of_path(const char *path)
 {
     char *real = realpath(path, NULL);
@@ -60,10 +61,10 @@ static char *parent_of(const char *path)
 
 /* The result of listing a folder once. */
 struct survey {
-    char *only;       /* the only *.onnx file; NULL if there is none */
+    char *only;       /* a *.onnx file, the last one found; NULL if there is none */
     size_t files;     /* *.onnx files */
-    char *checkpoint; /* a model that is not ONNX: weights, or else config.json; or NULL */
-    uint64_t version; /* highest N with N/model.onnx */
+    char *checkpoint; /* a file that is not ONNX: weights, or else config.json; or NULL */
+    uint64_t version; /* highest N with N/model.onnx, or the wanted one */
     bool has_version;
 };
 
@@ -95,7 +96,7 @@ static bool is_weights(const char *name)
            (!strncmp(name, "pytorch_model", 13) && ends_with(name, ".bin"));
 }
 
-/* Prefers weights to config.json, and among weights the first by name. */
+/* Notes a checkpoint. Prefers weights to config.json, and among weights the first by name. */
 static enum status note_checkpoint(const char *name, struct survey *survey, struct error *err)
 {
     bool weights = is_weights(name), known = survey->checkpoint && is_weights(survey->checkpoint);
@@ -165,7 +166,7 @@ static enum status nothing_found(const struct survey *survey, struct error *err)
                      "to model.onnx in it, or serve a folder of model folders with --models");
 }
 
-/* Refuses a folder with both a pipeline.json and a model, because its name can mean only one. */
+/* Refuses a folder with pipeline.json and a model, because the folder's name can mean only one. */
 static enum status refuse_second_model(const char *folder, struct error *err)
 {
     if (folder_has_file(folder, "model.onnx"))
@@ -179,9 +180,10 @@ static enum status refuse_second_model(const char *folder, struct error *err)
 
 /* ---- two halves ---- */
 
-/* The files of a model's halves in its folder: for photos; for texts or SAM's mask decoder. */
+/* The files of a model's halves in its folder. `photos` is the half for photos, `second` the half
+ * for texts or SAM's mask decoder. */
 static const struct {
-    const char *photos, *second, *ending; /* ending: of the second file's name */
+    const char *photos, *second, *ending; /* `ending` is that of the second half's name */
 } halves[] = {
     {"visual/model.onnx", "textual/model.onnx", MODEL_TEXT_ENDING},
     {"onnx/vision_model.onnx", "onnx/text_model.onnx", MODEL_TEXT_ENDING},
@@ -239,7 +241,7 @@ static void note_points(void *context, bool is_output, const char *name, size_t 
         *takes_points = true;
 }
 
-/* Finds the halves of a model in a folder, malloc'ed; NULL if there are none. */
+/* Finds the files of a model's halves in a folder, malloc'ed; NULL if there are none. */
 static enum status find_pair(const char *folder, char **ret_photos, char **ret_second,
                              const char **ret_ending, struct error *err)
 {
@@ -276,7 +278,8 @@ enum status model_find_half(const char *folder, char **ret, const char **ret_end
     return find_text_within(folder, ret, err);
 }
 
-/* Sets `file`, half of the model in `folder`. Other files are beside it, or in `folder`. */
+/* Makes `file`, a half of the model in `folder`, the model of `place`. Configurations are beside
+ * the file, or in `folder`. */
 static enum status set_half(struct model_place *place, const char *file, const char *folder,
                             struct error *err)
 {
@@ -335,7 +338,7 @@ static bool is_half_at(const char *path, const char *ending, char **ret_folder)
     return is_it;
 }
 
-/* Names a file that is a second half: the folder's name with the half's ending. */
+/* If `path` is a second half, sets its place and its name: the folder's with the half's ending. */
 static enum status name_second_half(struct model_place *place, const char *path, struct error *err)
 {
     for (size_t i = 0; i < COUNT_OF(halves); i++) {
@@ -465,7 +468,7 @@ static char *file_of_text(const char *path)
     return NULL;
 }
 
-/* Changes `place` to that of the half for texts. */
+/* Changes `place`, of a file with both halves, to the half for texts. */
 static enum status want_texts(struct model_place *place, struct error *err)
 {
     char *name = NULL;

@@ -13,22 +13,22 @@ struct model_place {
     char *name, *version;
     bool is_numbered; /* FOLDER/version/model.onnx */
     bool is_pipeline; /* `file` is a pipeline.json */
-    bool is_half;     /* the model has two halves; its folder may have the other one */
-    bool is_encoder;  /* the half for photos of a model whose other half makes masks */
-    bool makes_masks; /* the half that makes masks */
+    bool is_half;     /* `file` is one half of a model; its folder has the other one */
+    bool is_encoder;  /* `file` is the half for photos; the other half makes masks */
+    bool makes_masks; /* `file` is the half that makes masks */
     bool wants_texts; /* load the half for texts, from a file that has both halves */
     bool is_immich;   /* immich_file() supplies missing configurations; the caller sets this */
 };
 
-/* Finds the model of a path that is an .onnx file or a folder (models/folder/model_folder.c).
- * `version` selects a numbered version; NULL: the newest. STATUS_NOT_FOUND says which files were
- * tried; the caller frees with model_place_done(). */
+/* Finds the model of a path, an .onnx file or a folder (models/folder/model_folder.c). `version`
+ * selects a numbered version; NULL: the newest. Errors are those of model_load(). The caller frees
+ * with model_place_done(). */
 enum status model_place_find(const char *path, const char *version, struct model_place *ret,
                              struct error *err) MUST_USE;
 void model_place_done(struct model_place *place);
 
-/* True if a folder's name is a version number: at most 15 digits without leading zeros. Triton
- * ignores leading zeros, too. */
+/* True if a folder's name is a version number: at most 15 digits without leading zeros. Triton also
+ * ignores folders with leading zeros. */
 bool model_version_number(const char *text, uint64_t *ret);
 
 /* A file beside the model. */
@@ -39,12 +39,12 @@ struct side_file {
     struct cJSON *json; /* side_json_open() only */
 };
 
-/* Reads a small file from the model's folders. Refuses special files and links that leave the
- * folders. STATUS_NOT_FOUND when neither folder has it; other errors name the file.
+/* Reads a file of at most 64 MiB from the model's folders. Refuses special files and links that
+ * leave the folders. STATUS_NOT_FOUND when neither folder has it; other errors name the file.
  * side_file_close() frees it. */
 enum status side_file_open(const struct model_place *place, const char *name, struct side_file *ret,
                            struct error *err) MUST_USE;
-/* Reads the file and parses it as JSON. Errors also include those of json_parse(). */
+/* Reads a file like side_file_open(), and parses it as JSON. Errors: also those of json_parse(). */
 enum status side_json_open(const struct model_place *place, const char *name, struct side_file *ret,
                            struct error *err) MUST_USE;
 /* Returns the static text of the configuration file `name` for a model in Immich's cache, by its
@@ -55,7 +55,7 @@ const char *immich_file(const char *path, const char *name);
  * other than STATUS_NOT_FOUND. */
 enum status side_file_close(struct side_file *file, enum status status, struct error *err) MUST_USE;
 
-/* The folder `name` inside one of the model's folders, malloc'ed; NULL if neither has it.
+/* Finds the folder `name` in one of the model's folders, malloc'ed; NULL: none.
  * STATUS_NO_MEMORY. */
 enum status model_side_folder(const struct model_place *place, const char *name, char **ret,
                               struct error *err) MUST_USE;
@@ -64,9 +64,9 @@ enum status model_side_folder(const struct model_place *place, const char *name,
 
 /* A value in protobuf's text format (protobuf.dev/reference/protobuf/textformat-spec). */
 struct pbtxt_value {
-    const char *path; /* names of fields, such as "input.name", truncated after 40 bytes */
+    const char *path; /* names of fields, such as "input.name"; each is truncated after 40 bytes */
     enum pbtxt_kind { PBTXT_MESSAGE, PBTXT_TEXT, PBTXT_WORD, PBTXT_NUMBER } kind;
-    const char *text; /* without quotation marks and sign; "" for a message */
+    const char *text; /* without quotation marks and sign, not terminated; "" for a message */
     size_t size;
     bool is_negative; /* a '-' came before it */
     bool in_list;     /* an element of a list [] */
@@ -75,7 +75,7 @@ struct pbtxt_value {
 typedef enum status pbtxt_fn(void *context, const struct pbtxt_value *value, struct error *err);
 
 /* Calls on_value for each value of the `size` bytes of terminated `text`, and at the start of each
- * message. Stops at the first error. STATUS_MODEL names the line, also for errors of on_value. */
+ * message. Stops at the first error. STATUS_MODEL names the line, also if on_value returns it. */
 enum status pbtxt_read(const char *text, size_t size, pbtxt_fn *on_value, void *context,
                        struct error *err) MUST_USE;
 
@@ -84,14 +84,15 @@ struct triton_input {
     char *name; /* malloc'ed; NULL: not set */
     int64_t dims[TENSOR_MAX_RANK];
     int rank;         /* 0: not set */
-    bool is_reshaped; /* dims are those of requests, not of the model's input */
+    bool is_reshaped; /* `dims` are those of requests, not of the model's input */
 };
 
 #define TRITON_INPUTS_MAX 64
 
-/* The keys of Triton's config.pbtxt that lensd uses; NULL or 0 if missing. Refuses a name with a
- * '/' or ".."; ignores other keys. `text` has `size` bytes and is terminated. STATUS_MODEL names
- * the invalid line. Free with triton_config_done() (accepts a zeroed struct). */
+/* The keys of Triton's config.pbtxt that lensd uses; NULL or 0 if missing. triton_config_read()
+ * refuses a label file whose name has a '/' or "..", and ignores other keys. `text` has `size`
+ * bytes and is terminated. STATUS_MODEL names the invalid line. Free with triton_config_done()
+ * (accepts a zeroed struct). */
 struct triton_config {
     char *label_file; /* malloc'ed */
     int max_batch;
@@ -105,8 +106,8 @@ void triton_config_done(struct triton_config *config);
 /* The numbered versions to serve. */
 struct version_policy {
     enum { VERSIONS_LATEST, VERSIONS_ALL, VERSIONS_SPECIFIC } kind;
-    size_t latest;         /* number of newest versions */
-    uint64_t versions[64]; /* specific ones */
+    size_t latest;         /* VERSIONS_LATEST: how many of the newest */
+    uint64_t versions[64]; /* VERSIONS_SPECIFIC: their numbers */
     size_t count;
 };
 
@@ -128,9 +129,9 @@ struct input_constant {
 enum status input_constants_read(const struct cJSON *item, struct input_constant *ret,
                                  size_t *ret_count, struct error *err) MUST_USE;
 
-/* Turns additional inputs into constants of the graph: those in `constants`, and inputs with a
- * known meaning if no other inputs remain. Lists them in model->filled. STATUS_MODEL: a constant
- * fits no input; STATUS_NO_MEMORY. */
+/* Replaces inputs by values: those in `constants` and, if no others remain, those with a known
+ * meaning. Lists them in model->filled. STATUS_MODEL: a constant fits no input;
+ * STATUS_NO_MEMORY. */
 enum status model_fill_inputs(struct model *model, const struct input_constant *constants,
                               size_t count, struct error *err) MUST_USE;
 
@@ -142,14 +143,14 @@ bool model_is_text_vector(const char *name, size_t size);
 
 /* Splits a graph that makes comparable vectors of photos and texts (models/folder/model_split.c).
  * Keeps the half that depends on photos, or with `wants_texts` on texts, and sets *ret_is_half.
- * Does not change other graphs. For the photos' half it sets model->texts to the graph's rule for
- * scores of pairs. A detector gets an input for vectors of words (model->words). After
- * STATUS_NO_MEMORY only free the graph. */
+ * Other graphs and their *ret_is_half do not change. The photos' half gets the graph's rule for
+ * scores of pairs (model->texts); a detector gets an input for vectors of words (model->words).
+ * After STATUS_NO_MEMORY the graph may only be freed. */
 enum status model_split(struct model *model, bool wants_texts, bool *ret_is_half,
                         struct error *err) MUST_USE;
 
-/* Sets model->words if the model is a detector that takes words with a photo: vectors, if the
- * model's other half makes them (`is_half`), or tokens (models/folder/word_input.c). */
+/* Sets model->words of a detector that takes words with a photo (models/folder/word_input.c):
+ * vectors, if the model's other half makes them (`is_half`), or tokens. */
 void word_input_find(struct model *model, bool is_half);
 
 /* True if an input of the model's graph takes words. */
@@ -173,10 +174,10 @@ enum prompt_input mask_prompt_input(const char *name, size_t size);
  * file lacks; STATUS_NO_MEMORY. */
 enum status mask_prompt_prepare(struct model *model, struct error *err) MUST_USE;
 
-/* The task settings in a model's files. Texts are owned; NULL: not set. */
+/* Settings in a model's lensd.json and config.json. Texts are owned; NULL: not set. */
 struct task_config {
     char *task, *layout;         /* lensd.json */
-    char *output;                /* lensd.json: the name of the output with the scores */
+    char *output;                /* lensd.json: the name of the output with the class scores */
     struct task_options options; /* lensd.json */
     struct input_constant inputs[INPUT_CONSTANTS]; /* lensd.json */
     size_t input_count;
@@ -189,34 +190,32 @@ struct task_config {
     const struct labels *labels; /* the labels that "classes" may name; borrowed */
 };
 
-/* Reads lensd.json and config.json of a model's folder (models/folder/task_config.c). STATUS_MODEL
- * names file, key and expected value; STATUS_NO_MEMORY. Free with task_config_done() (accepts a
- * zeroed struct). */
+/* Reads lensd.json and config.json (models/folder/task_config.c). STATUS_MODEL names file, key and
+ * expected value; STATUS_NO_MEMORY. Free with task_config_done() (accepts a zeroed struct). */
 enum status task_config_read(const struct model_place *place, const struct labels *labels,
                              struct task_config *ret, struct error *err) MUST_USE;
 void task_config_done(struct task_config *config);
 
-/* Reads zero_shot.json, if any, and replaces the labels by those of its texts
+/* Reads zero_shot.json, if any, into *ret, and replaces the labels by the file's if it has vectors
  * (models/folder/zero_shot_config.c). STATUS_MODEL names file and key; STATUS_NO_MEMORY. */
 enum status zero_shot_read(const struct model_place *place, struct zero_shot *ret,
                            struct labels *ret_labels, struct error *err) MUST_USE;
 
-/* Returns the output that has one row of class scores per image, by its name, the operators that
- * make it and the number of labels (models/folder/class_output.c). *ret_classes is the number of
- * classes. `graph` is the model's, with shapes for one photo. `wanted` is the output's name; NULL:
- * unknown. SIZE_MAX: there is none, or several are possible; `note` lists these. Otherwise `note`
- * names the ignored outputs. */
+/* Returns the index of the output that has one row of class scores per image
+ * (models/folder/class_output.c). *ret_classes is the number of classes. `graph` is the model's,
+ * with shapes for one photo. `wanted` is the output's name; NULL: unknown. SIZE_MAX: there is none,
+ * or several are possible; `note` lists these. Otherwise `note` names the other outputs. */
 size_t class_output_find(const struct model *model, const struct graph *graph, const char *wanted,
                          size_t *ret_classes, char *note, size_t note_size);
 
-/* True if an output has probabilities. Goes back through operators that do not change values. */
+/* True if a Softmax makes an output, perhaps followed by operators that do not change values. */
 bool output_is_probabilities(const struct value *output);
 
 /* Determines image input, outputs, classes, task and parameters, and adapts the preprocessing to
  * the input (models/folder/model_describe.c). Fills other inputs by `config`. `configured`: the
  * preprocessing comes from a file, not from defaults. `facts` has the facts from files and
- * metadata; this function adds those from the graph. The caller has set model->graph, labels,
- * preprocess and preprocess_source. */
+ * metadata; this function adds those from the graph. The caller has set the other members of the
+ * model that come from files. */
 enum status model_describe(struct model *model, bool configured, const struct task_config *config,
                            struct task_facts *facts, struct error *err) MUST_USE;
 
@@ -236,21 +235,21 @@ struct json_member {
         JSON_INT,
         JSON_SIZE /* size_t */
     } kind;
-    size_t at;          /* offset in the object */
+    size_t at;          /* offset of the struct member */
     double least, most; /* of a number */
     /* Reads the value into the object; NULL: read it by kind. */
     enum status (*read)(const struct cJSON *item, void *object, struct error *err);
 };
 
 /* Reads every member of a JSON object into `object`, as the table says. STATUS_MODEL names the key
- * and the expected value; for an unknown key it lists the keys of `what` ("a stage"). */
+ * and the expected value. For an unknown key it lists the keys that `what` ("a stage") takes. */
 enum status json_members(const struct cJSON *json, const char *what,
                          const struct json_member *members, size_t count, void *object,
                          struct error *err) MUST_USE;
 
-/* Returns STATUS_MODEL: "KEY" must be `expected`. */
+/* Returns STATUS_MODEL with the text "KEY" is not `expected`. */
 enum status json_wrong(const struct cJSON *item, const char *expected, struct error *err);
 bool json_is_whole(const struct cJSON *item, double least, double most);
 
-/* Appends a sentence to model->warning; truncates it if there is no room. */
+/* Appends a sentence to model->warning after "; "; truncates it if there is no room. */
 void model_warn(struct model *model, const char *format, ...) __attribute__((format(printf, 2, 3)));

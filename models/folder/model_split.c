@@ -13,10 +13,10 @@ enum { FROM_TEXT = 1, FROM_PHOTO = 2, FROM_BOTH = FROM_TEXT | FROM_PHOTO };
 struct division {
     struct model *model;
     struct graph *graph;
-    uint8_t *from;          /* indexed by value->index */
+    uint8_t *from;          /* FROM_… of each value, by value->index */
     struct value *texts;    /* the vectors of texts, [texts, numbers] */
     struct value *words;    /* a detector's reshaped vectors, [photos, words, numbers]; else NULL */
-    struct value **outputs; /* outputs of a half */
+    struct value **outputs; /* outputs of the half that is kept */
     size_t output_count;
 };
 
@@ -55,7 +55,7 @@ static void mark_values(struct division *d)
 }
 
 /* Finds the vectors of texts, which depend on texts only. A detector reshapes them for its number
- * of photos, so the result depends on both. */
+ * of photos; then the output depends on both, and the vectors are the input of the reshape. */
 static void find_texts(struct division *d)
 {
     for (size_t i = 0; i < d->graph->output_count && !d->texts; i++) {
@@ -72,7 +72,7 @@ static void find_texts(struct division *d)
     }
 }
 
-/* Lists the outputs that depend on photos only or, in a detector, on words, too. */
+/* Lists the outputs that depend on photos only or, in a detector, on photos and words. */
 static void keep_photo_outputs(struct division *d)
 {
     for (size_t i = 0; i < d->graph->output_count; i++) {
@@ -83,7 +83,7 @@ static void keep_photo_outputs(struct division *d)
     }
 }
 
-/* True for a constant scalar, or e to the power of one. */
+/* Reads a constant scalar, or e to the power of one. Returns false for other values. */
 static bool is_factor(const struct value *value, float *ret)
 {
     while (value && value->producer &&
@@ -98,7 +98,7 @@ static bool is_factor(const struct value *value, float *ret)
     return true;
 }
 
-/* Reads scale and bias of the scores, if the graph computes scores of both vectors. */
+/* Reads the scale and bias of an output that scores pairs of photos' and texts' vectors, if any. */
 static void read_scores(struct division *d)
 {
     struct zero_shot *scores = &d->model->texts;
@@ -144,9 +144,9 @@ static enum status prune_graph(struct division *d, uint8_t from, struct error *e
     return edit_end(&edit);
 }
 
-/* Replaces tokens by ones. No vector depends on them any more; a 1 means that its word is present.
- * A file may have very many tokens, so an Expand makes the ones when a session is compiled, within
- * its limit. */
+/* Replaces an input for tokens by ones. The vectors do not depend on it any more; a token of 1
+ * tells the detector that its word is present. A file may have very many tokens, so an Expand makes
+ * the ones when a session is compiled, within its memory limit. */
 static bool replace_tokens(struct edit *edit, struct value *input, int64_t count)
 {
     const int64_t one = 1, length = input->shape.dims[1];
@@ -188,7 +188,7 @@ static enum status feed_words(struct division *d, struct error *err)
     for (size_t i = 0; i < kept; i++)
         if (graph->inputs[i]->shape.rank > 0 && graph->inputs[i]->shape.dims[0] == DIM_UNKNOWN)
             graph->inputs[i]->shape.dims[0] = 1;
-    graph->inputs[kept++] = fed; /* instead of a token input */
+    graph->inputs[kept++] = fed; /* there is room: inputs for tokens were removed */
     graph->input_count = kept;
     memcpy(graph->outputs, d->outputs, d->output_count * sizeof *d->outputs);
     graph->output_count = d->output_count;

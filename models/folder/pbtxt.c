@@ -1,6 +1,6 @@
-/* Reads protobuf's text format, and refuses what Triton would refuse, so that no file is read only
- * in part. Messages in {} or <>, lists in [], a colon before every plain value, an optional ',' or
- * ';' after a field. Names and types are not checked. */
+/* Reads protobuf's text format: messages in {} or <>, lists in [], a colon before every plain
+ * value, an optional ',' or ';' after a field. Refuses what Triton would refuse, so that no file is
+ * read only in part. Does not check names and types. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 enum expected {
     FIELD,         /* a name, or the end of the message */
     ITEM,          /* a value of a list */
-    FIRST_OR_NONE, /* the same, or the end of the list */
+    FIRST_OR_NONE, /* a value of a list, or its end */
     AFTER_VALUE,
 };
 
@@ -18,7 +18,7 @@ enum { NAME_MOST = 40 };
 
 struct syntax {
     const char *text, *at;
-    const char *open[PBTXT_DEPTH_MAX];      /* where each level was opened */
+    const char *open[PBTXT_DEPTH_MAX];      /* for each level, its opening bracket in the text */
     size_t path_sizes[PBTXT_DEPTH_MAX + 1]; /* bytes of `path` that belong to each level */
     size_t depth;
     char path[(PBTXT_DEPTH_MAX + 1) * (NAME_MOST + 1)];
@@ -95,7 +95,7 @@ static const char *text_end(const char *quote)
     return *end == *quote ? end : NULL;
 }
 
-/* Reports each of several consecutive texts. */
+/* Reads one text or several adjacent ones, and reports each. */
 static enum status read_texts(struct syntax *s)
 {
     while (*s->at == '"' || *s->at == '\'') {
@@ -111,7 +111,7 @@ static enum status read_texts(struct syntax *s)
     return STATUS_OK;
 }
 
-/* Decimal, 0x…, fractions, 1e-3, 1.0f. */
+/* Skips a number: decimal, 0x…, a fraction, 1e-3, 1.0f. */
 static void skip_number(struct syntax *s)
 {
     for (bool exponent = false;; s->at++) {

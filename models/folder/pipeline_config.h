@@ -22,7 +22,7 @@
 #define PIPELINE_FILE       "pipeline.json"
 #define PIPELINE_STAGES_MAX 3
 #define STAGE_LABELS_MAX    32
-/* INSTANCE_SIZES + 1: four extra sizes, and the model's own size, which the list should contain. */
+/* A model has DEPLOYMENT_SIZES = 4 sizes beside its own, which the list should contain. */
 #define STAGE_SIZES_MAX     5
 #define STAGE_CROPS_MAX     1000
 #define STAGE_CROPS_DEFAULT 100
@@ -30,16 +30,16 @@
 
 struct pipeline_stage {
     char model[128];
-    /* Selects and crops boxes of the previous stage; the first stage gets whole photos. */
+    /* These members select and crop boxes of the stage before; stage 0 gets whole photos. */
     char labels[STAGE_LABELS_MAX][64]; /* names or numbers of classes */
     size_t label_count;                /* 0: all classes */
     double min_score;                  /* 0 … 1 */
     double margin; /* 0 … 1; added on each side, as a share of the box's width or height */
     struct align_template align; /* positions of a box's points in its crop; may be empty */
     size_t max; /* crops of one photo, those with the best scores; 1 … STAGE_CROPS_MAX */
-    /* Above 0: the model classifies crops as upright or upside down, and the next stage gets the
-     * same crops. A crop is turned by 180 degrees if its best class has "180" in the label and a
-     * probability above `turn`, 0 … 1. */
+    /* Above 0: this stage's model classifies crops as upright or upside down, and the next stage
+     * gets the same crops. A crop is turned by 180 degrees if the label of its best class contains
+     * "180" and the class has a probability above `turn`, 0 … 1. */
     double turn;
     /* Empty: the model's own size. */
     struct stage_size {
@@ -56,8 +56,7 @@ struct pipeline_config {
 /* InsightFace's template "arcface": positions of eyes, nose and mouth corners in pixels. */
 extern const struct align_template align_arcface;
 
-/* Parses the file's `text` of `size` bytes. STATUS_MODEL names stage and key, and the expected
- * value. Pure. */
+/* Parses the file's `text`. STATUS_MODEL names stage, key and expected value. Pure. */
 enum status pipeline_config_parse(const char *text, size_t size, struct pipeline_config *ret,
                                   struct error *err) MUST_USE;
 
@@ -65,12 +64,12 @@ enum status pipeline_config_parse(const char *text, size_t size, struct pipeline
 enum status pipeline_config_read(const char *folder, struct pipeline_config *ret,
                                  struct error *err) MUST_USE;
 
-/* The path of a stage's model when a pipeline is served without a repository: it is beside the
- * pipeline's folder. malloc'ed; NULL when out of memory. */
+/* Returns the path of a stage's model when a pipeline is served without a repository: the model is
+ * beside the pipeline's folder. malloc'ed; NULL when out of memory. */
 char *pipeline_stage_path(const char *folder, const struct pipeline_stage *stage);
 
-/* The size of a stage for a photo. If the model's resize keeps the aspect ratio, it is the size
- * that shrinks the photo least; otherwise the size with the nearest aspect ratio. On a tie it is
- * the smallest. NULL: the model's own size. */
+/* Returns the size of a stage for a photo of `width` x `height` pixels. If the model's resize keeps
+ * the aspect ratio, it is the size in which the photo is largest; otherwise the size with the
+ * nearest aspect ratio; on a tie the smallest. NULL: the model's own size. */
 const struct stage_size *pipeline_stage_size(const struct pipeline_stage *stage, bool keeps_aspect,
                                              unsigned width, unsigned height);

@@ -102,7 +102,7 @@ enum status preprocess_check(const struct preprocess *p, struct error *err)
     return STATUS_OK;
 }
 
-/* A text that grows piece by piece and is truncated at `size`. */
+/* A text to which append() adds; it is truncated at `size`. */
 struct text_line {
     char *text;
     size_t size, used;

@@ -9,7 +9,7 @@
 
 #include "engine/base/status.h"
 
-/* Pillow's filters numbered as in Pillow and Hugging Face's "resample", and one of OpenCV's. */
+/* Filters of Pillow, numbered as in Pillow and in Hugging Face's "resample"; then two others. */
 enum resample {
     RESAMPLE_NEAREST = 0,
     RESAMPLE_LANCZOS = 1,
@@ -26,8 +26,7 @@ enum resize_rule {
     RESIZE_SHORT_SIDE, /* short side to `resize_short`, aspect ratio kept: torchvision.Resize(n) */
     RESIZE_EXACT,      /* to resize_width x resize_height, aspect ratio not kept */
     RESIZE_LETTERBOX,  /* largest size that fits in resize_width x resize_height, aspect ratio kept;
-                          the rest is padded: the photo is centred as in Ultralytics, or at the
-                          upper left */
+                          the rest is padding, on all sides or right and below */
     RESIZE_BODY, /* VitPose's: warp_affine() centres the photo with its aspect ratio so that the
                     input shows 1.25 times the photo; pixels outside are black. A photo of the
                     input's size does not change */
@@ -42,7 +41,7 @@ enum channel_order {
 struct preprocess {
     bool pads_square; /* before the resize, black pixels on the right or below make the photo a
                          square (OWLv2); nothing is cropped then */
-    double first_width, first_height; /* first crop to these shares of the short side; 0: do not */
+    double first_width, first_height; /* crop first to these shares of the short side; 0: no crop */
     enum resize_rule resize;
     enum resample resample;
     int resize_short;                /* pixels, RESIZE_SHORT_SIDE only */
@@ -50,9 +49,8 @@ struct preprocess {
     /* Pixels of the model's input (0: not set yet): a centred crop after the resize; a smaller
      * image is padded with zeros as in torchvision.CenterCrop. */
     int width, height;
-    bool crop_floors; /* if the margin is odd, the crop begins at int(margin / 2) as in Hugging
-                         Face's processors, instead of round(margin / 2) as in torchvision, timm and
-                         Ultralytics */
+    bool crop_floors; /* an odd margin: the crop begins at int(margin / 2) (Hugging Face's
+                         processors), not at round(margin / 2) (torchvision, timm, Ultralytics) */
     enum channel_order channels;
     /* RESIZE_LETTERBOX: */
     int pad_value;        /* 0 … 255 */
@@ -71,11 +69,11 @@ void preprocess_default(struct preprocess *ret);
 /* Number of channels: 3, or 1 for CHANNELS_GRAY. */
 int preprocess_channels(const struct preprocess *p);
 
-/* Checks that every size is 1 … 16384, std is not 0, and all numbers are finite. STATUS_INVALID
- * says what is wrong. Call it on all settings from files. */
+/* Checks that every size is 1 … 16384, scale and std are not 0, the padding is a byte, and all
+ * numbers are finite. STATUS_INVALID says what is wrong. Call it on all settings from files. */
 enum status preprocess_check(const struct preprocess *p, struct error *err) MUST_USE;
 
-/* Longest side that a model is compiled for. */
+/* Longest side, in pixels, of a size that a request or a pipeline.json asks for. */
 #define MODEL_SIDE_MAX 4096
 
 /* Reads "640x480", a width and height of 1 to MODEL_SIDE_MAX pixels. False for other text. */

@@ -1,5 +1,5 @@
-/* Reads preprocessing from Hugging Face's preprocessor_config.json, timm's configuration and
- * Ultralytics metadata, and adapts it to the size of a model's input. */
+/* Reads preprocessing from Hugging Face's preprocessor_config.json, the configurations of timm and
+ * open_clip, and Ultralytics metadata, and adapts it to the size of a model's input. */
 #include "models/folder/preprocess_config.h"
 
 #include <cjson/cJSON.h>
@@ -58,7 +58,7 @@ static enum status get_channels(const cJSON *json, const char *key, const float 
 
 /* ---- Hugging Face ---- */
 
-/* Reads a size in any of its forms, in pixels; 0 if the file has none. */
+/* A size in any of Hugging Face's forms, in pixels; 0: not in the file. */
 struct size_spec {
     bool given;
     int shortest, longest;
@@ -110,7 +110,8 @@ static const char *class_name(const cJSON *json)
     return cJSON_IsString(type) ? type->valuestring : NULL;
 }
 
-/* CLIPFeatureExtractor, CLIPImageProcessorFast and CLIPImageProcessorPil are CLIPImageProcessor. */
+/* Returns a class's row in the table, or NULL. CLIPFeatureExtractor, CLIPImageProcessorFast and
+ * CLIPImageProcessorPil have the row of CLIPImageProcessor. */
 static const cJSON *class_defaults(const cJSON *table, const char *name)
 {
     static const char *const ends[] = {"ImageProcessor", "FeatureExtractor"};
@@ -249,14 +250,14 @@ static enum status read_resize(const cJSON *json, bool do_crop, const struct siz
         return STATUS_OK;
     if (!short_side && do_pad && canvas.given)
         return read_padded(json, size, &canvas, p, err);
-    /* Both limits are equal, so a square holds every photo. */
+    /* If both limits are equal, a square holds every photo. */
     if (do_pad && !do_crop && size->shortest && size->shortest == size->longest) {
         if (!canvas.given)
             canvas.width = canvas.height = size->longest;
         return read_padded(json, size, &canvas, p, err);
     }
-    /* The processor keeps the aspect ratio and makes images of any size. A batch needs one size, so
-     * the whole photo is scaled to a square. */
+    /* With upper limits the processor keeps the aspect ratio and makes images of any size. A batch
+     * needs one size, so the whole photo is scaled to a fixed size. */
     if (size->shortest && (!size->longest || do_crop))
         resize_short(p, size->shortest, size->shortest);
     else if (short_side)
@@ -325,7 +326,7 @@ static enum status read_resample(const cJSON *json, struct preprocess *p, struct
     return STATUS_OK;
 }
 
-/* y = (x * scale [- 1] - mean) / std, which EfficientNet with include_top divides by std again. */
+/* Reads y = (x * scale [- 1] - mean) / std; EfficientNet with include_top divides by std twice. */
 static enum status read_values(const cJSON *json, struct preprocess *p, struct error *err)
 {
     bool do_rescale = false, do_normalize = false, offset = false, again = false;

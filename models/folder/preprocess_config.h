@@ -1,8 +1,8 @@
 /* Readers of files that describe the preprocessing of photos for a model.
  *
- * All set every member of *ret, but do not change *ret on failure. Errors: STATUS_NOT_FOUND when
- * the file has no preprocessing, STATUS_MODEL with key, value and expected value. The caller runs
- * preprocess_check() after adapting the sizes to the model's input. */
+ * Each sets every member of *ret, but does not change *ret on failure. Errors: STATUS_NOT_FOUND
+ * when the file has no preprocessing, STATUS_MODEL with key, value and expected value. The caller
+ * runs preprocess_check() after adapting the sizes to the model's input. */
 #pragma once
 
 #include "models/folder/preprocess.h"
@@ -14,9 +14,9 @@
 enum status preprocess_from_huggingface(const char *json, size_t size, struct preprocess *ret,
                                         struct error *err) MUST_USE;
 
-/* Remarks on a text that preprocess_from_huggingface() has read: a class that is unknown or gives
- * other pixels, and keys that look like misspellings of missing keys. Writes one line of at most
- * `capacity` bytes; "" if there are no remarks. */
+/* Writes remarks on a text that preprocess_from_huggingface() has read: a class that is unknown or
+ * gives other pixels, keys that look like misspellings of missing keys, and sizes that lensd does
+ * not make. *ret is one line of at most `capacity` bytes; "" if there are no remarks. */
 void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacity);
 
 /* Reads timm's config.json: "pretrained_cfg", or its keys at the top level: input_size, crop_pct,
@@ -34,13 +34,12 @@ enum status preprocess_from_open_clip(const char *json, size_t size, struct prep
  * the aspect ratio and rounds the crop's position down. */
 void preprocess_as_immich(struct preprocess *p);
 
-/* Reads Ultralytics metadata of an ONNX file: imgsz and task. Detection, segmentation and pose use
- * letterbox on grey 114 with OpenCV's INTER_LINEAR; classification uses short side and crop; all
- * use x/255 without mean and std. */
+/* Reads Ultralytics metadata of an ONNX file: imgsz and task. Classification uses short side and
+ * crop (bilinear), or stretches to an input that is not square; other tasks use letterbox on grey
+ * 114 with OpenCV's INTER_LINEAR. All use x/255 without mean and std. */
 enum status preprocess_from_metadata(const struct onnx_metadata *metadata, size_t count,
                                      struct preprocess *ret, struct error *err) MUST_USE;
 
-/* Adapts sizes to those that the model's file fixes (pixels). Resize and crop change by the same
- * ratio, so that ImageNet's 256 / 224 becomes 342 / 299; a size of 0 becomes the model's. Returns
- * true if anything changed. */
+/* Adapts sizes to those of the model's input (pixels). Resize and crop change by the same ratio:
+ * ImageNet's 256 / 224 becomes 342 / 299; a size of 0 becomes the model's. True if any changed. */
 bool preprocess_fit(struct preprocess *p, int width, int height);

@@ -98,7 +98,7 @@ static enum status add_signature(void *context, const char *path, const char *na
     return STATUS_OK;
 }
 
-/* Computes the signature of the files in a folder, in any order. */
+/* Computes the signature of the files in a folder. Their order does not change it. */
 static enum status folder_signature(const char *folder, uint64_t *ret, struct error *err)
 {
     *ret = 0;
@@ -233,8 +233,8 @@ static enum status describe(struct repository_model *model, struct error *err)
 
 /* ---- models ---- */
 
-/* Adds the pipeline `stages`, or the model at `path` if that is NULL. On success the repository
- * owns `stages`. Copies both texts. If describing the model fails, its `problem` has the reason. */
+/* Adds the pipeline `stages`, or if that is NULL the model at `path`. Copies `path` and `name`, and
+ * owns `stages` on success. If the model's files are invalid, its `problem` has the reason. */
 static enum status add_model_of(struct repository *repository, const char *path, const char *name,
                                 struct pipeline_config *stages, struct error *err)
 {
@@ -305,7 +305,7 @@ static enum status refuse_more(const char *path, const char *entry, struct error
                      folder < 200 ? (int)folder : 200, path, MODELS_MAX);
 }
 
-/* Adds the folder or the file NAME.onnx. */
+/* Adds the model of the folder NAME or of the file NAME.onnx. */
 static enum status add_entry(void *context, const char *path, const char *entry, struct error *err)
 {
     struct repository *repository = context;

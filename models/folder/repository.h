@@ -30,24 +30,23 @@ struct repository_version {
 struct repository_model {
     char *name;
     char *path;                          /* for model_load_version() */
-    struct repository_version *versions; /* to serve, oldest first; then the others */
+    struct repository_version *versions; /* to serve, oldest first; after these, the others */
     size_t version_count;
-    size_t spare_count;             /* number of the others; version_policy excludes them */
-    struct pipeline_config *stages; /* of a pipeline; all its models exist; NULL: a model */
-    struct error problem;           /* status != OK: why nothing can be served */
+    size_t spare_count;             /* number of the others, which version_policy excludes */
+    struct pipeline_config *stages; /* of a pipeline; NULL: a model */
+    struct error problem;           /* status is not OK: why no version can be served */
 };
 
 struct repository {
     struct repository_model *models; /* sorted by name */
     size_t count;
-    bool is_immich; /* repository_scan_immich() */
+    bool is_immich; /* repository_scan_immich() made it */
 };
 
-/* Lists the folder. STATUS_NOT_FOUND, STATUS_IO for the folder itself. An entry has a problem if it
- * is a sub-folder without a model, if a folder and a file have the same name, if its name is longer
- * than MODEL_NAME_MAX (`name` is truncated), or if it is a pipeline and one of its models is
- * missing. Hidden entries are skipped. The caller frees with repository_done(), which accepts a
- * zeroed struct. */
+/* Lists the folder. STATUS_NOT_FOUND, STATUS_IO for the folder itself. An entry has a problem if
+ * its files are invalid, if a folder and a file have the same name, if its name is longer than
+ * MODEL_NAME_MAX (`name` is truncated), or if it is a pipeline and a model of it is missing. Skips
+ * hidden entries. The caller frees with repository_done(), which accepts a zeroed struct. */
 enum status repository_scan(const char *folder, struct repository *ret, struct error *err) MUST_USE;
 
 /* Lists Immich's cache of models. Its models get Immich's names:
@@ -63,8 +62,7 @@ enum status repository_scan_immich(const char *folder, struct repository *ret,
                                    struct error *err) MUST_USE;
 
 /* Lists one model, at `path` (an .onnx file or a model folder). `name` may be NULL for its own
- * name. For a pipeline, it lists the pipeline first, then the models of its stages, which must be
- * beside it. */
+ * name. For a pipeline, lists it first, then the models of its stages, which must be beside it. */
 enum status repository_scan_model(const char *path, const char *name, struct repository *ret,
                                   struct error *err) MUST_USE;
 

@@ -1,38 +1,35 @@
 /* Converts texts to inputs of a model, with its tokenizer.
  *
- * The rows of a pass have equal numbers of tokens. The model's file sets this number, else the
- * tokenizer, else TEXT_LENGTH_MAX. If padding does not change vectors, short texts have short
- * rows. */
+ * All rows of a pass have the same number of tokens. The model's file sets it, else the tokenizer,
+ * within the limits below. If padding does not change vectors, short texts get short rows. */
 #pragma once
 
 #include "engine/graph/graph.h"
 #include "models/text/tokenizer.h"
 
 #define TEXT_INPUTS_MAX 3
-#define TEXT_BESIDE_MAX                                                                            \
-    256 /* tokens beside a photo, if the file has no limit: Grounding DINO's                       \
-         */
-#define TEXT_LENGTH_MAX                                                                            \
-    512 /* tokens of a row where neither the file nor the tokenizer limit it                       \
-         */
+/* Most tokens of a row: beside a photo (Grounding DINO's number) if the file does not fix them; of
+ * a text if neither the file nor the tokenizer's padding does. */
+#define TEXT_BESIDE_MAX 256
+#define TEXT_LENGTH_MAX 512
 
 enum text_input_kind { TEXT_IDS, TEXT_MASK, TEXT_TYPES };
 
 /* Zeroed: the model takes no texts. Immutable after load; free with text_input_done(). */
 struct text_input {
-    struct tokenizer *tokenizer; /* owned; NULL: the model takes no texts */
-    size_t length;               /* tokens per row */
-    bool allows_short_rows;      /* the file does not fix the length of rows and has a mask */
-    size_t input_count;          /* inputs that take tokens */
-    enum text_input_kind kinds[TEXT_INPUTS_MAX]; /* of these inputs, in the graph's order */
+    struct tokenizer *tokenizer;                 /* owned; NULL: the model takes no texts */
+    size_t length;                               /* tokens per row */
+    bool allows_short_rows;                      /* short texts may have short rows */
+    size_t input_count;                          /* inputs that take tokens */
+    enum text_input_kind kinds[TEXT_INPUTS_MAX]; /* kind of each input, in the graph's order */
     size_t at[TEXT_INPUTS_MAX];                  /* their indexes among the graph's inputs */
-    bool are_32[TEXT_INPUTS_MAX];                /* int32, else int64 */
+    bool are_32[TEXT_INPUTS_MAX];                /* their dtype: int32, else int64 */
 };
 
-/* True if a tokens input may have this name (not terminated); *ret is then its kind. */
+/* True if an input for tokens may have this name (not terminated); *ret is then its kind. */
 bool text_input_is_name(const char *name, size_t size, enum text_input_kind *ret);
 
-/* True if an input has the type and name of a tokens input; *ret is then its kind. */
+/* True if an input has the shape, dtype and name of an input for tokens; *ret is then its kind. */
 bool text_input_kind_of(const struct value *input, enum text_input_kind *ret);
 
 /* Finds the inputs of a graph that takes only tokens (with `beside`: tokens and a photo), and sets
@@ -45,16 +42,16 @@ enum status text_input_read(struct graph *graph, bool beside, const char *const 
 void text_input_place(const struct graph *graph, struct text_input *text);
 void text_input_done(struct text_input *text);
 
-/* Returns the row length for texts of at most `tokens` tokens. It is text->length. With
- * allows_short_rows it is the smallest of 16, 32, 64 … that fits the tokens and is at least a
+/* Returns the row length for texts of at most `tokens` tokens: text->length or, with
+ * allows_short_rows, the smallest of 16, 32, 64 … below it that fits the tokens and is at least a
  * sixteenth of text->length. */
 size_t text_input_row_length(const struct text_input *text, size_t tokens);
-/* Sets the row length of text and graph. Call it before the graph is compiled. */
+/* Sets the row length in `text` and in the graph's inputs. Call it before the graph is compiled. */
 void text_input_set_length(const struct graph *graph, struct text_input *text, size_t length);
 
 /* A text of a request. */
 struct text_item {
-    const char *text; /* UTF-8, `size` bytes; NULL: `ids` */
+    const char *text; /* UTF-8, `size` bytes; NULL: the text is given as `ids` */
     size_t size;
     const int64_t *ids; /* tokens, with the special tokens */
     size_t id_count;

@@ -1,5 +1,4 @@
-/* Finds the inputs of a detector that take words: YOLO-World's and YOLOE's vectors, Grounding
- * DINO's tokens. */
+/* Finds inputs for words: vectors of YOLO-World and YOLOE, tokens of Grounding DINO. */
 #include <string.h>
 
 #include "models/folder/model_internal.h"
@@ -12,7 +11,7 @@ static bool has_output(const struct graph *graph, const char *name)
     return false;
 }
 
-/* [batch, words, numbers] of float32. */
+/* True for an input [batch, words, numbers] of float32. */
 static bool is_vectors(const struct value *input)
 {
     return input->dtype == DTYPE_F32 && input->shape.rank == 3 && input->shape.dims[2] > 0;
@@ -65,7 +64,7 @@ void word_input_place(struct model *model)
         if (!is_vectors(input))
             continue;
         if (has_place)
-            words->form = WORDS_NONE; /* labels fill only one input */
+            words->form = WORDS_NONE; /* a request's words fill only one input */
         has_place = true;
         words->input = i;
         words->count = (size_t)input->shape.dims[1];

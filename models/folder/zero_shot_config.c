@@ -9,7 +9,7 @@
 #include "models/folder/model_internal.h"
 #include "models/text/json_fields.h"
 
-/* One vector, scaled to length 1. */
+/* Reads one vector, and scales it to length 1. */
 static enum status read_vector(const cJSON *list, size_t size, float *ret, struct error *err)
 {
     static const char expected[] = "a list of vectors of the same size, of numbers that are not "
@@ -90,7 +90,7 @@ static enum status read_texts(const cJSON *json, struct zero_shot *ret, struct l
 {
     TRY(json_members(json, "it", texts_members, COUNT_OF(texts_members), ret, err));
     ret->has_scale = ret->has_scale || cJSON_GetObjectItemCaseSensitive(json, "scale") != NULL;
-    /* Without labels the file sets the scoring of labels in requests. */
+    /* Without labels the file sets only the scoring of labels in requests. */
     if (!cJSON_GetObjectItemCaseSensitive(json, "vectors") &&
         !cJSON_GetObjectItemCaseSensitive(json, "labels"))
         return STATUS_OK;
@@ -100,7 +100,7 @@ static enum status read_texts(const cJSON *json, struct zero_shot *ret, struct l
         return json_wrong_part("labels", "a list of strings", err);
     const enum status status = labels_from_json(names, strlen(names), labels, err);
     free(names);
-    if (status == STATUS_NOT_FOUND) /* side_file_close() does not name the file */
+    if (status == STATUS_NOT_FOUND) /* side_file_close() adds no file name to STATUS_NOT_FOUND */
         return error_set(err, STATUS_MODEL, "%s", err->message);
     TRY(status);
     if (labels->count != ret->count)

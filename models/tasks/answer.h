@@ -6,7 +6,7 @@
 #include "models/tasks/embed.h"
 #include "models/tasks/text_read.h"
 
-/* The task determines the member that is set. Zeroed: no answer. Free with task_answer_done(). */
+/* The task determines which members are set. Zeroed: no answer. Free with task_answer_done(). */
 struct task_answer {
     struct detections detections;
     struct embedding embedding;
@@ -22,9 +22,10 @@ void task_answer_done(struct task_answer *answer);
 size_t task_answer_bytes(const struct task_answer *answer);
 
 /* Makes the answer for image `row` of a run of `batch` images. `task` must not be a classifier's.
- * `outputs` has all outputs of the model. `options` must be complete. `buffers` is an array of
- * TASK_MAX_OUTPUTS. On success the caller frees *ret. STATUS_INVALID if an output's shape does not
- * fit the task; other errors are those of the decoders. */
+ * `outputs` has all outputs of the model. `options` must be complete. `buffers`, an array of
+ * TASK_MAX_OUTPUTS, gets outputs that must be converted; it can be reused for other images. *ret
+ * must be zeroed; the caller frees it, also after an error. STATUS_INVALID if an output's shape
+ * does not fit the task; other errors are those of the decoders. */
 enum status task_answer_of(const struct task *task, const struct tensor *const *outputs, int batch,
                            int row, const struct task_options *options,
                            const struct task_geometry *geometry, struct task_buffer *buffers,

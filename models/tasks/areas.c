@@ -55,8 +55,8 @@ struct area_place *area_places(size_t count, float gain, float begin, float inpu
     return places;
 }
 
-/* Classifies pixels of a column, from row `y` on, as long as they lie between the same two rows of
- * the map. Called if the best classes of the four neighbours differ. */
+/* Classifies `count` pixels of column `x` from rows[0] on, which all lie between the same two rows
+ * of the map. Called if the best classes of the four neighbours differ. */
 static bool blend_rows(const struct area_map *map, const struct area_place *x,
                        const struct area_place *rows, uint32_t count, struct area_runs *runs)
 {
@@ -169,7 +169,7 @@ static void bound_area(const struct area_runs *runs, uint16_t index, uint64_t he
         if (run->index != index || run->length == 0)
             continue;
         const uint64_t last = at + run->length - 1;
-        const bool is_one = at / height == last / height; /* column */
+        const bool is_one = at / height == last / height; /* in one column */
         const uint64_t first_row = is_one ? at % height : 0;
         const uint64_t last_row = is_one ? last % height : height - 1;
         left = at / height < left ? at / height : left;

@@ -22,42 +22,43 @@ struct area_runs {
 struct area_place {
     int32_t first, second; /* -1: outside the map */
     float share;           /* weight of `second` */
-    uint32_t end;          /* all pixels before this one have the same `first` */
+    uint32_t end;          /* pixels from this one up to `end` have the same `first` */
 };
 
 struct area_map {
     const float *scores;
-    size_t classes, plane; /* plane: floats per plane */
+    size_t classes, plane; /* `plane`: floats in the scores of one class */
     int32_t width, height;
     float threshold; /* for a single class */
     uint16_t *best;  /* best class of each point of the map, or AREA_NONE; owned by the caller */
 };
 
-/* The class with the highest score; scores are `step` apart. A single class must exceed the
- * threshold. */
+/* Returns the class with the highest score; scores are `step` apart. A single class must exceed the
+ * threshold, else AREA_NONE. */
 uint16_t area_best(const struct area_map *map, const float *scores, size_t step);
 
-/* The positions of the `count` pixels of one side; free() them. `side`: points of the map. */
+/* Returns the positions of `count` pixels in a map of `side` points; free() them. The map covers
+ * `input` pixels of the model's input; pixel i is at (i + 0.5) * gain + begin of these. */
 struct area_place *area_places(size_t count, float gain, float begin, float input, int32_t side);
 
 /* Adds `length` pixels of a class, or of AREA_NONE. */
 bool area_add(struct area_runs *runs, uint16_t index, uint32_t length);
 
-/* Adds the pixels [top, bottom) of a column. */
+/* Classifies the pixels [top, bottom) of a column, and adds them. */
 bool area_column(const struct area_map *map, const struct area_place *x,
                  const struct area_place *rows, uint32_t top, uint32_t bottom,
                  struct area_runs *runs);
 
-/* Interpolates a map of `width` columns at the given positions; all must lie inside it. `dst`:
- * row_count * column_count floats. */
+/* Interpolates a map of `width` columns bilinearly at the given positions; all must lie inside it.
+ * `dst`: row_count * column_count floats. */
 void area_interpolate(const float *src, size_t width, const struct area_place *columns,
                       int32_t column_count, const struct area_place *rows, int32_t row_count,
                       float *dst);
 
-/* Extracts the mask of class `index`, and sets the sides of the box around it. `height` is the
- * photo's. The caller frees ret->counts. */
+/* Extracts the mask of class `index`, and sets the sides of the box around it. The mask's class is
+ * box->index. `height` is the photo's. The caller frees ret->counts. */
 bool area_take(const struct area_runs *runs, uint16_t index, uint32_t height, struct detection *box,
                struct segment *ret);
 
-/* COCO's compressed text for a class with `pieces` runs; free() it. */
+/* Returns COCO's compressed run lengths of class `index`, which has `pieces` runs; free() them. */
 char *area_counts(const struct area_runs *runs, uint16_t index, size_t pieces);

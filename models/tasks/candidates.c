@@ -64,7 +64,7 @@ static bool is_better(const struct detection *a, const struct detection *b)
     return a->score > b->score || (a->score >= b->score && a->place < b->place);
 }
 
-/* Moves the entry at `root` of a heap down; the root is the best (`sign` 1) or the worst (-1). */
+/* Moves the entry at `root` of a heap down. Entry 0 is the best (`sign` 1) or the worst (-1). */
 static void heap_sift(struct detection *heap, size_t count, size_t root, int sign)
 {
     const struct detection moved = heap[root];
@@ -90,7 +90,7 @@ void candidates_add(struct candidates *candidates, const struct detection *given
     struct detections *found = &candidates->found;
     struct detection box = *given, *added = &box;
     const struct task_words *words = candidates->options->words;
-    if (words && box.index >= words->count) /* padding repeats the first word */
+    if (words && box.index >= words->count) /* rows after the last word repeat word 0 */
         box.index = 0;
     const size_t most = candidates->is_oriented ? DETECT_MAX_ORIENTED : DETECT_MAX_CANDIDATES;
     if (!(added->score > candidates->options->confidence) || !isfinite(added->score) ||
@@ -98,7 +98,7 @@ void candidates_add(struct candidates *candidates, const struct detection *given
         !isfinite(added->x2) || !isfinite(added->y2) ||
         !task_option_wants(candidates->options, added->index))
         return;
-    if (found->count == most) { /* a heap, whose root is the worst candidate */
+    if (found->count == most) { /* `items` is a heap, whose root is the worst candidate */
         if (is_better(added, &found->items[0])) {
             found->items[0] = *added;
             heap_sift(found->items, found->count, 0, -1);
@@ -169,8 +169,7 @@ static void keep(struct kept_boxes *kept, const struct detection *box)
     kept->index[i] = box->index;
 }
 
-/* The candidates that were compared so far, with the covariance matrix [a c; c b] of each as a
- * Gaussian, in blocks. */
+/* The candidates compared so far, each as a Gaussian with the covariance matrix [a c; c b]. */
 struct oriented_boxes {
     size_t count;
     float x[DETECT_MAX_ORIENTED], y[DETECT_MAX_ORIENTED];
@@ -195,11 +194,11 @@ static void oriented_add(struct oriented_boxes *boxes, const struct detection *b
     boxes->index[i] = box->index;
 }
 
-/* True if the last box overlaps with an earlier one of its class by more than `iou`.
+/* True if the last box overlaps an earlier one of its class, or any if `agnostic`, by over `iou`.
  *
  * The overlap is 1 - sqrt(1 - exp(-d)), where d is the Bhattacharyya distance of the Gaussians: a
- * part for the centres, and half the logarithm of r for the shapes. So d has an upper limit, and
- * log(r) >= 2 (r - 1) / (r + 1) for r >= 1 decides nearly all pairs without a logarithm. */
+ * part for the centres, and half the logarithm of r for the shapes. So the overlap is above `iou`
+ * if d is below a limit; log(r) >= 2 (r - 1) / (r + 1) for r >= 1 saves most logarithms. */
 static bool oriented_is_suppressed(const struct oriented_boxes *boxes, float iou, bool agnostic)
 {
     static const float tiny = 1e-7f; /* Ultralytics' batch_probiou() */
@@ -223,7 +222,7 @@ static bool oriented_is_suppressed(const struct oriented_boxes *boxes, float iou
     return false;
 }
 
-/* Decides whether a better candidate suppresses `box`. */
+/* The boxes to which candidates are compared: those kept, or if oriented all earlier ones. */
 struct candidate_suppression {
     const struct task_options *options;
     bool is_oriented;
@@ -263,7 +262,7 @@ void candidates_suppress(struct candidates *candidates, const struct task_option
     else
         with.kept.count = 0;
     heap_make(items, all, 1);
-    /* The heap shrinks, and the kept candidates follow its end, the best last. */
+    /* The heap shrinks at its end; the kept candidates fill the array from there, the best last. */
     for (size_t count = all; count > 0 && kept < most; count--) {
         const struct detection best = items[0];
         items[0] = items[count - 1];

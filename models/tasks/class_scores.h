@@ -10,17 +10,16 @@ struct prediction {
     const char *label; /* NULL from these functions; the server sets a borrowed label */
 };
 
-/* True if an output, described for one image, is a vector of class scores: floating point, with at
- * most one dimension other than 1 (the batch is 1 here), as in [N, C], [N, C, 1, 1], [N, 1, C],
- * [C]. *ret_classes is C, or 0 when the shape depends on data. STATUS_UNSUPPORTED names the output
- * and its shape. */
+/* Checks that an output, described for one image, is a vector of class scores: floating point, with
+ * at most one dimension other than 1 (the batch is 1 here), as in [N, C], [N, C, 1, 1], [N, 1, C],
+ * [C]. *ret_classes is C; 0: the shape depends on data. STATUS_UNSUPPORTED names the output. */
 enum status scores_check(const struct session_tensor *output, size_t *ret_classes,
                          struct error *err) MUST_USE;
 
-/* The scores of image `row` of a run with `batch` images: *ret_count floats, in the tensor itself
- * (float32) or converted into `buffer` (float16, bfloat16, float64). The result is valid while the
- * tensor and `buffer` are. STATUS_INVALID: the tensor does not divide into `batch` images, is
- * empty, or has more than one dimension other than 1 per image; STATUS_NO_MEMORY. */
+/* Finds the scores of image `row` of a run with `batch` images: *ret_count floats, in the tensor
+ * itself (float32) or converted into `buffer` (float16, bfloat16, float64). The result is valid
+ * while the tensor and `buffer` are. STATUS_INVALID: the tensor does not divide into `batch`
+ * images, is empty, or has more than one dimension other than 1 per image; STATUS_NO_MEMORY. */
 enum status scores_of_image(const struct tensor *output, int batch, int row,
                             struct task_buffer *buffer, const float **ret, size_t *ret_count,
                             struct error *err) MUST_USE;
@@ -41,17 +40,17 @@ struct ranking {
 void ranking_add(struct ranking *ranking, double value, size_t index);
 void ranking_sort(struct ranking *ranking);
 
-/* The k best of `count` scores (both at least 1; k is limited to count), best first; for equal
- * scores the lower class comes first. Probabilities are softmax(scores), summed in float64 after
- * subtracting the highest score. With `is_probabilities` they are the scores themselves. A single
- * score gets the logistic function, because its softmax would always be 1. The caller frees
+/* Finds the k best of `count` scores (both at least 1; k is limited to count), best first; for
+ * equal scores the lower class comes first. Probabilities are softmax(scores), summed in float64
+ * after subtracting the highest score. With `is_probabilities` they are the scores themselves. A
+ * single score gets the logistic function, because its softmax would always be 1. The caller frees
  * *ret_predictions. STATUS_NUMERIC names a score that is NaN or infinite; STATUS_NO_MEMORY. */
 enum status scores_top_k(const float *scores, size_t count, bool is_probabilities, size_t k,
                          struct prediction **ret_predictions, size_t *ret_count,
                          struct error *err) MUST_USE;
 
-/* The same from a device's result (session_best_of()) with at least one score; there are `count`
- * classes (0: unknown). */
+/* As scores_top_k(), from the best scores that a device found (session_best_of(); at least one).
+ * There are `count` classes (0: unknown). */
 enum status scores_from_best(const struct session_best *best, size_t count, bool is_probabilities,
                              size_t k, struct prediction **ret_predictions, size_t *ret_count,
                              struct error *err) MUST_USE;

@@ -1,4 +1,4 @@
-/* Crops of boxes, and the reading order of lines of text. */
+/* Computes the crops of boxes, and the reading order of lines of text. */
 #include "models/tasks/crops.h"
 
 #include <math.h>
@@ -7,8 +7,7 @@
 
 #include "engine/base/size.h"
 
-/* PP-OCR's ratio of height to width above which a crop is turned, and its row distance in
- * pixels. */
+/* PP-OCR's height / width from which a crop is turned, and least distance of rows, in pixels. */
 #define TURN_RATIO   1.5
 #define ROW_DISTANCE 10
 
@@ -45,7 +44,7 @@ static double distance(const float a[2], const float b[2])
     return hypot((double)a[0] - (double)b[0], (double)a[1] - (double)b[1]);
 }
 
-/* Finds the size for given corners. */
+/* Sets the size of a crop from its corners. */
 static enum status measure(double most, struct crop *ret, struct error *err)
 {
     float(*c)[2] = ret->corners;
@@ -53,7 +52,7 @@ static enum status measure(double most, struct crop *ret, struct error *err)
     const double height = fmax(distance(c[0], c[3]), distance(c[1], c[2]));
     if (!(width >= 1 && height >= 1))
         return no_pixel(err);
-    /* Corners of a box lie in the picture; margins and angles add to that. */
+    /* A box lies in the picture, but its margin and angle can move corners far out of it. */
     if (!(width <= most && height <= most))
         return error_set(err, STATUS_INVALID,
                          "the box of %.0f x %.0f pixels is many times as large as its picture",
@@ -91,7 +90,7 @@ enum status crop_of(enum task_kind kind, const struct detections *found, size_t 
         TRY(measure(most, &crop, err));
         crop.is_turned = (double)crop.height >= TURN_RATIO * (double)crop.width;
     } else if (kind == TASK_ORIENTED) {
-        /* The box's corners start with the bottom right one. */
+        /* detection_corners() starts with the bottom right corner. */
         float corners[4][2];
         detection_corners(&found->items[box], corners);
         for (int i = 0; i < 4; i++)
@@ -117,14 +116,15 @@ enum status crop_align(const struct detections *found, size_t box, const struct 
     if (!found->points || found->point_count != to->count)
         return error_set(err, STATUS_INVALID, "the box has %zu points to align, not %zu",
                          found->points ? found->point_count : 0, to->count);
-    double middle[4] = {0}; /* x, y of the box's points; x, y of the template's */
+    double middle[4] = {0}; /* means: x, y of the box's points; x, y of the template's */
     for (size_t i = 0; i < to->count; i++) {
         middle[0] += (double)from[i].x / (double)to->count;
         middle[1] += (double)from[i].y / (double)to->count;
         middle[2] += (double)to->points[i][0] / (double)to->count;
         middle[3] += (double)to->points[i][1] / (double)to->count;
     }
-    /* The rotation and scale of the inverse are those of (along - i across) / spread. */
+    /* With complex numbers, the transform multiplies by (along + i across) / spread. The inverse,
+     * from the crop to the photo, multiplies by a - i b. */
     double along = 0, across = 0, spread = 0;
     for (size_t i = 0; i < to->count; i++) {
         const double x = (double)from[i].x - middle[0], y = (double)from[i].y - middle[1];

@@ -11,7 +11,7 @@ struct crop {
     float corners[4][2];    /* warped: the photo's points for the crop's corners: top left, top
                                right, bottom right, bottom left; may lie outside the photo */
     bool is_turned;         /* warped: turned by 90 degrees counter-clockwise afterwards */
-    bool is_aligned;        /* warped by `map`, from the crop to the photo, not by corners */
+    bool is_aligned;        /* warped: by `map`, from the crop to the photo, not by corners */
     double map[6]; /* crop pixel (x, y) is at (map[0] x + map[1] y + map[2], map[3] x + …) */
 };
 
@@ -29,18 +29,19 @@ struct align_template {
 enum status crop_align(const struct detections *found, size_t box, const struct align_template *to,
                        struct crop *ret, struct error *err) MUST_USE;
 
-/* The crop of item `box`, enlarged on each side by the share `margin` (0 … 1) of its width or
- * height. A box without an angle is cut out along whole pixels and clipped to the photo of `width`
- * x `height`. A box with an angle is rectified. A line of text is rectified as in PP-OCR's
+/* Computes the crop of item `box`, enlarged on each side by the share `margin` (0 … 1) of its width
+ * or height. A box without an angle is cut out along whole pixels and clipped to the photo of
+ * `width` x `height`. A box with an angle is rectified. A line of text is rectified as in PP-OCR's
  * get_rotate_crop_image(): its corners lie on whole pixels of the photo, and it is turned if it is
- * at least 1.5 times as high as wide. STATUS_INVALID if no pixel is left. */
+ * at least 1.5 times as high as wide. STATUS_INVALID if no pixel is left, or if the crop is many
+ * times as large as the photo. */
 enum status crop_of(enum task_kind kind, const struct detections *found, size_t box, double margin,
                     uint32_t width, uint32_t height, struct crop *ret, struct error *err) MUST_USE;
 
 /* Keeps at most `most` of the boxes whose `wanted` flag is set: those with the best scores. */
 void crops_limit(const struct detections *found, bool *wanted, size_t most);
 
-/* Puts lines of text in reading order, as PP-OCR does: from top to bottom by their first corner.
- * Lines whose first corners differ by less than 10 pixels form a row, from left to right.
- * STATUS_NO_MEMORY. */
+/* Puts lines of text in reading order, as PP-OCR does: from top to bottom by their first corner. A
+ * line whose first corner is less than 10 pixels below that of the line before is in the same row;
+ * a row is read from left to right. STATUS_NO_MEMORY. */
 enum status text_reading_order(struct detections *found, struct error *err) MUST_USE;

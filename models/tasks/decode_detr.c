@@ -28,7 +28,7 @@ enum status decode_rtdetr(const struct task_rows *outputs, struct candidates *ca
     return STATUS_OK;
 }
 
-/* The softmax of a row is exp(logit - greatest) / sum. */
+/* The softmax of a logit in a row is exp(logit - greatest) / sum. */
 struct softmax_scale {
     float greatest, sum;
 };
@@ -87,7 +87,7 @@ static void add_pairs(const float *logits, size_t classes, size_t query,
                       const struct detection *box, struct candidates *candidates)
 {
     const float confidence = candidates->options->confidence;
-    /* Skip the softmax of a row whose score is certainly below the threshold. */
+    /* A logit below this gives a score below the threshold: skip its sigmoid. */
     const float floor = logf(confidence / (1 - confidence)) - 0.01f;
     for (size_t c = 0; c < classes; c++) {
         if (logits[c] < floor)

@@ -13,7 +13,7 @@ enum { FACE_STRIDES = 3 };
 struct face_grid {
     const struct task_rows *scores, *objectness, *boxes, *points; /* objectness NULL: SCRFD */
     float stride;
-    size_t width, anchors; /* cells of a row; entries of a list */
+    size_t width, anchors; /* cells in a row of the grid; entries of each list */
 };
 
 static struct face_grid face_grid_of(const struct task *task, const struct task_rows *outputs,

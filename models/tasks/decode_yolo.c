@@ -1,8 +1,7 @@
 /* Decodes the outputs of the YOLO family, and of detectors that suppress overlaps themselves.
  *
  * A candidate's class has the highest score; on a tie it is the first one. Sources: Ultralytics'
- * non_max_suppression (candidates before the suppression), YOLOX's decode_outputs and
- * postprocess. */
+ * non_max_suppression (candidates before the suppression), YOLOX's decode_outputs, postprocess. */
 #include <math.h>
 
 #include "models/tasks/decoders.h"
@@ -10,8 +9,8 @@
 /* Number of candidates decoded together, so that scores are read in the order of memory. */
 enum { BLOCK = 128 };
 
-/* Finds the highest score of each of `count` candidates. The scores of class c are in line c; lines
- * are `step` numbers apart. */
+/* Finds the highest score, or 0, of each of `count` candidates. The scores of class c are in line
+ * c; lines are `step` numbers apart. */
 static void block_greatest(const float *lines, size_t classes, size_t step, size_t count,
                            float greatest[static BLOCK])
 {
@@ -22,7 +21,7 @@ static void block_greatest(const float *lines, size_t classes, size_t step, size
             greatest[i] = lines[i] > greatest[i] ? lines[i] : greatest[i];
 }
 
-/* The first class that has this score. */
+/* Finds the first class that has the highest score of its candidate. */
 static void block_classes(const float *lines, size_t classes, size_t step, size_t count,
                           const float greatest[static BLOCK], uint32_t ret[static BLOCK])
 {
@@ -73,7 +72,7 @@ static void decode_cells(const struct task_rows *rows, size_t first, size_t coun
     const float confidence = candidates->options->confidence;
     for (size_t i = 0; i < count; i++) {
         const float *row = rows->data + (first + i) * columns;
-        if (!(row[4] > confidence)) /* scores are at most 1, so the product is below it, too */
+        if (!(row[4] > confidence)) /* scores are at most 1, so the product is not above, either */
             continue;
         const size_t best = decode_greatest(row + 5, columns - 5);
         const float score = row[4] * row[5 + best];

@@ -13,8 +13,8 @@ struct candidates {
     bool is_out_of_memory;
 };
 
-/* Adds a candidate if its score is above the threshold, its class is not excluded, and its box is
- * finite. Keeps the best DETECT_MAX_CANDIDATES (DETECT_MAX_ORIENTED). */
+/* Adds a candidate if its score is above options->confidence, the options allow its class, and its
+ * box is finite. Keeps the best DETECT_MAX_CANDIDATES (oriented: DETECT_MAX_ORIENTED). */
 void candidates_add(struct candidates *candidates, const struct detection *given);
 
 /* Sorts the candidates, best first, and keeps the best max_detections. With options->iou below 1,
@@ -30,7 +30,7 @@ typedef enum status layout_decoder(const struct task_rows *outputs, struct candi
 
 struct layout_entry {
     const char *name;       /* in lensd.json */
-    layout_decoder *decode; /* NULL: not a detector's */
+    layout_decoder *decode; /* NULL: prompted_decode() decodes it, or nothing does */
     size_t outputs;         /* minimal number of the model's outputs */
     float confidence, iou;
     int max_detections;
@@ -54,13 +54,13 @@ layout_decoder decode_lists;    /* LAYOUT_TORCHVISION, _TENSORFLOW, _RTDETR_LIST
 /* LAYOUT_PANOPTIC, LAYOUT_MASKFORMER. query_masks_add() sets the candidates' boxes later. */
 layout_decoder decode_mask_queries;
 
-/* Boxes are in points of the map, with an angle. text_corners() later sets the corners of the
- * remaining boxes, and the upright boxes around these corners. */
+/* LAYOUT_TEXT. Boxes are in points of the map, with an angle. text_corners() later sets the corners
+ * of the remaining boxes, and the upright boxes around these corners. */
 layout_decoder decode_text_map;
 enum status text_corners(const struct task_rows *outputs, const struct task_geometry *geometry,
                          struct detections *found, struct error *err) MUST_USE;
 
-/* The numbers after box, scores and class of a candidate: first[i * step]. */
+/* The numbers of candidate `place` after its box, scores and class: first[i * step]. */
 struct extra_numbers {
     const float *first;
     size_t step;
@@ -68,7 +68,7 @@ struct extra_numbers {
 struct extra_numbers detect_extras(const struct task *task, const struct task_rows *rows,
                                    uint32_t place);
 
-/* The key points of a candidate, x, y in pixels of the input. */
+/* Finds the points of candidate `place` of decode_faces(): x, y in pixels of the input. */
 void face_points(const struct task *task, const struct task_rows *outputs,
                  const struct task_geometry *geometry, uint32_t place,
                  float ret[static 2 * FACE_POINTS]);
@@ -78,8 +78,8 @@ void face_points(const struct task *task, const struct task_rows *outputs,
 void heatmap_point(const struct task_rows *rows, const struct task_geometry *geometry, size_t p,
                    float ret[static 3]);
 
-/* Adds the masks of the boxes, which are in pixels of the photo. Drops YOLO's boxes with empty
- * masks. STATUS_INVALID; STATUS_NO_MEMORY; STATUS_TOO_LARGE: too many pixels in all masks. */
+/* Adds the masks of the boxes, which are in pixels of the photo. Drops boxes with empty masks,
+ * except torchvision's. STATUS_INVALID; STATUS_NO_MEMORY; STATUS_TOO_LARGE: too many pixels. */
 enum status instances_add(const struct task *task, const struct task_rows *outputs,
                           const struct task_geometry *geometry, struct detections *found,
                           struct error *err) MUST_USE;
@@ -96,10 +96,10 @@ enum status prompted_decode(const struct task *task, const struct task_rows *out
  * work on one core. A client that lowers the thresholds gets up to max_detections boxes. */
 #define MAX_MASK_PIXELS 1e9
 
-/* STATUS_TOO_LARGE if `pixels` exceeds the limit. */
+/* STATUS_TOO_LARGE if `pixels`, the sum over `count` masks, exceeds the limit. */
 enum status instances_check_work(size_t count, double pixels, struct error *err) MUST_USE;
 
-/* The same for layouts with masks of queries: finds the candidates' masks, drops those that the
+/* Adds masks for layouts with masks of queries: finds the candidates' masks, drops those that the
  * framework drops or the options exclude, sets the others' boxes, and sorts them, best first. */
 enum status query_masks_add(const struct task *task, const struct task_rows *outputs,
                             const struct task_options *options,
@@ -135,7 +135,7 @@ static inline size_t decode_greatest(const float *numbers, size_t count)
     return best;
 }
 
-/* Reads a class number from a float. Returns false if it is not a valid class number. */
+/* Reads a class number from a float. Returns false if it is negative, NaN or above 10^9. */
 static inline bool decode_class(float number, uint32_t *ret)
 {
     if (!(number >= 0) || number > 1e9f)

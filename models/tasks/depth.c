@@ -1,5 +1,5 @@
-/* Interpolates a depth map to the photo: it widens each row of the map once, and mixes four of them
- * for each row of the photo. A first pass finds the range. */
+/* Interpolates a depth map to the photo in two passes, one for the range and one for the pixels.
+ * Each widens each row of the map once, and mixes four of these for each row of the photo. */
 #include "models/tasks/depth.h"
 
 #include <math.h>
@@ -63,7 +63,7 @@ static float cubic(float distance)
     return x < 2 ? ((x - 5) * x + 8) * x * a - 4 * a : 0;
 }
 
-/* Allocates the taps of the `count` pixels of a side. NULL when out of memory. */
+/* Finds the taps of the `count` pixels of a side; free() them. NULL when out of memory. */
 static struct depth_taps *taps_of(uint32_t count, float gain, float begin, float input,
                                   uint32_t side)
 {
@@ -108,7 +108,7 @@ static bool rows_init(const struct depth *depth, struct depth_rows *ret)
     return has_all;
 }
 
-/* Returns a row of the map, widened. Rows whose numbers are the same modulo TAPS share a place. */
+/* Returns a row of the map, as wide as the photo. Rows equal modulo TAPS share memory. */
 static const float *wide_row(struct depth_rows *rows, int32_t row)
 {
     const int place = row % TAPS;

@@ -1,4 +1,4 @@
-/* Depth of each pixel of the photo. Pure; any thread. */
+/* Reads a depth map, and interpolates it to the pixels of the photo. Pure; any thread. */
 #pragma once
 
 #include "models/tasks/detect.h"

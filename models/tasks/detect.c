@@ -1,6 +1,5 @@
-/* The layouts of detectors' outputs: names, decoders, and the thresholds of the frameworks they
- * come from. Calls a layout's decoder, suppresses overlaps, and converts boxes to pixels of the
- * photo. */
+/* Lists the layouts of detectors' outputs: names, decoders, thresholds of the frameworks. Calls a
+ * layout's decoder, suppresses overlaps, and converts boxes to pixels of the photo. */
 #include "models/tasks/detect.h"
 
 #include <math.h>
@@ -74,7 +73,8 @@ static void place_in_photo(struct detection *box, const struct task_geometry *g,
     box->y2 = to_photo(box->y2, g->top, g->gain_y, g->photo_height);
 }
 
-/* Converts a coordinate of a point. The point may lie outside the photo by at most its side. */
+/* Converts a coordinate of a point to pixels of the photo, clipped to it. With `may_be_outside` it
+ * may lie outside the photo by at most the photo's side. */
 static float place_point(float at, float begin, float gain, float side, bool may_be_outside)
 {
     const float moved = (at - begin) / gain;
@@ -114,8 +114,8 @@ static enum status add_points(const struct task *task, const struct task_rows *r
     return STATUS_OK;
 }
 
-/* Refuses outputs that are mostly NaN or infinite. A class or a coordinate may still be finite: an
- * index from TopK, or a constant. */
+/* Refuses outputs if most numbers of one are NaN or infinite. Other outputs may be finite even
+ * then: a TopK's indexes, or constants. */
 static enum status check_finite(const struct task *task, const struct task_rows *outputs,
                                 struct error *err)
 {
@@ -146,11 +146,11 @@ static enum status find_boxes(const struct task_rows *outputs, const struct task
         return error_set(err, STATUS_NO_MEMORY, "no memory for the boxes of an image");
     if (candidates->found.count == 0)
         TRY(check_finite(task, outputs, err));
-    /* Of all pairs of query and class, keep as many as there are queries. */
+    /* Some frameworks keep as many of all pairs of query and class as there are queries. */
     struct task_options cut = *candidates->options;
     const bool has_pairs = (task->layout == LAYOUT_DETR_SIGMOID && !task->exceeds_queries) ||
                            task->layout == LAYOUT_RFDETR || task->layout == LAYOUT_MASKFORMER;
-    if (task_layout_is_masks(task->layout)) { /* the masks decide */
+    if (task_layout_is_masks(task->layout)) { /* query_masks_add() limits them */
         cut.max_detections = TASK_MAX_DETECTIONS;
         cut.iou = 1;
     }

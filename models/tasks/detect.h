@@ -5,12 +5,12 @@
 #include "models/tasks/task.h"
 
 struct detection {
-    float x1, y1, x2, y2; /* pixels, corners; before the rotation by the angle, if any */
+    float x1, y1, x2, y2; /* corners in pixels of the photo, before the rotation by `angle` */
     float angle;       /* TASK_ORIENTED: radians from x towards y, around the centre; otherwise 0 */
     float score;       /* 0 … 1 */
     uint32_t index;    /* class */
     uint32_t place;    /* index of the candidate in the outputs; breaks ties between scores */
-    uint32_t track_id; /* of its object (tracker.h); 0: none */
+    uint32_t track_id; /* number of the tracked object (tracker.h); 0: none */
 };
 
 /* The pixels of a class, or of the object in a box. */
@@ -22,8 +22,8 @@ struct segment {
 
 /* A key point. */
 struct task_point {
-    float x, y;  /* pixels of the photo, clipped to it. A face's points are not clipped, so that the
-                    face can be aligned; they lie outside by at most the photo's side */
+    float x, y;  /* pixels of the photo, clipped to it. Points of faces, which must be aligned, and
+                    of heatmaps are not clipped; they lie outside by at most the photo's side */
     float score; /* 0 … 1; negative: the model has none */
 };
 
@@ -34,7 +34,7 @@ struct detections {
     size_t capacity;           /* private */
     struct task_point *points; /* TASK_POSE, TASK_TEXT_BOXES: `point_count` per item */
     size_t point_count;
-    struct segment *masks; /* TASK_INSTANCES: one per item, in the items' order */
+    struct segment *masks; /* TASK_INSTANCES, TASK_MASKS: one per item, in the items' order */
 };
 
 void detections_done(struct detections *detections);
@@ -42,11 +42,11 @@ void detections_done(struct detections *detections);
 /* Removes the boxes with negative scores, with their points and masks. */
 void detections_drop(struct detections *detections);
 
-/* Intersection over union of boxes without an angle; 0 if both are empty. */
+/* Returns the intersection over union of boxes without an angle; 0 if both are empty. */
 double detection_overlap(const struct detection *a, const struct detection *b);
 
-/* The corners of a rotated box, in Ultralytics' order: bottom right, top right, top left, bottom
- * left if the angle is 0. */
+/* Computes the corners of a rotated box, in Ultralytics' order: bottom right, top right, top left,
+ * bottom left if the angle is 0. */
 void detection_corners(const struct detection *box, float ret[static 4][2]);
 
 /* The photo's position in the model's input: pixel (x, y) of the upright photo is at
@@ -56,8 +56,8 @@ struct task_geometry {
     float photo_width, photo_height, input_width, input_height;
 };
 
-/* Only the best candidates are tested for overlaps, to bound the time per photo. An oriented box is
- * compared with all better boxes, not only with the kept ones. */
+/* Only the best candidates are tested for overlaps, to bound the time per photo. There are fewer
+ * oriented ones, because each is compared with all better boxes, not only with the kept ones. */
 #define DETECT_MAX_CANDIDATES 2560
 #define DETECT_MAX_ORIENTED   1024
 
@@ -65,7 +65,7 @@ struct task_geometry {
  * order. `options` must be complete. *ret has the boxes that the options allow, best first, clipped
  * to the photo (except oriented ones), without boxes that are not finite; the caller frees it.
  * STATUS_INVALID: an output does not have the layout's shape; STATUS_NUMERIC: there is no box, and
- * most numbers of an output are NaN or infinite; STATUS_NO_MEMORY. */
+ * most numbers of an output are NaN or infinite; STATUS_NO_MEMORY; STATUS_TOO_LARGE: masks. */
 enum status detect_decode(const struct task *task, const struct task_rows *outputs,
                           const struct task_options *options, const struct task_geometry *geometry,
                           struct detections *ret, struct error *err) MUST_USE;

@@ -1,9 +1,9 @@
-/* The masks of the objects in boxes.
+/* Makes the masks of the objects in boxes.
  *
  * YOLO's mask is where the sum of prototypes times the box's factors, interpolated to the photo, is
  * above 0 and inside the box (Ultralytics' process_mask_native). torchvision's masks are
- * probabilities in pixels of the model's input; its examples use the threshold 0.5. RF-DETR's are
- * logits. */
+ * probabilities in pixels of the model's input; its examples use the threshold 0.5. DETR's and
+ * RF-DETR's are logits. */
 #include <math.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@
 struct instance_maps {
     struct area_map map;
     struct area_place *columns, *rows; /* map positions of the photo's pixels */
-    float *sum;                        /* of YOLO's prototypes; a plane */
+    float *sum;                        /* weighted sum of YOLO's prototypes: one plane */
     struct area_runs runs;             /* of the current mask */
     uint32_t width, height;            /* of the photo */
 };
@@ -51,7 +51,7 @@ static enum status maps_init(int64_t height, int64_t width, float threshold,
     return error_set(err, STATUS_NO_MEMORY, "no memory for the masks of an image");
 }
 
-/* The points of the map around pixels [begin, end). */
+/* Finds the points of the map around the pixels [begin, end) of a side. */
 static void points_around(const struct area_place *places, uint32_t begin, uint32_t end,
                           uint32_t *ret_begin, uint32_t *ret_end)
 {
@@ -103,8 +103,7 @@ static bool add_outside(struct instance_maps *maps, uint32_t columns)
     return true;
 }
 
-/* Takes the pixels of `part` whose score is above the threshold, and sets the sides of their box.
- */
+/* Makes a mask of the pixels of `part` above the threshold, and sets the sides of their box. */
 static enum status take_mask(struct instance_maps *maps, const struct instance_part *part,
                              struct detection *box, struct segment *ret, struct error *err)
 {
@@ -122,7 +121,7 @@ static enum status take_mask(struct instance_maps *maps, const struct instance_p
     return error_set(err, STATUS_NO_MEMORY, "no memory for the mask of a box");
 }
 
-/* Does the same for the whole map. */
+/* Makes a mask of all pixels above the threshold, and sets the sides of their box. */
 static enum status take_whole(struct instance_maps *maps, struct detection *box,
                               struct segment *ret, struct error *err)
 {
@@ -182,7 +181,7 @@ static enum status add_yolo(const struct task *task, const struct task_rows *out
     return status;
 }
 
-/* Masks of the boxes' own: [N, 1, height, width] of torchvision, [Q, height, width] of DETR. */
+/* Adds the masks in the last output: [N, 1, h, w] of torchvision's boxes, [Q, h, w] of queries. */
 static enum status add_own(const struct task *task, const struct task_rows *outputs,
                            const struct task_geometry *g, struct detections *found,
                            struct error *err)
@@ -234,7 +233,7 @@ enum status instances_add(const struct task *task, const struct task_rows *outpu
 
 /* ---- LAYOUT_SAM ---- */
 
-/* Most masks of a prompt: SAM's decoder makes up to four. */
+/* Limit of the masks of a prompt; SAM's decoder makes up to four. */
 #define PROMPTED_MAX 64
 
 /* The part of the model's input that the photo fills, and the masks of a prompt in it. */
@@ -256,8 +255,8 @@ static int32_t part_side(float photo, float input)
 }
 
 /* SAM interpolates masks to the input's size, cuts off the padding, and interpolates the rest to
- * the photo's size; SAM 2 interpolates to the photo's size (postprocess_masks in both). *own: where
- * the photo lies in what is interpolated last. */
+ * the photo's size; SAM 2 interpolates to the photo's size (postprocess_masks in both). *own
+ * becomes the photo's position in the map that is interpolated to the photo. */
 static enum status prompted_init(const struct task *task, const struct shape *shape,
                                  struct task_geometry *own, struct prompted *ret, struct error *err)
 {
@@ -282,7 +281,7 @@ static enum status prompted_init(const struct task *task, const struct shape *sh
     return error_no_memory(err, "for the masks of a prompt");
 }
 
-/* Lists the scores, best first, that the options keep. */
+/* Lists the masks whose scores the options keep, best first. */
 static enum status list_scores(const struct task_rows *scores, const struct task_options *options,
                                struct detections *found, struct error *err)
 {

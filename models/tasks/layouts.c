@@ -1,4 +1,4 @@
-/* The names and kinds of tasks; the numbers of a candidate beside its box. */
+/* Names tasks, and finds the numbers of a candidate beside its box. */
 #include "models/tasks/decoders.h"
 
 static const char *const task_names[] = {

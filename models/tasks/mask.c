@@ -1,4 +1,4 @@
-/* Run lengths to bitmaps and polygons.
+/* Converts run lengths to bitmaps and polygons.
  *
  * Outlines are traced along the edges between pixels, with the mask on the right. Successive edges
  * that lie within the tolerance of one straight line are replaced by that line. */
@@ -47,7 +47,7 @@ static void extend(struct mask_bitmap *box, uint32_t x, uint32_t first, uint32_t
     box->height = (bottom > last + 1 ? bottom : last + 1) - box->top;
 }
 
-/* Calls `extend` for the columns of all runs, or fills `box->pixels` where it has some. */
+/* Extends `box` to all runs inside the mask or, if it has pixels, sets the pixels of these runs. */
 static void for_columns(const char *counts, uint32_t height, struct mask_bitmap *box)
 {
     struct mask_reader reader = {.at = counts};
@@ -90,7 +90,7 @@ struct corner {
 struct outline {
     struct mask_polygons *into;
     size_t capacity;
-    struct corner anchor, last;              /* the last corner that was kept; the last one */
+    struct corner anchor, last; /* last corner that was kept; last corner that was added */
     double left_x, left_y, right_x, right_y; /* directions that the line from `anchor` may have */
     double tolerance;                        /* pixels */
     bool has_line;
@@ -116,14 +116,14 @@ static void outline_keep(struct outline *outline, struct corner corner)
     outline->has_line = false;
 }
 
-/* True if a line from the anchor to the corner passes all corners between them. */
+/* True if the line from the anchor to the corner is near enough to all corners between them. */
 static bool outline_fits(const struct outline *outline, double x, double y)
 {
     return !outline->has_line || (outline->left_x * y - outline->left_y * x >= 0 &&
                                   outline->right_x * y - outline->right_y * x <= 0);
 }
 
-/* Narrows the directions of the line so that it passes this corner within the tolerance. */
+/* Narrows the directions of the line, so that it passes within the tolerance of this corner. */
 static void outline_narrow(struct outline *outline, double x, double y)
 {
     const double length = hypot(x, y), sine = outline->tolerance / length;

@@ -16,10 +16,10 @@ enum mask_form {
     MASK_FORM_PNG,
 };
 
-/* A position in a text of counts. Initialise with {text}. */
+/* A position in a text of COCO's run lengths. Initialise with {.at = text}. */
 struct mask_reader {
     const char *at;
-    int64_t counts[2]; /* the last count and the one before */
+    int64_t counts[2]; /* the last run length and the one before */
     size_t read;
 };
 
@@ -40,15 +40,15 @@ enum status mask_bitmap_of(const char *counts, uint32_t height, struct mask_bitm
 
 /* Outlines of the parts of a mask. Zeroed: empty. Free with mask_polygons_done(). */
 struct mask_polygons {
-    uint32_t *points; /* x, y, x, y … in pixels of the photo, from the upper left corner */
+    uint32_t *points; /* x, y, x, y … in pixels from the photo's upper left corner */
     size_t count;     /* numbers in `points` */
-    size_t *ends;     /* by polygon: end of its points in `points` */
+    size_t *ends;     /* for each polygon, the end of its numbers in `points` */
     size_t polygons;
 };
 
 /* Makes clockwise outlines, within 0.75 pixels of the exact ones. Pixels that touch only at a
- * corner belong to different parts; holes are omitted. The caller frees *ret on success.
- * STATUS_NO_MEMORY. */
+ * corner belong to different parts; holes are omitted. Marks pixels of the bitmap: use it once. The
+ * caller frees *ret on success. STATUS_NO_MEMORY. */
 enum status mask_polygons_of(struct mask_bitmap *bitmap, struct mask_polygons *ret,
                              struct error *err) MUST_USE;
 void mask_polygons_done(struct mask_polygons *polygons);

@@ -38,7 +38,7 @@ enum task_option {
 
 static const struct {
     const char *name;
-    size_t at, size; /* place of the option's members */
+    size_t at, size; /* offset and size of the option's members in struct task_options */
 } task_options[] = {
     [OPTION_CONFIDENCE] = {"confidence", PLACE(confidence, confidence)},
     [OPTION_IOU] = {"iou", PLACE(iou, iou)},

@@ -12,7 +12,7 @@
 #include "models/tasks/areas.h"
 #include "models/tasks/decoders.h"
 
-/* A mask that keeps less than this share of its own pixels is dropped. */
+/* LAYOUT_PANOPTIC: the least share of its own pixels that a mask must keep, or it is dropped. */
 #define LEAST_OWN_SHARE 0.8
 
 struct query_masks {
@@ -21,11 +21,11 @@ struct query_masks {
     int32_t width, height;          /* of the planes, which may be larger than the output */
     size_t plane;
     struct area_place *columns,
-        *rows; /* position of a plane's points in the output; NULL: the same points */
-    struct area_place *photo_columns, *photo_rows; /* LAYOUT_PANOPTIC */
-    int32_t *nearest_columns, *nearest_rows;       /* LAYOUT_MASKFORMER: -1: not in the map */
+        *rows; /* a plane's points in the output; NULL: planes are as large as the output */
+    struct area_place *photo_columns, *photo_rows; /* LAYOUT_PANOPTIC: pixels in a plane */
+    int32_t *nearest_columns, *nearest_rows;       /* LAYOUT_MASKFORMER: nearest points; -1: none */
     uint32_t photo_width, photo_height;
-    float *planes;  /* one for each candidate (LAYOUT_PANOPTIC), or one */
+    float *planes;  /* LAYOUT_PANOPTIC: one for each candidate; else one */
     uint16_t *best; /* LAYOUT_PANOPTIC */
     struct area_runs runs;
 };
@@ -124,7 +124,7 @@ static enum status no_memory_for_masks(struct error *err)
 
 /* ---- LAYOUT_PANOPTIC ---- */
 
-/* Writes the classes of the photo's pixels by `map`, as runs. */
+/* Classifies the photo's pixels by `map`, as runs. Returns false when out of memory. */
 static bool run_columns(struct query_masks *masks, const struct area_map *map)
 {
     masks->runs.count = 0;
@@ -150,7 +150,7 @@ static struct area_map map_of(const struct query_masks *masks, const float *scor
     return map;
 }
 
-/* Counts the photo's pixels where the mask's score is at least 0.5; -1 when out of memory. */
+/* Counts the photo's pixels where the score of mask `i` is at least 0.5; -1 when out of memory. */
 static double area_alone(struct query_masks *masks, size_t i)
 {
     const struct area_map map =
@@ -172,7 +172,7 @@ static enum status find_panoptic(struct query_masks *masks, struct detections *f
         for (size_t k = 0; k < masks->plane; k++)
             plane[k] = found->items[i].score * sigmoid_of(plane[k]);
     }
-    /* A single mask gets every pixel. */
+    /* The threshold applies if there is only one mask, and gives it every pixel. */
     const struct area_map map = map_of(masks, masks->planes, found->count, -INFINITY);
     if (!run_columns(masks, &map))
         return no_memory_for_masks(err);
@@ -193,7 +193,7 @@ static enum status find_panoptic(struct query_masks *masks, struct detections *f
 
 /* ---- LAYOUT_MASKFORMER ---- */
 
-/* Writes runs of the photo's pixels whose nearest logit is above 0. */
+/* Writes runs of the photo's pixels whose nearest logit is above 0. False: out of memory. */
 static bool run_nearest(struct query_masks *masks)
 {
     const int32_t *rows = masks->nearest_rows;
@@ -239,7 +239,7 @@ static enum status find_overlapping(struct query_masks *masks, float confidence,
 
 /* ---- both ---- */
 
-/* Drops masks without area and of excluded classes, sorts the rest, and keeps the best. */
+/* Drops masks without area or of excluded classes, sorts the rest, and keeps the best. */
 static void keep_best(const struct task_options *options, struct detections *found)
 {
     size_t kept = 0;

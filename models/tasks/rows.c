@@ -25,7 +25,7 @@ static enum status task_buffer_reserve(struct task_buffer *buffer, size_t count,
     return STATUS_OK;
 }
 
-/* `first` is the index of the row's first element. */
+/* Converts `count` elements from `first` on to float32. Returns false for any other dtype. */
 static bool task_convert(const struct tensor *output, size_t first, size_t count, float *dst)
 {
     const void *data = output->data;

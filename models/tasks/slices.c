@@ -13,8 +13,8 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Returns the number of slices along one side. Each starts `side` minus the overlap after the
- * previous one; the last one ends with the photo. */
+/* Returns the number of slices of `side` pixels along a photo's side. Each starts `step` pixels
+ * after the one before; the last one ends with the photo. */
 static size_t count_along(uint32_t length, uint32_t side, uint32_t step)
 {
     return length <= side ? 1 : 1 + (length - side + step - 1) / step;

@@ -40,47 +40,47 @@ enum task_layout {
     LAYOUT_NONE,
     LAYOUT_YOLOV8,       /* [4 + C, A]: centre, size, scores; YOLOv8, 9, 11, 12 */
     LAYOUT_YOLOV5,       /* [A, 5 + C]: centre, size, objectness, scores; YOLOv5, 7 */
-    LAYOUT_YOLOX,        /* the same, but centre and size are relative to YOLOX's grids */
-    LAYOUT_YOLOX_PIXELS, /* the same, exported with --decode_in_inference */
+    LAYOUT_YOLOX,        /* as YOLOV5, but centre and size are relative to YOLOX's grids */
+    LAYOUT_YOLOX_PIXELS, /* as YOLOV5: YOLOX exported with --decode_in_inference */
     LAYOUT_YOLO_FINAL,   /* [Q, 6]: corners, score, class; nms=True, YOLOv10, YOLO26 */
     LAYOUT_RTDETR,       /* [Q, 4 + C]: centre and size as shares, scores; Ultralytics' RT-DETR */
     LAYOUT_RTDETR_FINAL, /* [Q, 6]: centre and size as shares, score, class; RT-DETR since 8.4 */
     LAYOUT_DETR,         /* logits [Q, C + 1] for a softmax, boxes [Q, 4] as shares */
-    LAYOUT_DETR_SIGMOID, /* logits [Q, C] for a sigmoid, boxes as above; RT-DETR, D-FINE */
+    LAYOUT_DETR_SIGMOID, /* logits [Q, C] for a sigmoid, boxes as of DETR; RT-DETR, D-FINE */
     LAYOUT_TORCHVISION,  /* boxes [N, 4] by corners, labels [N], scores [N] */
     LAYOUT_TENSORFLOW,   /* boxes [N, 4] as shares (y1, x1, y2, x2), classes, scores, count [] */
     LAYOUT_RTDETR_LISTS, /* as TORCHVISION, with a batch; RT-DETR's and D-FINE's own exports */
     LAYOUT_RFDETR,       /* as DETR_SIGMOID: RF-DETR */
     LAYOUT_PANOPTIC,     /* logits [Q, C + 1] for a softmax, masks [Q, height, width] for a sigmoid;
                             each pixel belongs to one query; DETR */
-    LAYOUT_MASKFORMER,   /* the same, but masks may overlap; MaskFormer, Mask2Former */
+    LAYOUT_MASKFORMER,   /* as PANOPTIC, but masks may overlap; MaskFormer, Mask2Former */
     LAYOUT_YUNET,        /* for cells of 8, 16 and 32 pixels each: class scores [A, 1], objectness
                             [A, 1], boxes [A, 4] and points [A, 10]: 12 outputs; YuNet */
     LAYOUT_TEXT,         /* [1, height, width]: probability that a point is text; PP-OCR */
     LAYOUT_SCRFD,        /* for cells of 8, 16 and 32 pixels, two anchors per cell: scores [A, 1],
                             then distances to a box's sides [A, 4], then points [A, 10]; InsightFace */
-    LAYOUT_SCRFD_FLAT,   /* the same without a batch: one image per run */
+    LAYOUT_SCRFD_FLAT,   /* as SCRFD without a batch: one image per run */
     LAYOUT_YOLO_NAS,     /* boxes [A, 4] by corners, scores [A, C]; YOLO-NAS */
     LAYOUT_YOLO_NAS_FLAT, /* [n, 7] of one image: the image's number, corners, score, class */
     LAYOUT_OWL,       /* logits [Q, words] for a sigmoid, boxes [Q, 4] as shares; OWL-ViT, OWLv2 */
-    LAYOUT_GROUNDING, /* the same, but logits are per token of all words; Grounding DINO */
+    LAYOUT_GROUNDING, /* as OWL, but logits are per token of all words; Grounding DINO */
     LAYOUT_HEATMAPS,  /* a map per key point of one body: [K, height, width]; VitPose */
     LAYOUT_PADDLE,    /* [Q, 6]: class, score, corners; the count of rows; PaddleDetection */
-    LAYOUT_PADDLE_FLAT, /* the same without a batch: one image per run */
+    LAYOUT_PADDLE_FLAT, /* as PADDLE without a batch: one image per run */
     LAYOUT_SAM,         /* masks [.., M, height, width], logits, and their scores [.., M] */
 };
 
 /* Maximum number of outputs of a layout. */
 #define TASK_MAX_OUTPUTS 12
 
-/* Maximum number of classes in a request, boxes in an answer, and key points of a box. */
+/* Limits: classes in a request, boxes in an answer, numbers of a vector, key points of a box. */
 #define TASK_MAX_CLASSES    64
 #define TASK_MAX_DETECTIONS 1000
 #define TASK_MAX_DIMENSIONS 65536
 #define TASK_MAX_POINTS     256
-#define TASK_TRACK_MAX      64 /* bytes of the name of a track */
+#define TASK_TRACK_MAX      64 /* bytes of a camera's name, the option "track" */
 
-/* Number of key points of YuNet and SCRFD, and of corners of TASK_TEXT_BOXES (also points). */
+/* Number of key points of a face, and of corners of TASK_TEXT_BOXES (struct task_point, too). */
 #define FACE_POINTS  5
 #define TEXT_CORNERS 4
 
@@ -94,33 +94,33 @@ enum word_form {
 /* The words that a request looks for; they are classes 0 … count - 1. */
 struct task_words {
     size_t count;
-    const uint16_t *of_tokens; /* WORDS_TOKENS: by token; `count`: no word. Borrowed */
+    const uint16_t *of_tokens; /* WORDS_TOKENS: the word of each token; `count`: none. Borrowed */
     size_t token_count;
 };
 
 /* Options of answers. A member that is not given is taken from the next source, in this order: the
  * request, the command line, the model's folder, the layout's default. */
 struct task_options {
-    float confidence; /* drop boxes whose score is not above this, 0 … 1; -1: not given */
+    float confidence; /* keep boxes whose score is above this, 0 … 1; -1: not given */
     float iou; /* drop boxes that overlap a better one by more than this, 0 … 1; -1: not given */
     int max_detections; /* 1 … TASK_MAX_DETECTIONS; 0: not given */
     int agnostic;       /* 1: boxes of different classes also suppress each other; -1: not given */
     size_t class_count; /* allow only these classes; 0: all */
     uint32_t classes[TASK_MAX_CLASSES];
-    const char *class_names; /* numbers and labels of classes, comma-separated, for
-                                model_find_classes(); borrowed; NULL: none */
+    const char *class_names; /* class numbers and labels, comma-separated, which
+                                model_find_classes() turns into `classes`; borrowed; NULL: none */
     int normalize;           /* embeddings: 1: scale to length 1; -1: not given */
-    int dimensions;       /* embeddings: keep the first numbers, scaled to length 1; 0: not given */
+    int dimensions;       /* embeddings: keep so many numbers, scaled to length 1; 0: not given */
     enum mask_form masks; /* form of masks in answers */
-    const char *track;    /* name of the boxes' track (tracker.h); borrowed; NULL: none */
-    const struct task_words *words; /* of a request; NULL: none; borrowed */
+    const char *track;    /* name of a camera's track (tracker.h); borrowed; NULL: none */
+    const struct task_words *words; /* words of a request; borrowed; NULL: none */
 };
 
 #define TASK_OPTIONS_NONE                                                                          \
     ((struct task_options){.confidence = -1, .iou = -1, .agnostic = -1, .normalize = -1})
 
-/* Returns `first`, with members that are not given taken from `second`. With a track the confidence
- * is TRACKER_LOW, because the requested confidence applies to the tracker's answer. */
+/* Returns `first`, with members that are not given taken from `second`. If `first` has a track, the
+ * confidence is TRACKER_LOW, because the requested confidence applies to the tracker's answer. */
 struct task_options task_options_merge(const struct task_options *first,
                                        const struct task_options *second);
 
@@ -135,8 +135,8 @@ bool task_option_is(const char *name);
 enum status task_option_whole(const char *name, const char *text, int most, int *ret,
                               struct error *err) MUST_USE;
 
-/* Parses the text of such an option: "0.25", "100", "0,2,5", "person,2", "true". The texts of track
- * and of classes with labels are borrowed. STATUS_INVALID states the expected form. */
+/* Parses the text of the option `name`: "0.25", "100", "0,2,5", "person,2", "true". The texts of
+ * track and of classes with labels are borrowed. STATUS_INVALID states the expected form. */
 enum status task_option_set(struct task_options *options, const char *name, const char *text,
                             struct error *err) MUST_USE;
 
@@ -152,13 +152,13 @@ struct task {
      * corners are whole points of the map, as in PaddleOCR and rapidocr. 0: the ratio is 1.5, and
      * corners are exact, as in Transformers. */
     float unclip_ratio;
-    bool dilates; /* TASK_TEXT_BOXES: first extend text by a pixel to the right and below */
+    bool dilates; /* TASK_TEXT_BOXES: first extend text by a point to the right and below */
     /* Mask2Former: interpolate masks to this side first. SAM: if not 0, interpolate masks to the
      * side of the model's input first. Other models: 0. */
     int mask_side;
-    bool exceeds_queries;        /* LAYOUT_DETR_SIGMOID: may find more boxes than it has queries */
-    struct task_options options; /* complete */
-    bool is_tensors;             /* lensd.json sets TASK_UNKNOWN */
+    bool exceeds_queries;        /* LAYOUT_DETR_SIGMOID: may have more boxes than queries */
+    struct task_options options; /* complete: every member is given */
+    bool is_tensors;             /* lensd.json says "task": "tensors"; the kind is TASK_UNKNOWN */
     char evidence[240];          /* why it is this task; for TASK_UNKNOWN also what to do */
 };
 
@@ -170,7 +170,7 @@ bool task_has_option(const struct task *task, const char *name);
 enum status task_options_check(const struct task *task, const struct task_options *asked,
                                bool asks_top_k, struct error *err) MUST_USE;
 
-/* A model's declared output, for a batch of one photo. */
+/* An output of a model, with its shape for a batch of one photo. */
 struct task_output {
     const char *name;
     enum dtype dtype;
@@ -182,7 +182,7 @@ struct task_facts {
     const struct task_output *outputs;
     size_t output_count;
     size_t class_output;  /* the output with one score per class; SIZE_MAX: none */
-    char class_note[200]; /* why there is none, or "; …" to append to its description; or "" */
+    char class_note[200]; /* why there is no class_output; or "; …", to be appended; or "" */
     int width, height;    /* of the model's input, pixels */
     size_t label_count;
     bool has_exp;    /* the graph has an Exp */
@@ -204,7 +204,7 @@ struct task_facts {
     bool takes_texts;         /* its inputs are tokens of texts */
     enum word_form words;     /* it takes words with a photo */
     bool is_encoder;          /* it encodes photos for a mask decoder in another file */
-    bool makes_masks;         /* it is such a mask decoder; mask_side is then as in struct task */
+    bool makes_masks;         /* it is a mask decoder; mask_side is then as in struct task */
     int mask_side;
     bool is_half; /* it has only the photos' or the texts' half of a model */
 };
@@ -213,10 +213,10 @@ struct task_facts {
 enum status task_decide(const struct task_facts *facts, struct task *ret,
                         struct error *err) MUST_USE;
 
-/* "classification" …; "unknown". */
+/* Returns the name: "classification" …; "unknown". */
 const char *task_name(enum task_kind kind);
 
-/* The number of values after box, scores and class of a candidate. */
+/* Returns how many numbers of a candidate follow its box, scores and class. */
 size_t task_extras(const struct task *task);
 
 /* True if answers are boxes (struct detections), possibly with points, an angle or masks. */

@@ -27,7 +27,7 @@ static bool has_suffix(const char *name, const char *suffix)
     return length >= tail && !strcmp(name + length - tail, suffix);
 }
 
-/* Index of the output with this name, or SIZE_MAX. TensorFlow may append ":0" to it. */
+/* Returns the index of the output with this name, or SIZE_MAX. TensorFlow may append ":0" to it. */
 static size_t output_named(const struct task_facts *facts, const char *name)
 {
     const size_t length = strlen(name);
@@ -81,7 +81,7 @@ static size_t find_map(const struct task_facts *facts)
 
 /* ---- detectors with one output ---- */
 
-/* Number of candidates of grids with 8, 16 and 32 pixels per cell. */
+/* Returns the number of cells of three grids, with cells of 8, 16 and 32 pixels. */
 static int64_t grid_cells(const struct task_facts *facts)
 {
     int64_t cells = 0;
@@ -144,13 +144,14 @@ static void detect_by_shape(const struct task_facts *facts, struct task *task)
 {
     const struct task_output *output = &facts->outputs[0];
     if (facts->output_count < 1 || facts->output_count > 2 || output->shape.rank != 3 ||
-        !dtype_is_float(output->dtype) || facts->class_output == 0) /* [batch, 1, 6]: six classes */
+        !dtype_is_float(output->dtype) ||
+        facts->class_output == 0) /* class scores, [batch, 1, 6] */
         return;
     struct task found = *task;
     const bool has_masks = facts->output_count == 2;
     if (has_masks && !take_prototypes(facts, &found))
         return;
-    /* Among layouts with masks, only YOLOv8's has as many columns as the grids have cells. */
+    /* Only YOLOv8's layout has masks here. Its rows include the factors of the masks. */
     const int64_t rows = dim_of(output, 0) - (int64_t)found.prototypes;
     const enum task_layout layout =
         layout_by_shape(facts, rows, dim_of(output, 1), (int64_t)facts->label_count);
@@ -242,8 +243,8 @@ static void decide_by_metadata(const struct task_facts *facts, struct task *task
 
 /* ---- detectors with several outputs ---- */
 
-/* Hugging Face's detectors by architecture, with the number of pairs of query and class that become
- * boxes; 0: one per query. */
+/* Hugging Face's detectors by architecture. `top`: how many pairs of query and class become boxes;
+ * 0: at most as many as there are queries. */
 static const struct {
     const char *architecture;
     enum task_layout layout;
@@ -269,7 +270,7 @@ static enum task_kind kind_of_queries(const struct task *task)
     return task->output_count > 2 ? TASK_INSTANCES : TASK_DETECTION;
 }
 
-/* Hugging Face's segmenters, whose boxes surround the masks. */
+/* Decides the task of Hugging Face's segmenters, whose boxes surround the masks. */
 static void decide_masks(const struct task_facts *facts, enum task_layout layout, struct task *task)
 {
     const char *architecture = facts->architecture;
@@ -282,8 +283,7 @@ static void decide_masks(const struct task_facts *facts, enum task_layout layout
                 facts->outputs[task->outputs[0]].name, facts->outputs[task->outputs[1]].name);
 }
 
-/* RF-DETR's own export: "dets" [batch, queries, 4]. The lists of MMDetection, [batch, n, 5], have
- * the same name. */
+/* Recognises RF-DETR's own export by "dets" [batch, queries, 4]; MMDetection's have 5 numbers. */
 static bool take_rfdetr(const struct task_facts *facts, struct task *task)
 {
     static const char *const names[] = {"labels", "dets", "masks"};
@@ -324,9 +324,9 @@ static void decide_detr(const struct task_facts *facts, struct task *task)
     }
 }
 
-/* torchvision's detectors, whose output names are arbitrary: boxes [n, 4], a list of integers, a
- * list of floats, and perhaps masks [n, 1, height, width]. n depends on the photo. A classifier of
- * 4 classes may also output its best class and score, but it has one row per photo. */
+/* Recognises torchvision's detectors, whose output names are arbitrary: boxes [n, 4], a list of
+ * integers, a list of floats, and perhaps masks [n, 1, height, width]. n depends on the photo. A
+ * classifier of 4 classes may also output its best class and score, but with one row per photo. */
 static bool take_lists(const struct task_facts *facts, struct task *task)
 {
     enum { BOXES, LABELS, SCORES, MASKS, LISTS };
@@ -406,7 +406,7 @@ static bool take_yolo_nas(const struct task_facts *facts, struct task *task)
     return true;
 }
 
-/* Recognises PaddleDetection's: rows [n, 6] or [batch, n, 6], and their count per image. */
+/* Recognises PaddleDetection's outputs: rows [n, 6] or [batch, n, 6], and their count per image. */
 static bool take_paddle(const struct task_facts *facts, struct task *task)
 {
     const struct task_output *rows = facts->outputs, *count = rows + 1;
@@ -636,7 +636,8 @@ static void decide_depth(const struct task_facts *facts, struct task *task)
 
 /* ---- text ---- */
 
-/* The output [batch, positions, 1 + characters, perhaps with a space]; SIZE_MAX: none. */
+/* Finds the output [batch, positions, classes], whose classes are a blank, the characters and
+ * perhaps a space; SIZE_MAX: none. */
 static size_t find_text(const struct task_facts *facts)
 {
     const int64_t named = (int64_t)facts->label_count;
@@ -909,7 +910,7 @@ static enum status apply_configured_task(const struct task_facts *facts, struct 
     return STATUS_OK;
 }
 
-/* The defaults of the layout's framework. */
+/* Completes the options of lensd.json by the defaults of the layout's framework. */
 static void complete_options(const struct task_facts *facts, struct task *task)
 {
     const struct layout_entry *entry = &task_layouts[task->layout];
@@ -922,8 +923,7 @@ static void complete_options(const struct task_facts *facts, struct task *task)
     task->options = task_options_merge(&facts->options, &own);
 }
 
-/* Refuses models whose answers would differ from their framework's, unless lensd.json says how to
- * read them. */
+/* Refuses models whose answers would differ from their framework's; lensd.json can accept that. */
 static void refuse_inexact(const struct task_facts *facts, struct task *task)
 {
     static const struct {

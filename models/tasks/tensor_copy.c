@@ -24,8 +24,7 @@ struct planes {
     size_t channels, plane;
 };
 
-/* Converts pixels `first` … `first + count - 1` of an image of `type` at any alignment to [count,
- * C] float32. */
+/* Converts `count` pixels from `first` on of an image of `type`, at any alignment, to float32. */
 #define TO_FLOATS(name, type, convert)                                                             \
     static void name(const char *src, float *dst, struct planes image, size_t first, size_t count) \
     {                                                                                              \

@@ -16,11 +16,11 @@
 /* A pixel above this is text. */
 #define TEXT_PIXEL 0.3f
 
-/* Drops rectangles with a shorter side, before or after they are enlarged. */
+/* Least side of a rectangle in points of the map, before and after its sides move outwards. */
 #define TEXT_LEAST_SIDE  3
 #define TEXT_LEAST_MOVED 5
 
-/* Sides move outwards by area / perimeter times this factor or that of the model's folder. */
+/* Sides move outwards by area / perimeter times this factor or lensd.json's unclip_ratio. */
 #define TEXT_UNCLIP 1.5
 
 /* Largest number of pixels of a map. */
@@ -50,8 +50,8 @@ struct text_map {
     bool has_whole_points; /* boxes are enlarged as in pyclipper */
     struct text_run *runs;
     size_t run_count;
-    size_t *row_runs;  /* by row: its first run; one entry more than rows */
-    uint32_t *ordered; /* runs, sorted by their part */
+    size_t *row_runs;  /* index of each row's first run, then run_count */
+    uint32_t *ordered; /* indexes of runs, sorted by their part */
     double *sums; /* for each row: sums of the pixels left of a column; width + 1 for each row */
     struct text_point *points, *hull;
     size_t point_capacity, hull_capacity;
@@ -244,10 +244,10 @@ static size_t find_hull(struct text_map *map, size_t count)
     const size_t lower = corners - 1;
     for (size_t i = count - 1; i-- > 0;)
         corners = extend_hull(map->hull, lower, corners, map->points[i]);
-    return corners - 1; /* the first point again */
+    return corners - 1; /* without the last corner, which is the first one again */
 }
 
-/* The rectangle along the edge from corner `i` of the hull. */
+/* Finds the smallest rectangle that has a side along the edge from corner `i` of the hull. */
 static struct text_rectangle rectangle_along(const struct text_point *hull, size_t count, size_t i)
 {
     const struct text_point from = hull[i], to = hull[i + 1 < count ? i + 1 : 0];
@@ -272,7 +272,7 @@ static struct text_rectangle rectangle_along(const struct text_point *hull, size
                                    .sine = sine};
 }
 
-/* The smallest rectangle has a side along an edge of the hull. */
+/* Finds the smallest rectangle around the hull: it has a side along an edge of the hull. */
 static struct text_rectangle smallest_rectangle(const struct text_point *hull, size_t count)
 {
     struct text_rectangle best = {0};

@@ -1,4 +1,4 @@
-/* Greedy decoding of CTC. */
+/* Decodes CTC greedily, and separates lines of text. */
 #include "models/tasks/text_read.h"
 
 #include <math.h>

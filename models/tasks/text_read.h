@@ -5,7 +5,7 @@
 
 /* Zeroed: empty. Free with text_done(). */
 struct text_reading {
-    uint32_t *characters; /* indexes in the model's characters, or their number: a space */
+    uint32_t *characters; /* indexes in the model's characters; their number stands for a space */
     size_t count;
     float score;  /* mean probability of the characters; 0 if there are none */
     bool is_read; /* the image has a line, which may be empty */
@@ -21,7 +21,7 @@ void text_done(struct text_reading *line);
 enum status text_decode(const struct task_rows *row, struct text_reading *ret,
                         struct error *err) MUST_USE;
 
-/* The separator between the texts of two consecutive boxes in reading order: " " if they are side
- * by side (they share half of the smaller height), "\n" if the second is below, and "\n\n" if the
- * gap between them is higher than the first box. Static. */
+/* Returns the separator between the texts of two consecutive boxes in reading order: " " if they
+ * are side by side (they share half of the smaller height), "\n" if the second is below, and "\n\n"
+ * if the gap between them is higher than the first box. Static. */
 const char *text_separator(const struct detection *before, const struct detection *after);

@@ -5,11 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Frames that a lost object stays, plus one, as in ByteTrack's own code. */
+/* A lost object stays for this many frames and one more, as in ByteTrack's own code. */
 #define KEPT_FRAMES  30
 #define SAME_OVERLAP 0.85 /* overlap at which two objects are one */
 
-/* The cost of a box without an object; noise as shares of an object's height. */
+/* Costs of a box without an object in the three assignments of a frame; standard deviations of
+ * noise as shares of an object's height. */
 #define COST_FIRST  0.8
 #define COST_SECOND 0.5
 #define COST_UNSURE 0.7
@@ -25,7 +26,7 @@ struct assignment {
     struct tracked_object *objects[TRACKER_OBJECTS];
     double costs[TRACKER_BOXES][TRACKER_OBJECTS + 1];
     double row_prices[TRACKER_BOXES], prices[TRACKER_OBJECTS + 1];
-    size_t row_of[TRACKER_OBJECTS + 1]; /* SIZE_MAX: no row */
+    size_t row_of[TRACKER_OBJECTS + 1]; /* the box of each column; SIZE_MAX: none */
 };
 
 static double measured(const struct detection *box, int i)
@@ -37,7 +38,7 @@ static double measured(const struct detection *box, int i)
                                     : width / height);
 }
 
-/* The variance of a noise. */
+/* Returns the variance of motion i's noise: `aspect` squared, or `share` of the height squared. */
 static double noise(int i, double height, double aspect, double share)
 {
     return i == ASPECT ? aspect * aspect : share * height * share * height;
@@ -138,7 +139,7 @@ static void assign_row(struct assignment *a, size_t row)
     a->row_of[a->columns] = SIZE_MAX; /* any number of rows may take "none" */
 }
 
-/* Lists the boxes with scores of this kind that belong to no object yet. */
+/* Lists the boxes with high (else low) scores that belong to no object yet. */
 static void list_boxes(struct assignment *a, const struct detections *found, bool is_high)
 {
     a->rows = 0;
@@ -151,7 +152,8 @@ static void list_boxes(struct assignment *a, const struct detections *found, boo
     }
 }
 
-/* `limit`: the cost of "none". Boxes of low scores match only objects of the last frame. */
+/* Assigns boxes to objects. `limit` is the cost of "none". Boxes with low scores match only objects
+ * that the last frame had. */
 static void associate(struct tracker *tracker, struct assignment *a, const struct detections *found,
                       bool is_high, bool is_sure, double limit)
 {
@@ -179,7 +181,7 @@ static void associate(struct tracker *tracker, struct assignment *a, const struc
             object_see(a->objects[c], a->boxes[a->row_of[c]], tracker->frame);
 }
 
-/* Decides which objects stay, and places the boxes of this frame. */
+/* Decides which objects stay, and moves the boxes of this frame to the filters' positions. */
 static void settle(struct tracker *tracker, float width, float height)
 {
     size_t kept = 0;

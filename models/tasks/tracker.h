@@ -7,7 +7,7 @@
 
 #define TRACKER_LOW     0.1f  /* a box with a score up to this is ignored */
 #define TRACKER_HIGH    0.25f /* a box below this only continues a track */
-#define TRACKER_BOXES   300   /* the best of a frame */
+#define TRACKER_BOXES   300   /* boxes of a frame that are tracked: the best */
 #define TRACKER_OBJECTS 500   /* objects that a tracker follows */
 
 /* Zeroed: no frame yet. One thread at a time. */
@@ -21,12 +21,12 @@ struct tracker {
         struct motion {
             double at, speed, place, both, spread;
         } motions[4];
-        struct detection box, *seen; /* the predicted box; the box in this frame, or NULL */
+        struct detection box, *seen; /* the predicted box; its box in this frame, or NULL */
         uint32_t id;
-        uint64_t first, last; /* the first and last frame with a box of it */
+        uint64_t first, last; /* the first and the last frame that had it */
         bool is_sure;         /* two frames, or frame 1, had a box of it */
-        bool is_old;          /* is removed when it is lost */
-        bool is_gone;         /* is removed now */
+        bool is_old;          /* is removed by the next frame without it */
+        bool is_gone;         /* is removed at the end of this frame */
     } objects[TRACKER_OBJECTS];
 };
 

@@ -1,4 +1,4 @@
-/* Splits texts at added tokens, which are tokens in any position. */
+/* Reads added tokens, such as [CLS], and splits texts at them before a model sees the text. */
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "models/text/characters.h"
 #include "models/text/pipeline.h"
 
-/* Returns the character that ends at text + end > text. */
+/* Returns the character before text[end]; `end` is not 0. *ret_start is its first byte. */
 static uint32_t character_before(const char *text, size_t end, size_t *ret_start)
 {
     size_t length;
@@ -26,7 +26,7 @@ int64_t tokenizer_id(const struct tokenizer *tokenizer, const char *token)
                       : vocabulary_find(&tokenizer->model.vocabulary, token);
 }
 
-/* True if word characters touch a token, so it is not a whole word. */
+/* True if word characters touch the token text[start … end), so it is not a whole word. */
 static bool touches_word(const char *text, size_t size, size_t start, size_t end)
 {
     size_t ignored, at = end;
@@ -63,7 +63,7 @@ void added_tokens_split(const struct added_tokens *added, const struct trie *tri
         text_parts_add_part(to, text + done, size - done, -1, at_start && !done);
 }
 
-/* Adds a token to the trie that finds it. */
+/* Adds the token `at` to the trie that finds it, in the form that texts have there. */
 static enum status enter(struct tokenizer *tokenizer, size_t at, struct error *err)
 {
     struct added_tokens *added = &tokenizer->added;

@@ -16,7 +16,7 @@ struct symbol {
 };
 
 struct waiting {
-    uint32_t rank, at; /* the pair of the symbol `at` and the next */
+    uint32_t rank, at; /* `at`: the first symbol of the pair */
     int32_t to;
 };
 
@@ -169,8 +169,7 @@ static void push_pair(const struct token_model *model, struct word *word, uint32
         heap_push(word, (struct waiting){merge->rank, at, merge->to});
 }
 
-/* Merges until no pair is left. A merge removes one symbol and adds at most two pairs, so the heap
- * holds 3 per symbol. */
+/* Merges until no pair is left. A merge removes a symbol and adds at most two pairs to the heap. */
 static void merge_all(const struct token_model *model, struct word *word)
 {
     for (uint32_t i = 0; i < word->count; i++)
@@ -232,7 +231,7 @@ static bool add_bytes(const struct token_model *model, const char *text, size_t 
 static bool split_characters(const struct token_model *model, const char *text, size_t size,
                              struct word *word)
 {
-    bool is_unknown = false; /* an unknown token that later ones may join */
+    bool is_unknown = false; /* an unknown token is not added yet, because later ones may join it */
     for (size_t i = 0, length; i < size; i += length) {
         length = utf8_length(text + i, size - i);
         const int32_t id = find_character(model, text + i, length, !i, i + length == size);

@@ -1,5 +1,5 @@
-/* utf8proc decomposes and composes. This file sorts marks itself, because utf8proc takes quadratic
- * time for a long run of them. */
+/* Classifies and normalizes characters by utf8proc. This file sorts combining marks itself, because
+ * utf8proc takes quadratic time for a long run of them. */
 #include "models/text/characters.h"
 
 #include <stdlib.h>
@@ -54,7 +54,8 @@ bool character_is_nonspacing(uint32_t c)
 
 bool character_is_word(uint32_t c)
 {
-    /* Alphabetic, M, Nd, Pc and Join_Control. Of Alphabetic, circled and squared Latin are So. */
+    /* Alphabetic, M, Nd, Pc and Join_Control. Circled and squared Latin letters are Alphabetic,
+     * too, but their category is So. */
     return is_in(c, BIT(LU) | BIT(LL) | BIT(LT) | BIT(LM) | BIT(LO) | BIT(MN) | BIT(MC) | BIT(ME) |
                         BIT(ND) | BIT(NL) | BIT(PC)) ||
            c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
@@ -74,7 +75,7 @@ void characters_lower(const char *text, size_t size, struct text_parts *to)
 {
     for (size_t i = 0; i < size;) {
         const uint32_t c = character_next(text, size, &i);
-        if (c == 0x130) /* the only character that becomes two */
+        if (c == 0x130) /* the only one whose lower case has two characters */
             text_parts_add(to, "i\xCC\x87", 3);
         else if (c < 0x80)
             text_parts_put(to, c >= 'A' && c <= 'Z' ? c + 32 : c);
@@ -88,7 +89,7 @@ static int combining_class(utf8proc_int32_t character)
     return character < 0x300 ? 0 : utf8proc_get_property(character)->combining_class;
 }
 
-/* Sorts a run of marks by class, stably, in one pass per class. */
+/* Sorts a run of marks by combining class, stably, in one pass per class. */
 static void order_marks(utf8proc_int32_t *run, size_t count, utf8proc_int32_t *scratch)
 {
     bool is_there[256] = {false};

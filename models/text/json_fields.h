@@ -7,7 +7,7 @@ struct cJSON;
 
 /* Returns the member; NULL if it is missing or null. */
 const struct cJSON *json_get(const struct cJSON *json, const char *key);
-/* Reads a string; `other` if it has no value. STATUS_MODEL for any other type. */
+/* Reads a string; `other` if the member has no value. STATUS_MODEL for any other type. */
 enum status json_text(const struct cJSON *json, const char *key, const char *other,
                       const char **ret, struct error *err) MUST_USE;
 enum status json_flag(const struct cJSON *json, const char *key, bool other, bool *ret,
@@ -15,5 +15,5 @@ enum status json_flag(const struct cJSON *json, const char *key, bool other, boo
 /* Reads an integer of at least 0; values above `most` become `most`. */
 enum status json_size(const struct cJSON *json, const char *key, size_t other, size_t most,
                       size_t *ret, struct error *err) MUST_USE;
-/* Returns STATUS_MODEL: "WHAT" must be `expected`. */
+/* Returns STATUS_MODEL with the text "WHAT" is not `expected`. */
 enum status json_wrong_part(const char *what, const char *expected, struct error *err);

@@ -41,7 +41,7 @@ static bool is_dropped_by_bert(uint32_t c)
     return c == 0 || c == 0xFFFD || (c != '\t' && c != '\n' && c != '\r' && character_is_other(c));
 }
 
-/* flags: clean_text, handle_chinese_chars. */
+/* step->flags: clean_text, handle_chinese_chars. */
 static void run_bert(const struct text_step *step, const char *text, size_t size, bool at_start,
                      struct text_parts *to)
 {
@@ -75,7 +75,7 @@ static void run_lower(const struct text_step *step, const char *text, size_t siz
 
 /* ---- The whole part ---- */
 
-/* flags: compatible, compose. */
+/* step->flags: compatible, compose. */
 static void run_form(const struct text_step *step, const char *text, size_t size, bool at_start,
                      struct text_parts *to)
 {
@@ -83,7 +83,7 @@ static void run_form(const struct text_step *step, const char *text, size_t size
     text_parts_end(to, -1, at_start);
 }
 
-/* flags: strip_left, strip_right. */
+/* step->flags: strip_left, strip_right. */
 static void run_strip(const struct text_step *step, const char *text, size_t size, bool at_start,
                       struct text_parts *to)
 {
@@ -128,7 +128,8 @@ static void replace_segment(void *context, size_t start, size_t end, bool is_mat
         return;
     }
     text_parts_add(r->to, r->step->content, r->step->content_size);
-    /* The replacement stands at the place of the match's last character. */
+    /* The replacement counts as the match's last character. If the match has more characters, the
+     * result does not begin with the text's first one. */
     size_t first = start;
     if (!start && end && (character_next(r->text, end, &first), first < end))
         r->at_start = false;
@@ -147,7 +148,7 @@ static void run_replace(const struct text_step *step, const char *text, size_t s
 
 /* ---- Precompiled: sentencepiece's table of replacements ---- */
 
-/* The table is a double array of 32-bit units (Darts); its values are offsets of later texts. */
+/* The table is a double array of 32-bit units (Darts). Its values are offsets of later texts. */
 const char *charsmap_find(const struct text_step *step, const char *text, size_t size,
                           bool is_longest, size_t *ret_key, size_t *ret_length)
 {
@@ -175,7 +176,7 @@ const char *charsmap_find(const struct text_step *step, const char *text, size_t
 #undef OFFSET
 }
 
-/* Longer clusters are looked up character by character. */
+/* Grapheme clusters of this size or more are looked up character by character. */
 enum { CLUSTER_BYTES = 6 };
 
 static void run_precompiled(const struct text_step *step, const char *text, size_t size,

@@ -53,7 +53,7 @@ struct splitter {
     struct text_parts *to;
     const char *text;
     enum split_behavior behavior;
-    bool at_start; /* of the text */
+    bool at_start; /* the text begins with the original text's first character */
     bool is_open, was_match;
     size_t start, end; /* of the part that is not ended yet */
 };

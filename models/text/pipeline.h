@@ -22,10 +22,10 @@ struct vocabulary {
     struct trie trie;
     struct trie hidden; /* tokens that no text produces: sentencepiece's control and byte pieces */
     size_t count;       /* the largest id + 1 */
-    size_t distinct;    /* number of different texts */
+    size_t distinct;    /* number of different tokens */
 };
 
-/* Adds a token; replaces an existing id. `is_hidden`: no text produces it. STATUS_MODEL,
+/* Adds a token or replaces its id. `is_hidden`: no text produces it. STATUS_MODEL,
  * STATUS_NO_MEMORY. */
 enum status vocabulary_add(struct vocabulary *vocabulary, const char *token, size_t size, size_t id,
                            bool is_hidden, struct error *err) MUST_USE;
@@ -53,15 +53,15 @@ void ids_add(struct id_list *list, int32_t id);
 struct token_model {
     const char *kind;
     struct vocabulary vocabulary;
-    size_t size; /* of the vocabulary: the first id of added tokens */
+    size_t size; /* size of the vocabulary: the first id of added tokens */
     void (*tokenize)(const struct token_model *model, const char *text, size_t size,
                      struct id_list *to);
     int32_t unknown; /* TOKEN_NONE: BPE drops unknown characters, other models refuse them */
     bool fuses_unknown, ignores_merges, has_byte_fallback;
-    int32_t bytes[256];    /* has_byte_fallback */
-    char *prefix, *suffix; /* of a word's later parts (##), of its last part (</w>); never NULL */
+    int32_t bytes[256];    /* has_byte_fallback: ids of <0x00> … <0xFF> */
+    char *prefix, *suffix; /* of a word's later tokens (##), of its last one (</w>); never NULL */
     size_t word_max;       /* WordPiece: most characters of a word */
-    double *scores;        /* Unigram */
+    double *scores;        /* Unigram: the score of each id */
     double unknown_score;
     bool sums_floats; /* adds scores in single precision, as sentencepiece does */
     struct merge {
@@ -108,7 +108,7 @@ struct text_step {
     uint32_t character; /* to split at, or to replace */
     enum split_behavior behavior;
     bool flags[2]; /* their meaning depends on the kind */
-    size_t length; /* Precompiled: units of the double array; text follows it */
+    size_t length; /* Precompiled: units of the double array in `content`; texts follow them */
     size_t content_size;
 };
 
@@ -144,7 +144,7 @@ enum status steps_read(const struct cJSON *json, const char *what, const char *l
                        const struct step_kind *kinds, size_t kind_count, struct step_list *list,
                        struct error *err) MUST_USE;
 void steps_done(struct step_list *list);
-/* Runs each step on each part that is text; swaps *parts and *spare. */
+/* Runs each step on each part that is text. *parts gets the result; *spare is scratch. */
 void steps_run(const struct step_list *list, struct text_parts *parts, struct text_parts *spare);
 /* Adds Immich's "canonicalize": removes ASCII punctuation, makes lower case. */
 void normalizers_canonicalize(struct step_list *list);
@@ -168,17 +168,17 @@ struct added_token {
     char *content;
     int32_t id;
     bool is_single_word, strips_left, strips_right;
-    bool is_normalized; /* searched in the normalised text, in its normal form */
-    bool is_literal;    /* … in its original form */
+    bool is_normalized; /* its normal form is searched in normalised texts */
+    bool is_literal;    /* its own form is searched in normalised texts */
 };
 
 struct added_tokens {
     struct added_token *list;
-    size_t count, new_count;               /* new: missing in the model's vocabulary */
-    struct trie raw, normalized, contents; /* indexes in the list */
+    size_t count, new_count;               /* new_count: ids after the model's vocabulary */
+    struct trie raw, normalized, contents; /* map to indexes in `list` */
 };
 
-/* Splits a text at added tokens. */
+/* Splits a text at the added tokens that `trie`, raw or normalized, finds. */
 void added_tokens_split(const struct added_tokens *added, const struct trie *trie, const char *text,
                         size_t size, bool at_start, struct text_parts *to);
 
@@ -212,7 +212,8 @@ enum status template_set(struct tokenizer *ret, int32_t bos, int32_t eos,
 
 enum status added_tokens_read(const struct cJSON *json, struct tokenizer *ret,
                               struct error *err) MUST_USE;
-/* Adds a token with the flags of `token`. Its id is the vocabulary's, or the next free one. */
+/* Adds a token with the flags of `token`. Its id is that of the same token in the vocabulary or
+ * among added tokens, else the next free one. */
 enum status added_tokens_add(struct tokenizer *tokenizer, const char *content,
                              struct added_token token, struct error *err) MUST_USE;
 void added_tokens_done(struct added_tokens *added);

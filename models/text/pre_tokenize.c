@@ -76,7 +76,7 @@ static void split_segment(void *context, size_t start, size_t end, bool is_match
     splitter_add(&split->splitter, start, end, is_match != split->is_inverted);
 }
 
-/* flags: invert. */
+/* step->flags: invert. */
 static void run_split(const struct text_step *step, const char *text, size_t size, bool at_start,
                       struct text_parts *to)
 {
@@ -143,7 +143,7 @@ static enum status read_byte_level(const cJSON *json, struct step_list *list,
 
 /* ---- Metaspace ---- */
 
-/* flags: prepend; prepend only at the start of the text. */
+/* step->flags: prepend the blank's replacement; only at the start of the text. */
 static void run_metaspace(const struct text_step *step, const char *text, size_t size,
                           bool at_start, struct text_parts *to)
 {

@@ -17,8 +17,8 @@ struct text_regex {
     pcre2_match_context *limits;
 };
 
-/* Oniguruma's sets for parts of a class. PCRE2 differs: U+180E is a blank, \w depends on its
- * version, and its scripts include characters that several scripts use. */
+/* Oniguruma's sets, as parts of a class. In PCRE2 U+180E is a blank, \w depends on the version, and
+ * scripts include characters that several scripts use. */
 #define SPACES "\\p{Z}\\t-\\r\\x{85}"
 #define WORDS                                                                                      \
     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{"     \
@@ -60,10 +60,10 @@ static size_t put_set(const char *pattern, bool in_class, struct text_parts *to)
     return 0;
 }
 
-/* Translates Ruby's syntax. Returns false for nested sets: PCRE2 lacks them. */
+/* Translates Ruby's syntax. Returns false for nested classes and &&, which PCRE2 lacks. */
 static bool translate(const char *pattern, struct text_parts *to)
 {
-    size_t class_start = 0, length; /* the start of the open class's text; 0: none is open */
+    size_t class_start = 0, length; /* where an open class begins; 0: none is open */
     bool in_name = false;           /* [:alpha:] */
     for (size_t i = 0; pattern[i]; i += length) {
         length = put_set(pattern + i, class_start, to);
@@ -154,8 +154,7 @@ void text_regex_free(struct text_regex *regex)
     free(regex);
 }
 
-/* Finds the first match at or after `at`. The interpreter finds it if the compiled code's stack is
- * too small. */
+/* Finds the first match from `at` on; with the interpreter if the compiled code lacks stack. */
 static int find(const struct text_regex *regex, const char *text, size_t size, size_t at,
                 pcre2_match_data *data)
 {

@@ -1,6 +1,5 @@
 /* Private to models/text/: regular expressions of tokenizer.json, by PCRE2. They are written for
- * Oniguruma in Ruby's syntax. Where PCRE2 differs, an expression is translated, or refused with its
- * text. */
+ * Oniguruma in Ruby's syntax. Where PCRE2 differs, they are translated, or an error quotes them. */
 #pragma once
 
 #include <stdbool.h>

@@ -6,7 +6,7 @@
 #include "engine/base/size.h"
 #include "models/text/pipeline.h"
 
-/* How deep sequences nest. */
+/* Limit of the nesting of sequences. */
 enum { SEQUENCE_DEPTH_MAX = 8 };
 
 /* Largest number of steps that one entry of the file makes. */

@@ -28,7 +28,7 @@ struct tokenizer_facts {
     bool pads_left;
     size_t added_count;     /* special tokens added to each text ([CLS] and [SEP]: 2) */
     size_t fixed_length;    /* length to which texts are padded; 0: to the longest */
-    size_t length_multiple; /* … rounded up to a multiple of this; at least 1 */
+    size_t length_multiple; /* the padded length is a multiple of this; at least 1 */
     bool truncates;         /* tokenizer.json truncates long texts */
 };
 

@@ -65,8 +65,7 @@ static enum status read_json(const char *const folders[], size_t count, const ch
 
 /* ---- Vocabularies without a tokenizer.json ---- */
 
-/* A tokenizer class of transformers: a tokenizer.json without a vocabulary, and the tokens
- * around a text. */
+/* A tokenizer class of transformers: a tokenizer.json without vocabulary; tokens around a text. */
 struct form {
     const char *json, *bos, *eos;
 };
@@ -125,7 +124,7 @@ static enum status read_form(const struct form *form, cJSON *vocabulary, cJSON *
 }
 
 /* Adds the lines of a text, without trailing blanks, and changes the text. An object gets them as
- * keys of their line numbers; an array gets them without empty lines and a heading. */
+ * keys with their line numbers. An array gets them without empty lines and "#version". */
 static enum status add_lines(char *text, size_t size, cJSON *to, struct error *err)
 {
     if (!utf8_valid(text, size) || memchr(text, '\0', size))
@@ -213,7 +212,7 @@ static enum status read_pieces(const struct sources *in, char *text, size_t size
     return sentencepiece_read(text, size, ret, err);
 }
 
-/* Forms of a vocabulary, the best first. */
+/* Files that may have the tokenizer, the best first. */
 static const struct {
     const char *name;
     enum status (*read)(const struct sources *in, char *text, size_t size, struct tokenizer *ret,

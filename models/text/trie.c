@@ -1,5 +1,4 @@
-/* The trie is a hash table of edges: a step is one probe, and a vocabulary of 256,000 tokens takes
- * about 12 MB. */
+/* The trie is a hash table of edges: a step is one probe, and 256,000 tokens take about 12 MB. */
 #include "models/text/trie.h"
 
 #include <stdlib.h>

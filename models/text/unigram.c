@@ -81,7 +81,7 @@ static void offer(const struct token_model *model, struct best_path *path, doubl
         *path = (struct best_path){score, id, (uint32_t)start};
 }
 
-/* Fills the best paths to all places. Returns false if an unknown character has no token. */
+/* Finds the best path to each place. Returns false if an unknown character has no token. */
 static bool find_best_paths(const struct token_model *model, const char *text, size_t size,
                             struct best_path *paths)
 {
@@ -139,7 +139,7 @@ void unigram_tokenize(const struct token_model *model, const char *text, size_t 
         free(paths);
         return;
     }
-    /* Goes back from the end and records the tokens' ends, then follows them forwards. */
+    /* Goes back from the end and notes the tokens' ends, then follows them forwards. */
     uint32_t next = (uint32_t)size;
     for (uint32_t end = (uint32_t)size, start; end > 0; next = end, end = start) {
         start = paths[end].start;

@@ -1,4 +1,4 @@
-/* Takes the longest token of the vocabulary, from left to right (WordPiece). */
+/* Splits a word into the longest tokens of the vocabulary, from left to right (WordPiece). */
 #include <string.h>
 
 #include "models/text/pipeline.h"
