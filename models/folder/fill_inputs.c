@@ -10,7 +10,7 @@
 #include "engine/passes/edit.h"
 #include "models/folder/model_internal.h"
 
-/* Values of known_input.numbers and known_input.count. */
+/* Special values of known_input.numbers (negative) and known_input.count, and a limit. */
 enum {
     SIDE_WIDTH = -1,
     SIDE_HEIGHT = -2,
@@ -115,7 +115,7 @@ static struct value *fill_pixels(struct edit *edit, const struct model *model)
                  : NULL;
 }
 
-/* Replaces an input by `named`, or if that is NULL by `known`. False: edit->status is the error. */
+/* Replaces an input by `named`, or by `known` if that is NULL. False: edit->status is the error. */
 static bool fill_input(struct edit *edit, const struct model *model, struct value *input,
                        const struct known_input *known, const struct input_constant *named)
 {
@@ -210,7 +210,7 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
     for (size_t i = graph->input_count; i-- > 0;) {
         struct value *input = graph->inputs[i];
         const struct input_constant *named = find_named(constants, count, input->name);
-        /* Clients send tensors for `stranger`, and for all inputs that lensd.json does not set. */
+        /* These inputs stay. If the graph has a stranger, clients send all of them as tensors. */
         if (i == model->image_input || word_input_is(model, input) ||
             (!named && !model->prompt.is_set && (stranger || model->image_input == SIZE_MAX)) ||
             (model->prompt.is_set && !find_known(model, input)))

@@ -52,7 +52,7 @@ static bool make_room(struct builder *b, size_t count)
     return true;
 }
 
-/* Control characters are written as \u001B, quotes and backslashes with a backslash. */
+/* JSON writes control characters as \u001B, quotes and backslashes after a backslash. */
 size_t labels_json_bytes(const char *name)
 {
     size_t bytes = 2;
@@ -130,7 +130,7 @@ enum status labels_from_text(const char *text, size_t size, struct labels *ret, 
 
 /* ---- JSON ---- */
 
-/* A class number as a JSON key: decimal digits only. */
+/* Reads a class number that is a JSON key: decimal digits only. */
 static bool parse_index(const char *text, size_t *ret)
 {
     size_t value = 0;

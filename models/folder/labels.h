@@ -35,8 +35,8 @@ void labels_done(struct labels *labels);
 bool labels_find(const char *const *names, size_t count, const char *label, size_t length,
                  size_t *ret);
 
-/* Size in bytes of a label as a JSON string, with the quotation marks. */
+/* Returns the size in bytes of a label as a JSON string, with the quotation marks. */
 size_t labels_json_bytes(const char *name);
 
-/* The label of class `index`; NULL if it has none. */
+/* Returns the label of class `index`; NULL if it has none. */
 const char *labels_name(const struct labels *labels, size_t index);

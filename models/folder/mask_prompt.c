@@ -106,7 +106,7 @@ static bool cut_points(struct edit *edit, struct mask_prompt *prompt)
            pick_used(edit, prompt->labels, labels, labels->shape.rank - 1, value);
 }
 
-/* The first output with one of these names, or NULL. */
+/* Returns the first output with one of these names, or NULL. */
 static struct value *output_of(const struct graph *graph, const char *const *names, size_t count)
 {
     for (size_t k = 0; k < count; k++)

@@ -238,7 +238,7 @@ static enum status read_labels(const struct model_place *place, const struct onn
 typedef enum status (*preprocess_reader)(const char *json, size_t size, struct preprocess *ret,
                                          struct error *err);
 
-/* Checks everything except sizes that the model provides, which are still unknown. */
+/* Checks the preprocessing, except a size that only the model's graph sets, later. */
 static enum status check_preprocess(const struct preprocess *p, struct error *err)
 {
     struct preprocess fitted = *p;

@@ -28,7 +28,7 @@ struct model_tensor {
 
 struct onnx_metadata;
 
-/* The input for words of a detector that takes words with a photo. */
+/* A detector's input for words, if it takes words with a photo. */
 struct word_input {
     enum word_form form;
     size_t input; /* WORDS_VECTORS: index of the graph's input, float32 [batch, count, size] */
@@ -64,14 +64,14 @@ struct model {
     char *source;        /* path, or "embedded" */
     char *version;       /* "1", or the folder's number in Triton's layout */
     struct graph *graph; /* NULL after model_drop_graph() */
-    const struct onnx_metadata *metadata; /* in the graph's arena; see onnx.h */
+    const struct onnx_metadata *metadata; /* of the file (onnx.h); in the graph's arena */
     size_t metadata_count;
     struct labels labels;   /* of classes; TASK_TEXT: its characters, without the blank */
     char labels_source[64]; /* "labels.txt", "index_to_name.json" …, if there are labels */
     struct preprocess preprocess;
     char preprocess_source[64]; /* "preprocessor_config.json", "config.json (timm)",
                                    "model metadata", "ImageNet defaults" … */
-    bool is_configured;         /* the preprocessing is configured; otherwise defaults apply */
+    bool is_configured;         /* a file sets the preprocessing; otherwise defaults apply */
     uint64_t file_bytes;
     char *calibration; /* the folder calibration/ with typical photos; NULL: none */
 
@@ -92,7 +92,7 @@ struct model {
     enum dtype input_dtype;       /* as the file declares it */
     size_t output; /* index in graph->outputs: the task's first output or the class scores */
     char *input_name, *output_name; /* input_name: NULL without an image input */
-    struct text_input text;         /* for a model for texts, or a detector with WORDS_TOKENS */
+    struct text_input text; /* inputs for texts, also those of a detector with WORDS_TOKENS */
     struct word_input words;
     struct mask_prompt prompt;
     size_t class_count;            /* 0: unknown before a run, or no classifier */

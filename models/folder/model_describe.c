@@ -378,7 +378,7 @@ static bool may_be_scores(const struct model *model, const struct task_output *o
     return wide <= 1;
 }
 
-/* Sets the sides of the preprocessing that the graph does not fix. */
+/* Sets height and width of the preprocessing where the graph does not fix them. */
 static void set_open_sides(struct model *model, int width, int height)
 {
     const int64_t *dims = model->graph->inputs[model->image_input]->shape.dims;

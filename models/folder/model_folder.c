@@ -217,7 +217,7 @@ bool model_has_tokenizer(const struct model_place *place)
     return false;
 }
 
-/* Finds the half for texts in a file that has both. */
+/* Finds the half for texts of a file that has both halves of a model. */
 static enum status find_text_within(const char *path, char **ret, struct error *err)
 {
     struct model_place place;
@@ -297,7 +297,7 @@ static enum status set_half(struct model_place *place, const char *file, const c
     return STATUS_OK;
 }
 
-/* Chooses the half for photos, if the folder has two. */
+/* Chooses the half for photos, if the folder has both halves of a model. */
 static enum status find_half(struct model_place *place, struct error *err)
 {
     char *folder = strdup(place->folders[0]), *photos = NULL, *second = NULL;
@@ -312,7 +312,7 @@ static enum status find_half(struct model_place *place, struct error *err)
     return status;
 }
 
-/* Refuses a folder that has one half of a model. */
+/* Refuses a folder that has only one half of a model. */
 static enum status refuse_lone_half(const char *folder, struct error *err)
 {
     for (size_t i = 0; i < COUNT_OF(halves); i++) {
@@ -338,7 +338,7 @@ static bool is_half_at(const char *path, const char *ending, char **ret_folder)
     return is_it;
 }
 
-/* If `path` is a second half, sets its place and its name: the folder's with the half's ending. */
+/* If `path` is the second half of a model, sets its place, and its name with the half's ending. */
 static enum status name_second_half(struct model_place *place, const char *path, struct error *err)
 {
     for (size_t i = 0; i < COUNT_OF(halves); i++) {
@@ -456,7 +456,7 @@ static enum status folder_find(const char *path, const char *version, struct mod
     return check_memory(place->name, "while looking for a model", err);
 }
 
-/* Returns the path without MODEL_TEXT_ENDING, malloc'ed, if only that is a file; else NULL. */
+/* Returns the path without MODEL_TEXT_ENDING, malloc'ed, if that names a file; else NULL. */
 static char *file_of_text(const char *path)
 {
     char *file = ends_with(path, MODEL_TEXT_ENDING) && !path_is_file(path)
@@ -468,7 +468,7 @@ static char *file_of_text(const char *path)
     return NULL;
 }
 
-/* Changes `place`, of a file with both halves, to the half for texts. */
+/* Makes `place`, whose file has both halves of a model, the place of the half for texts. */
 static enum status want_texts(struct model_place *place, struct error *err)
 {
     char *name = NULL;

@@ -11,7 +11,7 @@ struct model_place {
     char *file;       /* the .onnx file */
     char *folders[2]; /* searched in order for labels and configurations; NULL: none */
     char *name, *version;
-    bool is_numbered; /* FOLDER/version/model.onnx */
+    bool is_numbered; /* `file` is FOLDER/version/model.onnx */
     bool is_pipeline; /* `file` is a pipeline.json */
     bool is_half;     /* `file` is one half of a model; its folder has the other one */
     bool is_encoder;  /* `file` is the half for photos; the other half makes masks */
@@ -68,7 +68,7 @@ struct pbtxt_value {
     enum pbtxt_kind { PBTXT_MESSAGE, PBTXT_TEXT, PBTXT_WORD, PBTXT_NUMBER } kind;
     const char *text; /* without quotation marks and sign, not terminated; "" for a message */
     size_t size;
-    bool is_negative; /* a '-' came before it */
+    bool is_negative; /* a '-' precedes the text */
     bool in_list;     /* an element of a list [] */
 };
 
@@ -166,7 +166,7 @@ enum prompt_input {
     PROMPT_LABELS,
 };
 
-/* The kind of a mask decoder's input, by its name (not terminated). */
+/* Returns the kind of a mask decoder's input with this name (not terminated). */
 enum prompt_input mask_prompt_input(const char *name, size_t size);
 
 /* Makes the graph of a mask decoder take up to PROMPT_POINTS_MAX points, and sets model->prompt
@@ -236,7 +236,7 @@ struct json_member {
         JSON_SIZE /* size_t */
     } kind;
     size_t at;          /* offset of the struct member */
-    double least, most; /* of a number */
+    double least, most; /* limits of a number */
     /* Reads the value into the object; NULL: read it by kind. */
     enum status (*read)(const struct cJSON *item, void *object, struct error *err);
 };

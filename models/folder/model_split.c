@@ -128,7 +128,7 @@ static void read_scores(struct division *d)
     scores->has_scale = true;
 }
 
-/* Reduces the graph to d->outputs and the inputs that they depend on. */
+/* Reduces the graph to d->outputs and the inputs of `from`, its half. */
 static enum status prune_graph(struct division *d, uint8_t from, struct error *err)
 {
     struct graph *graph = d->graph;

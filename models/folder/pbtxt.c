@@ -40,7 +40,7 @@ static bool in_list(const struct syntax *s)
     return s->depth > 0 && *s->open[s->depth - 1] == '[';
 }
 
-/* Reports the value text[0 … size). */
+/* Passes the value text[0 … size) to on_value. */
 static enum status report(const struct syntax *s, enum pbtxt_kind kind, const char *text,
                           size_t size, bool is_negative)
 {

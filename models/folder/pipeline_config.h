@@ -26,7 +26,7 @@
 #define STAGE_SIZES_MAX     5
 #define STAGE_CROPS_MAX     1000
 #define STAGE_CROPS_DEFAULT 100
-#define STAGE_CROPS_ALL     4000 /* per request, over all photos */
+#define STAGE_CROPS_ALL     4000 /* crops of a request, over all its photos */
 
 struct pipeline_stage {
     char model[128];

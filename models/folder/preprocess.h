@@ -45,7 +45,7 @@ struct preprocess {
     enum resize_rule resize;
     enum resample resample;
     int resize_short;                /* pixels, RESIZE_SHORT_SIDE only */
-    int resize_width, resize_height; /* pixels, all but NONE and SHORT_SIDE */
+    int resize_width, resize_height; /* pixels; not for RESIZE_NONE, RESIZE_SHORT_SIDE */
     /* Pixels of the model's input (0: not set yet): a centred crop after the resize; a smaller
      * image is padded with zeros as in torchvision.CenterCrop. */
     int width, height;
@@ -56,17 +56,18 @@ struct preprocess {
     int pad_value;        /* 0 … 255 */
     bool pads_normalised; /* the padding is 0 after normalisation, instead of pad_value */
     bool pads_corner;     /* the padding is on the right and below only */
-    bool sides_floor;     /* sides are rounded down (YOLOX, max_height of Hugging Face) */
+    bool sides_floor;     /* sides of the resized photo are rounded down (YOLOX, Hugging Face's
+                             max_height) */
     bool invert;          /* first x = 255 - x: dark strokes become light ones (digits) */
     float scale;          /* y = (x * scale - mean[c]) / std[c], x in 0 … 255; usually 1/255 */
-    float mean[3];        /* in the order of `channels` */
-    float std[3];         /* in the order of `channels`; never 0 */
+    float mean[3];        /* by channel, in the order of `channels` */
+    float std[3];         /* by channel, in the order of `channels`; never 0 */
 };
 
-/* Sets ImageNet's: short side 256 bilinear, centre crop 224, RGB, 1/255, the usual mean and std. */
+/* Sets ImageNet's settings: short side 256 bilinear, centre crop 224, RGB, 1/255, mean and std. */
 void preprocess_default(struct preprocess *ret);
 
-/* Number of channels: 3, or 1 for CHANNELS_GRAY. */
+/* Returns the number of channels: 3, or 1 for CHANNELS_GRAY. */
 int preprocess_channels(const struct preprocess *p);
 
 /* Checks that every size is 1 … 16384, scale and std are not 0, the padding is a byte, and all

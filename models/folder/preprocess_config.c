@@ -250,7 +250,7 @@ static enum status read_resize(const cJSON *json, bool do_crop, const struct siz
         return STATUS_OK;
     if (!short_side && do_pad && canvas.given)
         return read_padded(json, size, &canvas, p, err);
-    /* If both limits are equal, a square holds every photo. */
+    /* If the shortest and the longest edge are equal, a square holds every photo. */
     if (do_pad && !do_crop && size->shortest && size->shortest == size->longest) {
         if (!canvas.given)
             canvas.width = canvas.height = size->longest;
@@ -695,7 +695,7 @@ bool preprocess_fit(struct preprocess *p, int width, int height)
 {
     if (p->width == width && p->height == height)
         return false;
-    if (p->width == 0) { /* the folder sets no size */
+    if (p->width == 0) { /* neither the folder nor a default sets a size */
         p->width = p->resize_width = p->resize_short = width;
         p->height = p->resize_height = height;
         if (p->resize == RESIZE_SHORT_SIDE && width != height)

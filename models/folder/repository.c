@@ -129,7 +129,7 @@ static enum status add_version(struct repository_model *model, uint64_t number, 
     return STATUS_OK;
 }
 
-/* Adds FOLDER/N/model.onnx, if it exists. */
+/* Adds version N, if FOLDER/N/model.onnx exists. */
 static enum status find_version(void *context, const char *path, const char *name,
                                 struct error *err)
 {

@@ -1,4 +1,4 @@
-/* Reads the task from a model's folder: lensd.json, and the architecture in config.json. */
+/* Reads settings of a model's folder: lensd.json, and the architecture in config.json. */
 #include <cjson/cJSON.h>
 #include <stddef.h>
 #include <string.h>

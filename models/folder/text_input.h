@@ -60,7 +60,7 @@ struct text_item {
 /* Texts as rows of a model's inputs. Zeroed: no texts. */
 struct text_rows {
     void *inputs[TEXT_INPUTS_MAX]; /* count rows of `length` int32 or int64 each; owned */
-    size_t tokens, longest;        /* without padding: the total, and that of the longest text */
+    size_t tokens, longest;        /* tokens without padding: of all texts; of the longest text */
 };
 
 /* Makes the rows of `count` texts. With `truncate` a text that is too long is truncated.

@@ -71,7 +71,7 @@ static enum status on_config(void *context, const struct pbtxt_value *value, str
     } else if (is_at(value, PBTXT_TEXT, "input.name")) {
         return copy_text(value, &input->name, err);
     } else if (is_at(value, PBTXT_TEXT, "output.label_filename") && value->size &&
-               !config->label_file) { /* the first output's labels count */
+               !config->label_file) { /* only the first label file counts */
         TRY(copy_text(value, &config->label_file, err));
         if (strchr(config->label_file, '/') || strstr(config->label_file, ".."))
             return error_set(

@@ -20,7 +20,7 @@ size_t task_answer_bytes(const struct task_answer *answer)
     size_t bytes = (answer->detections.count + answer->segments.count) * ENTRY +
                    (answer->embedding.count + answer->text.count) * NUMBER;
     bytes += answer->detections.count * answer->detections.point_count * POINT;
-    /* A map of two bytes per pixel, as PNG in base64. */
+    /* A map becomes a PNG with two bytes per pixel, in base64. */
     if (answer->depth.values)
         bytes += (size_t)answer->depth.geometry.photo_width *
                  (size_t)answer->depth.geometry.photo_height * 3;

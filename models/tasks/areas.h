@@ -29,7 +29,7 @@ struct area_map {
     const float *scores;
     size_t classes, plane; /* `plane`: floats in the scores of one class */
     int32_t width, height;
-    float threshold; /* for a single class */
+    float threshold; /* a single class must have a higher score */
     uint16_t *best;  /* best class of each point of the map, or AREA_NONE; owned by the caller */
 };
 

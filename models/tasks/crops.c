@@ -63,7 +63,7 @@ static enum status measure(double most, struct crop *ret, struct error *err)
     return STATUS_OK;
 }
 
-/* Moves corners away from their middle. */
+/* Moves corners away from their middle, each side by `margin` of its length. */
 static void widen(float corners[4][2], double margin)
 {
     for (int axis = 0; axis < 2; axis++) {

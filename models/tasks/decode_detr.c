@@ -41,7 +41,7 @@ static struct softmax_scale softmax_scale(const float *logits, size_t classes)
     return scale;
 }
 
-/* The best class of a row of logits except the last, and its softmax over all logits. */
+/* Returns the best class of a row of logits except the last, and its softmax over all logits. */
 static struct detection softmax_row(const float *logits, size_t classes)
 {
     const struct softmax_scale scale = softmax_scale(logits, classes);

@@ -31,7 +31,7 @@ typedef enum status layout_decoder(const struct task_rows *outputs, struct candi
 struct layout_entry {
     const char *name;       /* in lensd.json */
     layout_decoder *decode; /* NULL: prompted_decode() decodes it, or nothing does */
-    size_t outputs;         /* minimal number of the model's outputs */
+    size_t outputs;         /* least number of the model's outputs */
     float confidence, iou;
     int max_detections;
     bool has_rows;
@@ -125,7 +125,7 @@ static inline struct detection decode_shares(const float *box, const struct task
                           box[2] * geometry->input_width, box[3] * geometry->input_height);
 }
 
-/* The index of the greatest number, the first one on a tie. */
+/* Returns the index of the greatest number, the first one on a tie. */
 static inline size_t decode_greatest(const float *numbers, size_t count)
 {
     size_t best = 0;

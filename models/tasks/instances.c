@@ -16,11 +16,11 @@ struct instance_maps {
     struct area_map map;
     struct area_place *columns, *rows; /* map positions of the photo's pixels */
     float *sum;                        /* weighted sum of YOLO's prototypes: one plane */
-    struct area_runs runs;             /* of the current mask */
+    struct area_runs runs;             /* runs of the current mask */
     uint32_t width, height;            /* of the photo */
 };
 
-/* Pixels or points [left, right) x [top, bottom). */
+/* A rectangle of pixels or of a map's points: [left, right) x [top, bottom). */
 struct instance_part {
     uint32_t left, top, right, bottom;
 };
@@ -172,7 +172,7 @@ static enum status add_yolo(const struct task *task, const struct task_rows *out
         /* If the corners of a box are in the wrong order, it is empty. */
         const bool is_empty = part.right < part.left || part.bottom < part.top;
         const struct instance_part none = {0};
-        struct detection own = *box; /* becomes the box of its pixels */
+        struct detection own = *box; /* gets the box around the mask */
         mix_prototypes(&maps, prototypes->data, task->prototypes,
                        detect_extras(task, &outputs[0], box->place), is_empty ? &none : &part);
         status = take_mask(&maps, is_empty ? &none : &part, &own, &found->masks[i], err);
@@ -205,7 +205,7 @@ static enum status add_own(const struct task *task, const struct task_rows *outp
     /* A DETR candidate is a pair of query and class. */
     const size_t classes = is_torchvision ? 1 : (size_t)outputs[0].shape.dims[1];
     for (size_t i = 0; i < found->count && status == STATUS_OK; i++) {
-        struct detection own = found->items[i]; /* becomes the box of its pixels */
+        struct detection own = found->items[i]; /* gets the box around the mask */
         maps.map.scores = masks->data + own.place / classes * maps.map.plane;
         status = take_whole(&maps, &own, &found->masks[i], err);
     }
@@ -238,9 +238,9 @@ enum status instances_add(const struct task *task, const struct task_rows *outpu
 
 /* The part of the model's input that the photo fills, and the masks of a prompt in it. */
 struct prompted {
-    size_t width, plane; /* of a mask in the output */
+    size_t width, plane; /* sizes of a mask in the output */
     int32_t part_width, part_height;
-    struct area_place *columns, *rows; /* of the part's pixels in a mask */
+    struct area_place *columns, *rows; /* positions of the part's pixels in a mask */
     float *part;                       /* NULL: masks are read directly */
 };
 

@@ -9,7 +9,7 @@
 #include "engine/base/array.h"
 #include "engine/base/size.h"
 
-/* As rleFrString in COCO's maskApi.c. */
+/* Decodes a run length like rleFrString() in COCO's maskApi.c. */
 bool mask_next(struct mask_reader *reader, uint32_t *ret_length, bool *ret_is_inside)
 {
     int64_t value = 0;

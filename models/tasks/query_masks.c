@@ -17,12 +17,12 @@
 
 struct query_masks {
     const struct task_rows *logits; /* [Q, height, width] */
-    size_t classes;                 /* in a row of class logits; place / classes is the query */
+    size_t classes;                 /* candidates per query: place / classes is the query */
     int32_t width, height;          /* of the planes, which may be larger than the output */
     size_t plane;
     struct area_place *columns,
         *rows; /* a plane's points in the output; NULL: planes are as large as the output */
-    struct area_place *photo_columns, *photo_rows; /* LAYOUT_PANOPTIC: pixels in a plane */
+    struct area_place *photo_columns, *photo_rows; /* LAYOUT_PANOPTIC: positions of pixels */
     int32_t *nearest_columns, *nearest_rows;       /* LAYOUT_MASKFORMER: nearest points; -1: none */
     uint32_t photo_width, photo_height;
     float *planes;  /* LAYOUT_PANOPTIC: one for each candidate; else one */

@@ -6,7 +6,7 @@
 
 #include "engine/base/size.h"
 
-#define MATCH 0.5f /* SAHI's default, for both rules */
+#define MATCH 0.5f /* SAHI's default for both rules of enum slices_rule */
 
 static uint32_t least(uint32_t a, uint32_t b)
 {

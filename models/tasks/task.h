@@ -105,7 +105,7 @@ struct task_options {
     float iou; /* drop boxes that overlap a better one by more than this, 0 … 1; -1: not given */
     int max_detections; /* 1 … TASK_MAX_DETECTIONS; 0: not given */
     int agnostic;       /* 1: boxes of different classes also suppress each other; -1: not given */
-    size_t class_count; /* allow only these classes; 0: all */
+    size_t class_count; /* number of `classes`, the only ones in answers; 0: all */
     uint32_t classes[TASK_MAX_CLASSES];
     const char *class_names; /* class numbers and labels, comma-separated, which
                                 model_find_classes() turns into `classes`; borrowed; NULL: none */
@@ -156,7 +156,7 @@ struct task {
     /* Mask2Former: interpolate masks to this side first. SAM: if not 0, interpolate masks to the
      * side of the model's input first. Other models: 0. */
     int mask_side;
-    bool exceeds_queries;        /* LAYOUT_DETR_SIGMOID: may have more boxes than queries */
+    bool exceeds_queries;        /* LAYOUT_DETR_SIGMOID: answers may exceed queries */
     struct task_options options; /* complete: every member is given */
     bool is_tensors;             /* lensd.json says "task": "tensors"; the kind is TASK_UNKNOWN */
     char evidence[240];          /* why it is this task; for TASK_UNKNOWN also what to do */
@@ -190,7 +190,7 @@ struct task_facts {
 
     const char *configured_task, *configured_layout; /* "task" and "layout" of lensd.json */
     const char *configured_output;                   /* "output" of lensd.json */
-    struct task_options options;                     /* of lensd.json */
+    struct task_options options;                     /* options in lensd.json */
 
     const char *metadata_task; /* Ultralytics: "detect", "classify" … */
     const char *description;   /* Ultralytics: "Ultralytics YOLO11n model trained on …" */

@@ -39,7 +39,7 @@ static size_t output_named(const struct task_facts *facts, const char *name)
     return SIZE_MAX;
 }
 
-/* Dimension `d`, counted after the batch; -1 if unknown. */
+/* Returns dimension `d`, counted after the batch; -1 if unknown. */
 static int64_t dim_of(const struct task_output *output, int d)
 {
     return output->shape.rank > d + 1 ? output->shape.dims[d + 1] : -1;
@@ -67,7 +67,7 @@ static bool take_named(const struct task_facts *facts, const char *const *names,
     return true;
 }
 
-/* The first output that has a score for each class and each point of a map; SIZE_MAX: none. */
+/* Returns the first output with scores for each class and each point of a map; SIZE_MAX: none. */
 static size_t find_map(const struct task_facts *facts)
 {
     for (size_t i = 0; i < facts->output_count; i++) {
@@ -91,7 +91,7 @@ static int64_t grid_cells(const struct task_facts *facts)
 }
 
 /* Returns the layout of an output [rows, columns] by its shape; LAYOUT_NONE if none fits. `classes`
- * is their number; 0: unknown. */
+ * is the number of classes; 0: unknown. */
 static enum task_layout layout_by_shape(const struct task_facts *facts, int64_t rows,
                                         int64_t columns, int64_t classes)
 {
@@ -283,7 +283,7 @@ static void decide_masks(const struct task_facts *facts, enum task_layout layout
                 facts->outputs[task->outputs[0]].name, facts->outputs[task->outputs[1]].name);
 }
 
-/* Recognises RF-DETR's own export by "dets" [batch, queries, 4]; MMDetection's have 5 numbers. */
+/* Recognises RF-DETR's own export. Its "dets" have 4 numbers per query, MMDetection's have 5. */
 static bool take_rfdetr(const struct task_facts *facts, struct task *task)
 {
     static const char *const names[] = {"labels", "dets", "masks"};
@@ -511,7 +511,7 @@ static void detect_by_outputs(const struct task_facts *facts, struct task *task)
 
 /* ---- embeddings ---- */
 
-/* An output with the usual name of an embedding; SIZE_MAX: none. */
+/* Returns an output with the usual name of an embedding; SIZE_MAX: none. */
 static size_t named_vector(const struct task_facts *facts)
 {
     static const char *const names[] = {"image_embeds",    "image_embeddings",   "text_embeds",
@@ -526,7 +526,7 @@ static size_t named_vector(const struct task_facts *facts)
     return SIZE_MAX;
 }
 
-/* The output that is most probably an embedding; SIZE_MAX: none. */
+/* Returns the output that is most probably an embedding; SIZE_MAX: none. */
 static size_t find_vector(const struct task_facts *facts)
 {
     const size_t named = named_vector(facts);
@@ -606,7 +606,7 @@ static void decide_embedding(const struct task_facts *facts, struct task *task)
 
 /* ---- depth ---- */
 
-/* The first output that is one map: [batch, height, width] or [batch, 1, height, width]. */
+/* Returns the first output with one map: [batch, height, width] or [batch, 1, height, width]. */
 static size_t find_depth(const struct task_facts *facts)
 {
     for (size_t i = 0; i < facts->output_count; i++) {
@@ -854,7 +854,7 @@ static enum status apply_configured_task(const struct task_facts *facts, struct 
         enum task_kind kind;
         enum task_layout layout;
         size_t (*find)(const struct task_facts *facts);
-        const char *shape; /* of the required output */
+        const char *shape; /* shape of the required output */
     } maps[] = {{TASK_EMBEDDING, LAYOUT_NONE, find_vector, "[batch, numbers]"},
                 {TASK_SEGMENTATION, LAYOUT_NONE, find_map, "[batch, classes, height, width]"},
                 {TASK_DEPTH, LAYOUT_NONE, find_depth, "[batch, height, width]"},

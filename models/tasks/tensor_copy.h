@@ -1,4 +1,4 @@
-/* Copies raw tensors of requests into a batch, and rows of results from a run. Pure; any thread. */
+/* Copies raw tensors of requests into a batch, and rows of results from a run. */
 #pragma once
 
 #include "engine/runtime/session.h"

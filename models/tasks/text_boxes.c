@@ -198,7 +198,7 @@ static bool collect_ends(struct text_map *map, const uint32_t *runs, size_t run_
             continue;
         }
         if (run->begin == 0 || run->end == map->width || run->row == 0 ||
-            run->row + 1 == map->height) { /* the outside */
+            run->row + 1 == map->height) { /* the background is no hole */
             *ret_count = 0;
             return true;
         }

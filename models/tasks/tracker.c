@@ -1,4 +1,4 @@
-/* A Kalman filter for each object, and the assignment of boxes to objects with the least cost. */
+/* Runs a Kalman filter for each object, and assigns boxes to objects with the least cost. */
 #include "models/tasks/tracker.h"
 
 #include <math.h>

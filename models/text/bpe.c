@@ -11,7 +11,7 @@
 #define NO_SYMBOL UINT32_MAX
 
 struct symbol {
-    int32_t id;              /* TOKEN_NONE: merged into the one before */
+    int32_t id;              /* TOKEN_NONE: merged into the symbol before */
     uint32_t previous, next; /* NO_SYMBOL: none */
 };
 

@@ -18,7 +18,7 @@ struct text_part {
 
 /* Zeroed: empty. A failure is remembered, and later additions are ignored. */
 struct text_parts {
-    char *text; /* of all parts, concatenated */
+    char *text; /* the texts of all parts, concatenated */
     size_t size, room;
     struct text_part *list;
     size_t count, list_room;
@@ -55,7 +55,7 @@ struct splitter {
     enum split_behavior behavior;
     bool at_start; /* the text begins with the original text's first character */
     bool is_open, was_match;
-    size_t start, end; /* of the part that is not ended yet */
+    size_t start, end; /* place of the part that is not ended yet */
 };
 void splitter_add(struct splitter *splitter, size_t start, size_t end, bool is_match);
 void splitter_end(struct splitter *splitter);

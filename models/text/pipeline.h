@@ -168,7 +168,7 @@ struct added_token {
     char *content;
     int32_t id;
     bool is_single_word, strips_left, strips_right;
-    bool is_normalized; /* its normal form is searched in normalised texts */
+    bool is_normalized; /* its normalised form is searched in normalised texts */
     bool is_literal;    /* its own form is searched in normalised texts */
 };
 

@@ -42,7 +42,8 @@ static void limited_free(void *context, void *memory)
 
 static const char blank_mark[] = "\xE2\x96\x81"; /* U+2581 */
 
-/* Replaces the table's longest keys. step->flags: add_dummy_prefix, remove_extra_whitespaces. */
+/* Rewrites a part by sentencepiece's rules: blanks, and the longest key in the table at each place.
+ * step->flags: add_dummy_prefix, remove_extra_whitespaces. */
 static void run_rules(const struct text_step *step, const char *text, size_t size, bool at_start,
                       struct text_parts *to)
 {

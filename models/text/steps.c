@@ -9,7 +9,7 @@
 /* Limit of the nesting of sequences. */
 enum { SEQUENCE_DEPTH_MAX = 8 };
 
-/* Largest number of steps that one entry of the file makes. */
+/* Largest number of steps that one entry of tokenizer.json makes. */
 enum { STEPS_OF_ONE = 4 };
 
 struct text_step *step_add(struct step_list *list, step_fn *run)

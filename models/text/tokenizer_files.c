@@ -105,7 +105,7 @@ static const struct form roberta = {BYTES_BPE SPECIAL("<s>") "," SPECIAL("</s>")
 
 static const struct form gpt2 = {BYTES_BPE SPECIAL("<|endoftext|>") "]}", "", ""};
 
-/* Reads a tokenizer of a form. Takes over `vocabulary` and `merges` (or NULL). */
+/* Reads the tokenizer of a form. Takes over `vocabulary` and `merges` (NULL: none). */
 static enum status read_form(const struct form *form, cJSON *vocabulary, cJSON *merges,
                              struct tokenizer *ret, struct error *err)
 {

@@ -108,7 +108,7 @@ static enum status read_padding(const cJSON *json, struct tokenizer *ret, struct
     TRY(json_size(json, "pad_type_id", 0, 1, &type, err));
     TRY(json_size(json, "pad_to_multiple_of", 1, 1 << 20, &ret->facts.length_multiple, err));
     TRY(json_text(json, "direction", "Right", &direction, err));
-    /* "BatchLongest", or {"Fixed": 77}. */
+    /* "strategy" is "BatchLongest" or {"Fixed": 77}. */
     const cJSON *strategy = json_get(json, "strategy");
     TRY(json_size(cJSON_IsObject(strategy) ? strategy : NULL, "Fixed", 0, 1 << 20,
                   &ret->facts.fixed_length, err));

@@ -13,7 +13,7 @@ struct trie {
         uint32_t to;  /* 0: the slot is empty */
     } * edges;        /* a hash table of 1 << bits slots */
     unsigned bits;
-    int32_t *ids; /* by node; -1: no token ends there */
+    int32_t *ids; /* by node: the token that ends there; -1: none */
     size_t nodes, room;
 };
 
