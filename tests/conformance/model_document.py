@@ -34,7 +34,7 @@ in a virtual environment with {packages}.
   Optimum's `--dtype fp16` exports them) with PyTorch in float32 with the rounded weights. If the graph itself ranks detections (RT-DETR),
   each one is compared with the nearest of ONNX Runtime's, within 1e-4 or, if that is more, twice the distance that ONNX Runtime's detections move when the
   last bit of the image changes. If ONNX Runtime with and without its fusions disagrees, PyTorch decides, and the row is marked (¹).
-- **Opsets**: 7 to 25 are supported; later ones run if their operators have not changed. Operators of opset 1 to 6 keep the
+- **Opsets**: 7 to 25 are supported; 26 to 28 run if their operators have not changed; later ones are refused. Operators of opset 1 to 6 keep the
   meaning that they had then (`axis` and `broadcast`, `is_test`, `spatial`, slopes along the channels). The
   experimental operators ImageScaler, Crop, Affine and ThresholdedRelu of opset 1 to 9 are supported, too. Features that lensd lacks (BatchNormalization
   without `is_test = 1`, Split-1 with its lengths as an operand, sparse constants …) are refused by name;
