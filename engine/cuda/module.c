@@ -128,7 +128,7 @@ static size_t devices(struct device_info *ret, size_t max, char *reason, size_t 
         else if (result == cudaErrorInsufficientDriver)
             snprintf(
                 reason, size,
-                "the NVIDIA driver knows CUDA %d.%d, and this lensd was built with CUDA %d.%d: "
+                "the NVIDIA driver supports CUDA %d.%d, and this lensd was built with CUDA %d.%d: "
                 "install a newer driver",
                 driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
                 CUDART_VERSION % 1000 / 10);
