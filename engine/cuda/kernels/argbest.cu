@@ -2,7 +2,7 @@
  * classes. */
 #include "engine/cuda/kernels/device.cuh"
 
-/* The table is in shared memory, because each pixel reads it three times at random places. */
+/* The table is in shared memory, because each number is read from it at a random place. */
 template <typename T, int CHANNELS>
 __global__ void pixels_kernel(const unsigned char *x, const unsigned char *are_bytes,
                               const float *table, T *y, size_t rows, size_t row, size_t pitch,

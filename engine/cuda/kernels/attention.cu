@@ -4,7 +4,7 @@
  * over tiles of 64 keys and keeps a tile's scores in registers. It also keeps each row's maximum
  * and sum so far, and rescales the sum when the maximum grows (online softmax: Milakov and
  * Gimelshein, 2018; FlashAttention-2). While it computes on one tile of k and v, the next tile is
- * copied into the other of two buffers. Other cases (float32, odd sizes) use one block per row. */
+ * copied into the other of two buffers. What does not fit tensor cores uses one block per row. */
 #include "engine/cuda/kernels/tensor_core.cuh"
 
 namespace

@@ -381,7 +381,7 @@ template <typename T> __device__ static inline void store_all(T *to, const float
     }
 }
 
-/* v += the numbers at `from`, unless that is NULL. */
+/* v += the numbers at `from`; NULL adds nothing. */
 template <typename T, int EACH>
 __device__ static inline void add_all(float (&v)[EACH], const T *from)
 {

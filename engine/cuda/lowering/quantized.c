@@ -139,7 +139,7 @@ struct quantized_packing {
     struct tensor *weights, *zero; /* `zero` may be NULL */
     bool is_conv, transposed;
     int64_t channels, depth, taps; /* channels of y and of a group of x; elements of a window */
-    int64_t padded, row;           /* packed: channels of a group, and numbers of a row */
+    int64_t padded, row;           /* after packing: channels of a group, numbers of a row */
 };
 
 static struct quantized_packing quantized_packing_of(const struct quantized_operands *o)

@@ -32,7 +32,8 @@ size_t cuda_program_activation_bytes(const struct program *base)
            RUNS * (program->staging_bytes + program->result_bytes);
 }
 
-/* Sets the values' addresses after the arena may have moved; discards recordings with old ones. */
+/* Sets the values' addresses after the arena may have moved; discards recordings of old addresses.
+ */
 static void place_values(struct cuda_program *program)
 {
     struct cuda_backend *backend = program->backend;

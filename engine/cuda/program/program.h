@@ -81,7 +81,7 @@ struct cuda_backend {
  * the numbers have their own memory. */
 struct pixels {
     bool are_there;
-    uint32_t value;          /* its memory receives the numbers */
+    uint32_t value;          /* index of the value whose memory receives the numbers */
     size_t offset;           /* in the arena, with is_own or is_padded */
     bool is_own;             /* the numbers have their own memory */
     bool is_padded;          /* each pixel has an additional channel of zeros: runs_pad_pixels() */
@@ -115,7 +115,7 @@ struct cuda_program {
 struct cuda_step {
     char *name;
     const char *kernel; /* static text */
-    uint32_t x, y;      /* values: the first operand and the first result, if any */
+    uint32_t x, y;      /* indices of the first operand and the first result, if any */
     double flops;
     size_t bytes;
     size_t workspace;
@@ -293,7 +293,7 @@ enum weight_layout {
 enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *constant,
                              enum weight_layout layout, enum dtype dtype, const void **ret,
                              struct error *err) MUST_USE;
-/* Like cuda_weights_get(), for a value in its own type; *ret is NULL if it is no constant. */
+/* Like cuda_weights_get() with WEIGHT_AS_IS; *ret is NULL if the value is no constant. */
 enum status cuda_weights_of(struct cuda_backend *backend, const struct value *value,
                             enum dtype dtype, const void **ret, struct error *err) MUST_USE;
 /* The bias of a product with a result of type `dtype`: float32 numbers rounded to `dtype`. cuBLASLt
