@@ -1,4 +1,4 @@
-/* Attention (engine/op/attention.h). */
+/* Steps of OP_ATTENTION, with or without tensor cores (engine/op/attention.h has the operator). */
 #include "engine/op/attention.h"
 
 #include <limits.h>

@@ -32,8 +32,7 @@ size_t cuda_program_activation_bytes(const struct program *base)
            RUNS * (program->staging_bytes + program->result_bytes);
 }
 
-/* Sets the values' addresses after the arena may have moved; discards recordings of old addresses.
- */
+/* Sets the values' addresses after the arena may have moved, and discards the recordings. */
 static void place_values(struct cuda_program *program)
 {
     struct cuda_backend *backend = program->backend;
