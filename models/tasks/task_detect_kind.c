@@ -201,7 +201,12 @@ static bool read_points(const char *text, struct task *task)
 static void decide_by_metadata(const struct task_facts *facts, struct task *task)
 {
     const char *name = facts->metadata_task;
-    if (!strcmp(name, "classify") && facts->class_output != SIZE_MAX) {
+    if (!strcmp(name, "classify") && facts->class_output == SIZE_MAX) {
+        decided(task, TASK_UNKNOWN, "the file's metadata names the task 'classify', but %s",
+                facts->class_note[0] ? facts->class_note : "no output has one score per class");
+        return;
+    }
+    if (!strcmp(name, "classify")) {
         decided(task, TASK_CLASSIFICATION, "task 'classify' in the file's metadata");
         return;
     }

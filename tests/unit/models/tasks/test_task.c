@@ -64,6 +64,8 @@ Test(task, ultralytics_metadata)
     task = decide(segment, masks, 1);
     cr_expect_eq(task.kind, TASK_UNKNOWN);
     cr_expect(strstr(task.evidence, "'segment'"), "%s", task.evidence);
+    const struct task_facts classify = {.metadata_task = "classify"};
+    expect_blamed(decide(classify, masks, 1), "no output has one score per class");
     struct task_facts depth = {.metadata_task = "poetry"};
     task = decide(depth, masks, 2);
     cr_expect_eq(task.kind, TASK_UNKNOWN);
