@@ -9,16 +9,6 @@
 #include "engine/base/size.h"
 #include "engine/tensor/floats.h"
 
-static float from_half(uint16_t bits)
-{
-    return half_to_float(bits);
-}
-
-static float from_bfloat16(uint16_t bits)
-{
-    return bfloat16_to_float(bits);
-}
-
 /* An image [C, H*W] (`plane` = H*W) or [H*W, C] (`plane` = 0). */
 struct planes {
     size_t channels, plane;
@@ -43,8 +33,8 @@ struct planes {
 
 TO_FLOATS(floats_from_f32, float, )
 TO_FLOATS(floats_from_f64, double, )
-TO_FLOATS(floats_from_f16, uint16_t, from_half)
-TO_FLOATS(floats_from_bf16, uint16_t, from_bfloat16)
+TO_FLOATS(floats_from_f16, uint16_t, half_to_float)
+TO_FLOATS(floats_from_bf16, uint16_t, bfloat16_to_float)
 TO_FLOATS(floats_from_u8, uint8_t, )
 
 typedef void (*to_floats)(const char *src, float *dst, struct planes image, size_t first,
