@@ -289,9 +289,10 @@ static enum status read_preprocess(const struct model_place *place, const struct
             return STATUS_OK;
         }
     }
-    enum status status = not_found_is_fine(
-        preprocess_from_metadata(onnx->metadata, onnx->metadata_count, &model->preprocess, err),
-        ret_configured);
+    enum status status = not_found_is_fine(preprocess_from_metadata(metadata_value(onnx, "imgsz"),
+                                                                    metadata_value(onnx, "task"),
+                                                                    &model->preprocess, err),
+                                           ret_configured);
     if (status != STATUS_OK)
         return error_prefix(err, "%.200s", place->file);
     if (!*ret_configured)

@@ -640,20 +640,9 @@ enum status preprocess_from_timm(const char *json, size_t size, struct preproces
 
 /* ---- Ultralytics ---- */
 
-static const char *find_metadata(const struct onnx_metadata *metadata, size_t count,
-                                 const char *key)
+enum status preprocess_from_metadata(const char *size, const char *task, struct preprocess *ret,
+                                     struct error *err)
 {
-    for (size_t i = 0; i < count; i++)
-        if (!strcmp(metadata[i].key, key))
-            return metadata[i].value;
-    return NULL;
-}
-
-enum status preprocess_from_metadata(const struct onnx_metadata *metadata, size_t count,
-                                     struct preprocess *ret, struct error *err)
-{
-    const char *size = find_metadata(metadata, count, "imgsz");
-    const char *task = find_metadata(metadata, count, "task");
     if (!size)
         return error_set(err, STATUS_NOT_FOUND, "the file's metadata has no imgsz");
     /* "[640, 640]", height first: also valid JSON. */

@@ -6,7 +6,6 @@
 #pragma once
 
 #include "models/folder/preprocess.h"
-#include "models/onnx/onnx.h"
 
 /* Reads Hugging Face's preprocessor_config.json of image processors and older feature extractors;
  * docs/photos.md lists the keys. processors.json has the defaults of transformers' classes. If
@@ -34,11 +33,11 @@ enum status preprocess_from_open_clip(const char *json, size_t size, struct prep
  * the aspect ratio and rounds the crop's position down. */
 void preprocess_as_immich(struct preprocess *p);
 
-/* Reads Ultralytics metadata of an ONNX file: imgsz and task. Classification uses short side and
- * crop (bilinear), or stretches to an input that is not square; other tasks use letterbox on grey
- * 114 with OpenCV's INTER_LINEAR. All use x/255 without mean and std. */
-enum status preprocess_from_metadata(const struct onnx_metadata *metadata, size_t count,
-                                     struct preprocess *ret, struct error *err) MUST_USE;
+/* Reads Ultralytics' metadata: imgsz (`size`) and `task`; NULL: missing. Classification uses short
+ * side and crop (bilinear), or stretches to an input that is not square; other tasks use letterbox
+ * on grey 114 with OpenCV's INTER_LINEAR. All use x/255 without mean and std. */
+enum status preprocess_from_metadata(const char *size, const char *task, struct preprocess *ret,
+                                     struct error *err) MUST_USE;
 
 /* Adapts sizes to those of the model's input (pixels). Resize and crop change by the same ratio:
  * ImageNet's 256 / 224 becomes 342 / 299; a size of 0 becomes the model's. True if any changed. */

@@ -30,12 +30,10 @@ static enum status read_whole(const char *path, char **ret, size_t *ret_size, st
 
 static enum status read_config(const char *config, struct preprocess *ret, struct error *err)
 {
-    const struct onnx_metadata metadata[] = {{"imgsz", (char *)(uintptr_t)config},
-                                             {"task", (char *)(uintptr_t) "detect"}};
     char *text;
     size_t size;
     if (*config == '[')
-        return preprocess_from_metadata(metadata, COUNT_OF(metadata), ret, err);
+        return preprocess_from_metadata(config, "detect", ret, err);
     TRY(read_whole(config, &text, &size, err));
     const enum status status = preprocess_from_huggingface(text, size, ret, err);
     char remarks[400];

@@ -68,11 +68,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 4:
         check_preprocess(preprocess_from_timm(text, length, &p, &err), &p, &err);
         break;
-    case 5: {
-        const struct onnx_metadata metadata[] = {{"imgsz", text}, {"task", "classify"}};
-        check_preprocess(preprocess_from_metadata(metadata, 2, &p, &err), &p, &err);
+    case 5:
+        check_preprocess(preprocess_from_metadata(text, "classify", &p, &err), &p, &err);
         break;
-    }
     case 7: {
         struct pipeline_config config;
         if (pipeline_config_parse(text, length, &config, &err) != STATUS_OK) {
