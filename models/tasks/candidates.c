@@ -123,17 +123,12 @@ struct kept_boxes {
     uint32_t index[TASK_MAX_DETECTIONS + KEPT_BLOCK];
 };
 
-static float area_of(const struct detection *box)
-{
-    return (box->x2 - box->x1) * (box->y2 - box->y1);
-}
-
 /* True if a kept box overlaps with `box` by more than `iou`. The rest of the last block is zero:
  * empty boxes, which overlap with nothing. */
 static bool is_suppressed(const struct kept_boxes *kept, const struct detection *box, float iou,
                           bool agnostic)
 {
-    const float area = area_of(box);
+    const float area = detection_area(box);
     for (size_t first = 0; first < kept->count; first += KEPT_BLOCK) {
         uint32_t hit = 0;
         for (size_t i = first; i < first + KEPT_BLOCK; i++) {
@@ -165,7 +160,7 @@ static void keep(struct kept_boxes *kept, const struct detection *box)
     kept->y1[i] = box->y1;
     kept->x2[i] = box->x2;
     kept->y2[i] = box->y2;
-    kept->area[i] = area_of(box);
+    kept->area[i] = detection_area(box);
     kept->index[i] = box->index;
 }
 

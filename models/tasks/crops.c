@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "models/tasks/decoders.h"
 
 /* PP-OCR's height / width from which a crop is turned, and least distance of rows, in pixels. */
 #define TURN_RATIO   1.5
@@ -16,20 +17,15 @@ static enum status no_pixel(struct error *err)
     return error_set(err, STATUS_INVALID, "the box has no pixel to crop");
 }
 
-static float limit(float at, float most)
-{
-    return at > 0 ? (at < most ? at : most) : 0; /* NaN becomes 0 */
-}
-
 static enum status crop_straight(const struct detection *box, double margin, uint32_t width,
                                  uint32_t height, struct crop *ret, struct error *err)
 {
     const float across = (float)(margin * (double)(box->x2 - box->x1));
     const float down = (float)(margin * (double)(box->y2 - box->y1));
-    const float left = limit(floorf(box->x1 - across), (float)width);
-    const float top = limit(floorf(box->y1 - down), (float)height);
-    const float right = limit(ceilf(box->x2 + across), (float)width);
-    const float bottom = limit(ceilf(box->y2 + down), (float)height);
+    const float left = decode_limit(floorf(box->x1 - across), (float)width);
+    const float top = decode_limit(floorf(box->y1 - down), (float)height);
+    const float right = decode_limit(ceilf(box->x2 + across), (float)width);
+    const float bottom = decode_limit(ceilf(box->y2 + down), (float)height);
     if (right <= left || bottom <= top)
         return no_pixel(err);
     *ret = (struct crop){.x = (uint32_t)left,
@@ -83,23 +79,19 @@ enum status crop_of(enum task_kind kind, const struct detections *found, size_t 
     if (kind == TASK_TEXT_BOXES && found->points) {
         for (size_t i = 0; i < TEXT_CORNERS; i++) {
             const struct task_point *point = &found->points[box * TEXT_CORNERS + i];
-            crop.corners[i][0] = limit(rintf(point->x), (float)width - 1);
-            crop.corners[i][1] = limit(rintf(point->y), (float)height - 1);
+            crop.corners[i][0] = decode_limit(rintf(point->x), (float)width - 1);
+            crop.corners[i][1] = decode_limit(rintf(point->y), (float)height - 1);
         }
         widen(crop.corners, margin);
         TRY(measure(most, &crop, err));
         crop.is_turned = (double)crop.height >= TURN_RATIO * (double)crop.width;
     } else if (kind == TASK_ORIENTED) {
         /* detection_corners() starts with the bottom right corner. */
+        static const int order[] = {2, 1, 0, 3};
         float corners[4][2];
         detection_corners(&found->items[box], corners);
         for (int i = 0; i < 4; i++)
-            memcpy(crop.corners[i],
-                   corners[i == 0   ? 2
-                           : i == 1 ? 1
-                           : i == 2 ? 0
-                                    : 3],
-                   sizeof crop.corners[i]);
+            memcpy(crop.corners[i], corners[order[i]], sizeof crop.corners[i]);
         widen(crop.corners, margin);
         TRY(measure(most, &crop, err));
     } else {

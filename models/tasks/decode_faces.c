@@ -45,16 +45,12 @@ static enum status check_grid(const struct face_grid *grid, struct error *err)
     return STATUS_OK;
 }
 
-static float clamp_to_one(float number)
-{
-    return number > 0 ? (number < 1 ? number : 1) : 0;
-}
-
 static float face_score(const struct face_grid *grid, size_t i)
 {
     const float score = grid->scores->data[i];
-    return grid->objectness ? sqrtf(clamp_to_one(score) * clamp_to_one(grid->objectness->data[i]))
-                            : score;
+    return grid->objectness
+               ? sqrtf(decode_limit(score, 1) * decode_limit(grid->objectness->data[i], 1))
+               : score;
 }
 
 /* Returns the column and the row of an anchor's cell. */

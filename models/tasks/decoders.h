@@ -135,6 +135,17 @@ static inline size_t decode_greatest(const float *numbers, size_t count)
     return best;
 }
 
+/* Limits a number to 0 … most; NaN becomes 0. */
+static inline float decode_limit(float number, float most)
+{
+    return number > 0 ? (number < most ? number : most) : 0;
+}
+
+static inline float detection_area(const struct detection *box)
+{
+    return (box->x2 - box->x1) * (box->y2 - box->y1);
+}
+
 /* Reads a class number from a float. Returns false if it is negative, NaN or above 10^9. */
 static inline bool decode_class(float number, uint32_t *ret)
 {

@@ -54,8 +54,7 @@ bool task_layout_has_rows(enum task_layout layout)
 
 static float to_photo(float at, float begin, float gain, float side)
 {
-    const float moved = (at - begin) / gain;
-    return moved > side ? side : moved > 0 ? moved : 0;
+    return decode_limit((at - begin) / gain, side);
 }
 
 static void place_in_photo(struct detection *box, const struct task_geometry *g, bool is_oriented)

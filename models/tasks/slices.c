@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "engine/base/size.h"
+#include "models/tasks/decoders.h"
 
 #define MATCH 0.5f /* SAHI's default for both rules of enum slices_rule */
 
@@ -51,18 +52,13 @@ static int compare_boxes(const void *left, const void *right)
     return a->place < b->place ? -1 : a->place > b->place;
 }
 
-static float area_of(const struct detection *box)
-{
-    return (box->x2 - box->x1) * (box->y2 - box->y1);
-}
-
 static bool matches(const struct detection *a, const struct detection *b, enum slices_rule rule)
 {
     const float width = fminf(a->x2, b->x2) - fmaxf(a->x1, b->x1);
     const float height = fminf(a->y2, b->y2) - fmaxf(a->y1, b->y1);
     const float shared = fmaxf(width, 0) * fmaxf(height, 0);
-    const float of = rule == SLICES_GREEDY_NMM ? fminf(area_of(a), area_of(b))
-                                               : area_of(a) + area_of(b) - shared;
+    const float of = rule == SLICES_GREEDY_NMM ? fminf(detection_area(a), detection_area(b))
+                                               : detection_area(a) + detection_area(b) - shared;
     return shared / of >= MATCH; /* false for two empty boxes, whose overlap is NaN */
 }
 

@@ -531,11 +531,6 @@ static void order_corners(float corners[static 4][2])
     memcpy(corners, ordered, sizeof ordered);
 }
 
-static float clip(float at, float side)
-{
-    return at > side ? side : at > 0 ? at : 0;
-}
-
 enum status text_corners(const struct task_rows *outputs, const struct task_geometry *g,
                          struct detections *found, struct error *err)
 {
@@ -554,8 +549,10 @@ enum status text_corners(const struct task_rows *outputs, const struct task_geom
         box->x2 = box->y2 = box->angle = 0;
         for (int k = 0; k < TEXT_CORNERS; k++) {
             struct task_point *point = &found->points[i * TEXT_CORNERS + (size_t)k];
-            point->x = clip((corners[k][0] * scale_x - g->left) / g->gain_x, g->photo_width);
-            point->y = clip((corners[k][1] * scale_y - g->top) / g->gain_y, g->photo_height);
+            point->x =
+                decode_limit((corners[k][0] * scale_x - g->left) / g->gain_x, g->photo_width);
+            point->y =
+                decode_limit((corners[k][1] * scale_y - g->top) / g->gain_y, g->photo_height);
             point->score = -1;
             box->x1 = fminf(box->x1, point->x);
             box->y1 = fminf(box->y1, point->y);
