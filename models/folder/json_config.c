@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "models/folder/model_internal.h"
 
 /* Reports the place `end`, at which cJSON stopped. */
@@ -86,12 +87,8 @@ static enum status unknown_key(const char *key, const char *what, const struct j
                                size_t count, struct error *err)
 {
     char keys[300] = "";
-    for (size_t i = 0, used = 0; i < count && used < sizeof keys; i++)
-        used += (size_t)snprintf(keys + used, sizeof keys - used, "%s%s",
-                                 !i              ? ""
-                                 : i + 1 < count ? ", "
-                                                 : " and ",
-                                 members[i].key);
+    for (size_t i = 0; i < count; i++)
+        text_append(keys, sizeof keys, i + 1 < count ? ", " : " and ", "%s", members[i].key);
     return error_set(err, STATUS_MODEL, "unknown key \"%.60s\"; %s takes %s", key, what, keys);
 }
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/text.h"
 #include "engine/base/utf8.h"
 #include "models/folder/model_internal.h"
 
@@ -13,9 +14,8 @@ void model_warn(struct model *model, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    size_t used = strlen(model->warning);
-    snprintf(model->warning + used, sizeof model->warning - used, "%s%s", used ? "; " : "", text);
+    text_append(model->warning, sizeof model->warning, "; ", "%s", text);
     /* Truncation may have left half a character, which is not valid JSON. */
-    for (used = strlen(model->warning); used && !utf8_valid(model->warning, used); used--)
+    for (size_t used = strlen(model->warning); used && !utf8_valid(model->warning, used); used--)
         model->warning[used - 1] = '\0';
 }

@@ -2,8 +2,9 @@
 #include "models/folder/preprocess.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
+
+#include "engine/base/text.h"
 
 enum { SIDE_MAX = 16384 };
 
@@ -102,55 +103,40 @@ enum status preprocess_check(const struct preprocess *p, struct error *err)
     return STATUS_OK;
 }
 
-/* A text to which append() adds; it is truncated at `size`. */
-struct text_line {
-    char *text;
-    size_t size, used;
-};
-
-static void __attribute__((format(printf, 2, 3)))
-append(struct text_line *line, const char *format, ...)
+static void append_numbers(char *text, size_t size, const char *name, const float *values,
+                           int count)
 {
-    if (line->used + 1 >= line->size)
-        return;
-    va_list args;
-    va_start(args, format);
-    int wrote = vsnprintf(line->text + line->used, line->size - line->used, format, args);
-    va_end(args);
-    if (wrote > 0)
-        line->used += (size_t)wrote;
-}
-
-static void append_numbers(struct text_line *line, const char *name, const float *values, int count)
-{
-    append(line, ", %s", name);
+    text_append(text, size, ", ", "%s", name);
     for (int i = 0; i < count; i++)
-        append(line, " %g", (double)values[i]);
+        text_append(text, size, " ", "%g", (double)values[i]);
 }
 
-static bool append_resize(struct text_line *line, const struct preprocess *p)
+/* Returns true if the resized photo may be larger than the model's input. */
+static bool append_resize(char *text, size_t size, const struct preprocess *p)
 {
     const char *filter = resample_names[p->resample];
     switch (p->resize) {
     case RESIZE_NONE:
-        append(line, "no resize");
+        text_append(text, size, ", ", "no resize");
         return true;
     case RESIZE_SHORT_SIDE:
-        append(line, "resize short side to %d (%s)", p->resize_short, filter);
+        text_append(text, size, ", ", "resize short side to %d (%s)", p->resize_short, filter);
         return true;
     case RESIZE_EXACT:
-        append(line, "resize to %d x %d (%s)", p->resize_width, p->resize_height, filter);
+        text_append(text, size, ", ", "resize to %d x %d (%s)", p->resize_width, p->resize_height,
+                    filter);
         break;
     case RESIZE_BODY:
-        append(line, "fit with a margin into %d x %d", p->resize_width, p->resize_height);
+        text_append(text, size, ", ", "fit with a margin into %d x %d", p->resize_width,
+                    p->resize_height);
         break;
     case RESIZE_LETTERBOX:
-        append(line, "letterbox into %d x %d (%s, padded%s with ", p->resize_width,
-               p->resize_height, filter, p->pads_corner ? " right and below" : "");
+        text_append(text, size, ", ", "letterbox into %d x %d (%s, padded%s with ", p->resize_width,
+                    p->resize_height, filter, p->pads_corner ? " right and below" : "");
         if (p->pads_normalised)
-            append(line, "normalised 0)");
+            text_append(text, size, "", "normalised 0)");
         else
-            append(line, "%d)", p->pad_value);
+            text_append(text, size, "", "%d)", p->pad_value);
         break;
     }
     return p->resize_width != p->width || p->resize_height != p->height;
@@ -158,32 +144,32 @@ static bool append_resize(struct text_line *line, const struct preprocess *p)
 
 void preprocess_describe(const struct preprocess *p, char *text, size_t size)
 {
-    struct text_line line = {.text = text, .size = size};
+    static const char *const orders[] = {"RGB", "BGR", "gray"};
     text[0] = '\0';
     if (p->invert)
-        append(&line, "invert, ");
+        text_append(text, size, ", ", "invert");
     if (p->first_width > 0)
-        append(&line, "centre crop %g x %g of the short side, ", p->first_width, p->first_height);
+        text_append(text, size, ", ", "centre crop %g x %g of the short side", p->first_width,
+                    p->first_height);
     if (p->pads_square)
-        append(&line, "pad right or below to a square, ");
-    if (append_resize(&line, p))
-        append(&line, ", centre crop %d x %d", p->width, p->height);
-    static const char *const orders[] = {"RGB", "BGR", "gray"};
-    append(&line, ", %s", orders[p->channels]);
+        text_append(text, size, ", ", "pad right or below to a square");
+    if (append_resize(text, size, p))
+        text_append(text, size, ", ", "centre crop %d x %d", p->width, p->height);
+    text_append(text, size, ", ", "%s", orders[p->channels]);
     if (p->scale == 1.0f)
-        append(&line, ", x");
+        text_append(text, size, ", ", "x");
     else if (fabsf(p->scale * 255.0f - 1.0f) < 1e-6f)
-        append(&line, ", x/255");
+        text_append(text, size, ", ", "x/255");
     else
-        append(&line, ", x * %g", (double)p->scale);
+        text_append(text, size, ", ", "x * %g", (double)p->scale);
     const int channels = preprocess_channels(p);
     bool normalises = false;
     for (int c = 0; c < channels; c++)
         normalises = normalises || p->mean[c] != 0 || p->std[c] != 1;
     if (!normalises)
         return;
-    append_numbers(&line, "mean", p->mean, channels);
-    append_numbers(&line, "std", p->std, channels);
+    append_numbers(text, size, "mean", p->mean, channels);
+    append_numbers(text, size, "std", p->std, channels);
 }
 
 bool model_read_size(const char *text, int *ret_width, int *ret_height)

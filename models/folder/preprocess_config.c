@@ -4,10 +4,10 @@
 
 #include <cjson/cJSON.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "models/folder/embedded.h"
 #include "models/folder/model_internal.h"
 #include "models/text/json_fields.h"
@@ -413,26 +413,24 @@ static bool is_one_slip(const char *a, const char *b)
 }
 
 /* Adds a remark if lensd does not support the image processor's class, or only in part. */
-static size_t remark_class(const cJSON *json, char *ret, size_t capacity)
+static void remark_class(const cJSON *json, char *ret, size_t capacity)
 {
     const char *name = class_name(json);
     struct error ignored;
     cJSON *table;
-    size_t used = 0;
     if (!name || json_get(json, "pretrained_cfg") ||
         json_parse((const char *)processor_table, processor_table_size, &table, &ignored) !=
             STATUS_OK)
-        return 0;
+        return;
     const cJSON *row = class_defaults(table, name), *inexact = json_get(row, "inexact");
     if (!row)
-        used = (size_t)snprintf(ret, capacity,
-                                "lensd does not know the image processor %.60s: it uses the "
-                                "settings in the file, without defaults of that class",
-                                name);
+        text_append(ret, capacity, "",
+                    "lensd does not know the image processor %.60s: it uses the settings in the "
+                    "file, without defaults of that class",
+                    name);
     else if (inexact)
-        used = (size_t)snprintf(ret, capacity, "%.60s %s", name, inexact->valuestring);
+        text_append(ret, capacity, "", "%.60s %s", name, inexact->valuestring);
     cJSON_Delete(table);
-    return used;
 }
 
 /* Adds remarks on settings that make images of several sizes; lensd makes only one. */
@@ -461,11 +459,9 @@ static void remark_sizes(const cJSON *json, char *ret, size_t capacity)
              json_get(json, "size_divisor")->valueint > 1,
          "lensd does not pad to multiples of \"size_divisor\""},
     };
-    size_t used = 0;
-    for (size_t i = 0; i < COUNT_OF(remarks) && used < capacity; i++)
+    for (size_t i = 0; i < COUNT_OF(remarks); i++)
         if (remarks[i].is_set)
-            used += (size_t)snprintf(ret + used, capacity - used, "%s%s", used ? "; " : "",
-                                     remarks[i].words);
+            text_append(ret, capacity, "; ", "%s", remarks[i].words);
 }
 
 void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacity)
@@ -480,19 +476,17 @@ void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacit
     };
     cJSON *json = cJSON_ParseWithLength(text, size);
     const cJSON *item;
-    if (capacity)
-        ret[0] = '\0';
-    size_t used = remark_class(json, ret, capacity);
+    ret[0] = '\0';
+    remark_class(json, ret, capacity);
     cJSON_ArrayForEach(item, json)
     {
-        for (size_t k = 0; item->string && k < COUNT_OF(keys) && used < capacity; k++)
+        for (size_t k = 0; item->string && k < COUNT_OF(keys); k++)
             if (is_one_slip(item->string, keys[k]) && !json_get(json, keys[k]))
-                used += (size_t)snprintf(ret + used, capacity - used,
-                                         "%sunknown key \"%.40s\": did you mean \"%s\"?",
-                                         used ? "; " : "", item->string, keys[k]);
+                text_append(ret, capacity, "; ", "unknown key \"%.40s\": did you mean \"%s\"?",
+                            item->string, keys[k]);
     }
     struct error ignored;
-    if (!used && cJSON_IsObject(json) && add_class_defaults(json, &ignored) == STATUS_OK)
+    if (!ret[0] && cJSON_IsObject(json) && add_class_defaults(json, &ignored) == STATUS_OK)
         remark_sizes(json, ret, capacity);
     cJSON_Delete(json);
 }
