@@ -88,19 +88,13 @@ static int merge(struct copy_dim *dims, int rank)
     }
 EACH_ITEM_TYPE(DEFINE_GRID)
 
-static void copy_grid(char *dst, const char *src, size_t item, const struct copy_dim *row,
-                      const struct copy_dim *column)
-{
-    BY_ITEM_SIZE(item, grid, dst, src, row, column);
-}
-
 /* Copies two dimensions: row by row by memcpy() or fill_row() if possible, otherwise in tiles. */
 static void copy_inner(char *dst, const char *src, size_t item, const struct copy_dim *row,
                        const struct copy_dim *column)
 {
     bool packed = column->dst == (ptrdiff_t)item;
     if (!packed || (column->src != 0 && column->src != (ptrdiff_t)item)) {
-        copy_grid(dst, src, item, row, column);
+        BY_ITEM_SIZE(item, grid, dst, src, row, column);
         return;
     }
     for (size_t r = 0; r < row->extent; r++) {

@@ -188,12 +188,6 @@ KERNEL(kernel_pow)
     }
 EACH_ITEM_TYPE(DEFINE_CHOOSE)
 
-static void choose(size_t item, const uint8_t *condition, const void *x, bool x_moves,
-                   const void *y, bool y_moves, void *dst, size_t n)
-{
-    BY_ITEM_SIZE(item, choose, condition, x, x_moves, y, y_moves, dst, n);
-}
-
 KERNEL(kernel_where)
 {
     const struct tensor *condition = args->in[0], *x = args->in[1], *y = args->in[2];
@@ -209,8 +203,8 @@ KERNEL(kernel_where)
         void *to = element_at(out->data, out->dtype, operands.done);
         int chosen = *flags ? 0 : 1;
         if (operands.moves[0])
-            choose(item, flags, from[0], operands.moves[1], from[1], operands.moves[2], to,
-                   operands.row);
+            BY_ITEM_SIZE(item, choose, flags, from[0], operands.moves[1], from[1],
+                         operands.moves[2], to, operands.row);
         else if (operands.moves[1 + chosen])
             memcpy(to, from[chosen], operands.row * item);
         else

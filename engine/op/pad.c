@@ -157,11 +157,6 @@ static void pad_table(const struct padding *padding, int axis, int64_t extent, p
     }
 EACH_ITEM_TYPE(DEFINE_PICK)
 
-static void pick(size_t item, void *dst, const char *src, const ptrdiff_t *offsets, size_t n)
-{
-    BY_ITEM_SIZE(item, pick, dst, src, offsets, n);
-}
-
 static enum status pad_repeat(const struct kernel_args *args, const struct padding *padding,
                               struct error *err)
 {
@@ -191,7 +186,7 @@ static enum status pad_repeat(const struct kernel_args *args, const struct paddi
         ptrdiff_t offset = 0;
         for (int i = 0; i < rank - 1; i++)
             offset += table[start[i] + at[i]];
-        pick(item, to, (const char *)x->data + offset, table + start[rank - 1], row);
+        BY_ITEM_SIZE(item, pick, to, (const char *)x->data + offset, table + start[rank - 1], row);
         to += row * item;
         for (int i = rank - 2; i >= 0; i--) {
             if (++at[i] < (size_t)out->shape.dims[i])
