@@ -4,6 +4,7 @@
  * resnet50-v1-12-qdq has int8 data with uint8 zero points); only its value matters. */
 #include "engine/op/family.h"
 #include "engine/op/quant.h"
+#include "engine/tensor/quantized_number.h"
 
 /* ---- QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear ---- */
 
@@ -137,26 +138,14 @@ static double divide(double x, double scale, enum dtype precision)
 
 /* ---- 8 bits and float32, one scale for `n` neighbours: the usual form of exporters ---- */
 
-/* BEYOND exceeds every sum of an 8-bit value and a zero point. Adding and subtracting ROUND rounds
- * half to even with vector instructions that every x86-64 CPU has. */
-#define BEYOND 1024.0f
-#define ROUND  12582912.0f
-
-#define QUANTIZE_RUN(name, type, low, high)                                                        \
-    static void name(const float *src, type *dst, size_t n, float scale, float zero)               \
+#define QUANTIZE_RUN(name, type, is_signed)                                                        \
+    static void name(const float *src, type *dst, size_t n, float scale, int zero)                 \
     {                                                                                              \
-        for (size_t i = 0; i < n; i++) {                                                           \
-            float q = src[i] / scale;                                                              \
-            q = q > -BEYOND ? q : -BEYOND; /* also NaN */                                          \
-            q = q < BEYOND ? q : BEYOND;                                                           \
-            q = (q + ROUND) - ROUND + zero;                                                        \
-            q = q > (low) ? q : (low);                                                             \
-            q = q < (high) ? q : (high);                                                           \
-            dst[i] = (type)(int)q;                                                                 \
-        }                                                                                          \
+        for (size_t i = 0; i < n; i++)                                                             \
+            dst[i] = (type)(int)quantized_number(src[i], scale, zero, is_signed);                  \
     }
-QUANTIZE_RUN(quantize_run_i8, int8_t, -128.0f, 127.0f)
-QUANTIZE_RUN(quantize_run_u8, uint8_t, 0.0f, 255.0f)
+QUANTIZE_RUN(quantize_run_i8, int8_t, true)
+QUANTIZE_RUN(quantize_run_u8, uint8_t, false)
 
 #define DEQUANTIZE_RUN(name, type)                                                                 \
     static void name(const type *src, float *dst, size_t n, float scale, int zero)                 \
@@ -189,11 +178,9 @@ static void convert_runs(const struct quant_layout *layout, const struct params 
         else if (x->dtype == DTYPE_U8)
             dequantize_run_u8((const uint8_t *)x->data + at, (float *)y->data + at, n, scale, zero);
         else if (y->dtype == DTYPE_I8)
-            quantize_run_i8((const float *)x->data + at, (int8_t *)y->data + at, n, scale,
-                            (float)zero);
+            quantize_run_i8((const float *)x->data + at, (int8_t *)y->data + at, n, scale, zero);
         else
-            quantize_run_u8((const float *)x->data + at, (uint8_t *)y->data + at, n, scale,
-                            (float)zero);
+            quantize_run_u8((const float *)x->data + at, (uint8_t *)y->data + at, n, scale, zero);
     }
 }
 

@@ -1,12 +1,13 @@
-/* QuantizeLinear for a single number, for code outside of its row kernels. */
+/* QuantizeLinear for a single number. */
 #pragma once
 
 #include <stdbool.h>
 
 /* Returns saturate(round_half_even(x / scale) + zero), divided in float32; NaN becomes the lowest
  * value. `scale` is finite and above 0. `zero` is in the range of the type: int8 with `is_signed`,
- * else uint8. The code has neither branches nor calls: adding and subtracting `round` rounds half
- * to even within ±beyond. A quotient outside of that saturates, with every zero point. */
+ * else uint8. Without branches and calls, a loop of it is vectorised: adding and subtracting
+ * `round` rounds half to even within ±beyond, and a quotient beyond that saturates with every
+ * `zero`. */
 static inline float quantized_number(float x, float scale, int zero, bool is_signed)
 {
     const float beyond = 1024.0f, round = 12582912.0f;
