@@ -306,8 +306,7 @@ static enum status iteration_run(struct iteration *it, struct error *err)
     for (size_t i = 0; i < it->collected; i++) {
         struct tensor **item = &it->out[it->first_output + it->states + i];
         TRY(collection_add(it->args, &it->collections[i], *item, err));
-        tensor_unref(*item);
-        *item = NULL;
+        drop_all(item, 1);
     }
     return STATUS_OK;
 }
@@ -346,12 +345,7 @@ static enum status make_scalar(const struct kernel_args *args, enum dtype dtype,
                                struct tensor **ret, struct error *err)
 {
     TRY(tensor_create(args->budget, dtype, &SHAPE_SCALAR, ret, err));
-    if (dtype == DTYPE_BOOL)
-        *(uint8_t *)(*ret)->data = value != 0;
-    else if (dtype == DTYPE_I32)
-        *(int32_t *)(*ret)->data = (int32_t)value;
-    else
-        *(int64_t *)(*ret)->data = value;
+    store_integers(&value, dtype, (*ret)->data, 1);
     return STATUS_OK;
 }
 
@@ -362,8 +356,7 @@ static enum status read_condition(struct iteration *it, bool *ret, struct error 
     if (condition->dtype != DTYPE_BOOL || shape_count(&condition->shape) != 1)
         return error_set(err, STATUS_MODEL, "the body's condition is not a single bool");
     *ret = tensor_int(condition, 0) != 0;
-    tensor_unref(it->out[0]);
-    it->out[0] = NULL;
+    drop_all(it->out, 1);
     return STATUS_OK;
 }
 
@@ -379,9 +372,7 @@ static enum status run_loop(struct iteration *it, struct error *err)
         it->in[2 + i] = input_ref(args, 2 + i);
     for (int64_t i = 0; i < limit && goes_on; i++) {
         bool next = false;
-        tensor_unref(it->in[0]);
-        tensor_unref(it->in[1]);
-        it->in[0] = it->in[1] = NULL;
+        drop_all(it->in, 2);
         TRY(make_scalar(args, counter, i, &it->in[0], err));
         TRY(make_scalar(args, DTYPE_BOOL, 1, &it->in[1], err));
         TRY(iteration_run(it, err));
@@ -439,13 +430,6 @@ static enum status take_slice(const struct kernel_args *args, const struct tenso
     return STATUS_OK;
 }
 
-/* Copies image `batch` of a tensor, without the first dimension. */
-static enum status take_image(const struct kernel_args *args, const struct tensor *tensor,
-                              size_t batch, struct tensor **ret, struct error *err)
-{
-    return take_slice(args, tensor, 0, batch, false, 0, ret, err);
-}
-
 static int64_t list_entry(const struct node *node, const char *name, size_t i)
 {
     size_t count;
@@ -471,8 +455,7 @@ static enum status feed_items(struct scan_state *scan, size_t batch, size_t step
         bool backwards =
             list_entry(node, scan->batched ? "directions" : "scan_input_directions", i) != 0;
         TRY(infer_axis(&axis, tensor->shape.rank, err));
-        tensor_unref(it->in[it->states + i]);
-        it->in[it->states + i] = NULL;
+        drop_all(&it->in[it->states + i], 1);
         TRY(take_slice(it->args, tensor, (int)axis, backwards ? length - 1 - step : step,
                        scan->batched, batch, &it->in[it->states + i], err));
     }
@@ -545,8 +528,7 @@ static enum status collect_states(struct scan_state *scan, struct collection *st
     struct iteration *it = &scan->it;
     for (size_t i = 0; i < it->states; i++) {
         TRY(collection_add(it->args, &states[i], it->in[i], err));
-        tensor_unref(it->in[i]);
-        it->in[i] = NULL;
+        drop_all(&it->in[i], 1);
     }
     return STATUS_OK;
 }
@@ -588,7 +570,8 @@ static enum status run_batches(struct scan_state *scan, struct collection *state
         size_t length = 0;
         TRY(batch_length(scan, batch, longest, &length, err));
         for (size_t i = 0; i < it->states; i++)
-            TRY(take_image(it->args, it->args->in[scan->first + i], batch, &it->in[i], err));
+            TRY(take_slice(it->args, it->args->in[scan->first + i], 0, batch, false, 0, &it->in[i],
+                           err));
         for (size_t step = 0; step < length; step++) {
             TRY(feed_items(scan, batch, step, length, err));
             TRY(iteration_run(it, err));
