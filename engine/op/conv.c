@@ -13,8 +13,7 @@ static enum status infer_conv(struct node *node, struct error *err)
 {
     const struct shape *x = &node->inputs[0]->shape, *w = &node->inputs[1]->shape;
     struct conv_shape conv;
-    TRY(node->op == OP_CONV ? conv_shape_init(node, x, w, &conv, err)
-                            : conv_transpose_shape_init(node, x, w, &conv, err));
+    TRY(conv_shape_init(node, x, w, &conv, err));
     TRY(operand_has_shape(node, 2, "B", &SHAPE((int64_t)conv.out_channels), err));
     return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
 }
@@ -281,7 +280,7 @@ KERNEL(kernel_conv_transpose)
     struct conv_shape conv;
     const void *src, *weights, *bias;
     void *dst;
-    TRY(conv_transpose_shape_init(args->node, &x->shape, &w->shape, &conv, err));
+    TRY(conv_shape_init(args->node, &x->shape, &w->shape, &conv, err));
     char *column = kernel_scratch(args, PANEL_ROWS * PANEL_COLUMNS, size, err);
     TRY(allocated(column));
     TRY(operand_open(args, 0, arithmetic, &src, err));

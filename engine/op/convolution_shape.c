@@ -126,9 +126,10 @@ static enum status read_window(const struct node *node, const struct shape *x,
 
 /* ---- Conv and ConvTranspose ---- */
 
-static enum status shape_init(const struct node *node, const struct shape *x, const struct shape *w,
-                              bool transposed, struct conv_shape *ret, struct error *err)
+enum status conv_shape_init(const struct node *node, const struct shape *x, const struct shape *w,
+                            struct conv_shape *ret, struct error *err)
 {
+    const bool transposed = node->op == OP_CONV_TRANSPOSE;
     const int64_t group = node_int(node, "group", 1), in = x->dims[1];
     struct conv_shape conv = {0};
     int64_t channels; /* of all groups: the weights' second dimension times group */
@@ -159,19 +160,6 @@ static enum status shape_init(const struct node *node, const struct shape *x, co
         conv.out.dims[2 + i] = conv.window.out[i];
     *ret = conv;
     return STATUS_OK;
-}
-
-enum status conv_shape_init(const struct node *node, const struct shape *x, const struct shape *w,
-                            struct conv_shape *ret, struct error *err)
-{
-    return shape_init(node, x, w, false, ret, err);
-}
-
-enum status conv_transpose_shape_init(const struct node *node, const struct shape *x,
-                                      const struct shape *w, struct conv_shape *ret,
-                                      struct error *err)
-{
-    return shape_init(node, x, w, true, ret, err);
 }
 
 /* ---- pools ---- */

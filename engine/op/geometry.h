@@ -52,15 +52,11 @@ struct conv_shape {
     struct shape out;                 /* [N, M, out …] */
 };
 
-/* Conv, QLinearConv, ConvInteger: x [N, C, …], w [M, C/group, …]. */
+/* Conv, QLinearConv, ConvInteger, DeformConv: x [N, C, …], w [M, C/group, …]. ConvTranspose: x [N,
+ * C, …], w [C, M/group, …], window.in has the extents of x, window.out those of the result: output
+ * position = input position * stride + tap * dilation - pad_begin. */
 enum status conv_shape_init(const struct node *node, const struct shape *x, const struct shape *w,
                             struct conv_shape *ret, struct error *err) MUST_USE;
-
-/* ConvTranspose: x [N, C, …], w [C, M/group, …]. window.in has the extents of x, window.out those
- * of the result: output position = input position * stride + tap * dilation - pad_begin. */
-enum status conv_transpose_shape_init(const struct node *node, const struct shape *x,
-                                      const struct shape *w, struct conv_shape *ret,
-                                      struct error *err) MUST_USE;
 
 /* Pools with the attribute kernel_shape; x is [N, C, …], or [N, …, C] with `channels_last`. */
 enum status pool_window_init(const struct node *node, const struct shape *x, bool channels_last,

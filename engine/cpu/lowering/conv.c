@@ -150,7 +150,7 @@ STEP_CREATE(lower_deconv)
     struct product_desc desc = {
         .weights_constant = node->inputs[1]->known, .weights_input = 1, .bias = node_bias(node)};
     struct conv_shape conv;
-    TRY(conv_transpose_shape_init(node, &plain, &weights->shape, &conv, err));
+    TRY(conv_shape_init(node, &plain, &weights->shape, &conv, err));
     desc.op = PRODUCT_DECONV;
     desc.src = image_layout(x);
     desc.dst = image_layout(y);

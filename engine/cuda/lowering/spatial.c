@@ -285,7 +285,7 @@ CUDA_CREATE(lower_transposed)
     struct conv_shape shape;
     struct cuda_conv conv;
     const void *bias;
-    TRY(conv_transpose_shape_init(node, &plain, &node->inputs[1]->known->shape, &shape, err));
+    TRY(conv_shape_init(node, &plain, &node->inputs[1]->known->shape, &shape, err));
     TRY(window_of_conv(node, &shape.window, shape.group, &conv, err));
     struct spatial_step *s = spatial_create(compile, SPATIAL_CONV, "transposed conv", ret, err);
     TRY(allocated(s));
