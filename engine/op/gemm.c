@@ -51,20 +51,10 @@ size_t arithmetic_size(enum arithmetic arithmetic)
 }
 
 #define BY_ARITHMETIC(arithmetic, product, ...)                                                    \
-    switch (arithmetic) {                                                                          \
-    case ARITHMETIC_F32:                                                                           \
-        product##_f32(__VA_ARGS__);                                                                \
-        break;                                                                                     \
-    case ARITHMETIC_F64:                                                                           \
-        product##_f64(__VA_ARGS__);                                                                \
-        break;                                                                                     \
-    case ARITHMETIC_U32:                                                                           \
-        product##_u32(__VA_ARGS__);                                                                \
-        break;                                                                                     \
-    case ARITHMETIC_U64:                                                                           \
-        product##_u64(__VA_ARGS__);                                                                \
-        break;                                                                                     \
-    }
+    ((arithmetic) == ARITHMETIC_F32   ? product##_f32(__VA_ARGS__)                                 \
+     : (arithmetic) == ARITHMETIC_F64 ? product##_f64(__VA_ARGS__)                                 \
+     : (arithmetic) == ARITHMETIC_U32 ? product##_u32(__VA_ARGS__)                                 \
+                                      : product##_u64(__VA_ARGS__))
 
 void gemm_nn(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const void *a, size_t a_row,
              size_t a_col, const void *b, size_t ldb, void *c, size_t ldc)
