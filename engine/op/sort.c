@@ -232,13 +232,6 @@ static int compare_positions(const void *left, const void *right, void *context)
     return order ? order : a < b ? -1 : a > b;
 }
 
-static int compare_firsts(const void *left, const void *right, void *context)
-{
-    const size_t *order = context;
-    size_t a = order[*(const size_t *)left], b = order[*(const size_t *)right];
-    return a < b ? -1 : a > b;
-}
-
 /* Slice s has the keys of x with coordinate s on the axis, in order. */
 static void slices_read(const struct tensor *x, size_t outer, size_t inner, struct slices *slices)
 {
@@ -256,9 +249,17 @@ static void slices_read(const struct tensor *x, size_t outer, size_t inner, stru
 struct groups {
     size_t *order;  /* [count] */
     size_t *starts; /* [groups + 1]: start of each group in order */
-    size_t *rank;   /* [groups]: starts of the groups, in the order of the output */
+    size_t *rank;   /* [groups]: the groups in the order of the output */
     size_t count;
 };
+
+static int compare_firsts(const void *left, const void *right, void *context)
+{
+    const struct groups *groups = context;
+    size_t a = groups->order[groups->starts[*(const size_t *)left]];
+    size_t b = groups->order[groups->starts[*(const size_t *)right]];
+    return a < b ? -1 : a > b;
+}
 
 static void groups_find(const struct slices *slices, bool sorted, struct groups *groups)
 {
@@ -273,23 +274,9 @@ static void groups_find(const struct slices *slices, bool sorted, struct groups 
             groups->starts[groups->count++] = i;
     groups->starts[groups->count] = slices->count;
     for (size_t g = 0; g < groups->count; g++)
-        groups->rank[g] = groups->starts[g];
+        groups->rank[g] = g;
     if (!sorted && groups->count)
-        qsort_r(groups->rank, groups->count, sizeof *groups->rank, compare_firsts, groups->order);
-}
-
-/* The end of the group that starts at `start` in order. */
-static size_t group_end(const struct groups *groups, size_t start)
-{
-    size_t low = 0, high = groups->count;
-    while (high - low > 1) {
-        size_t middle = (low + high) / 2;
-        if (groups->starts[middle] <= start)
-            low = middle;
-        else
-            high = middle;
-    }
-    return groups->starts[low + 1];
+        qsort_r(groups->rank, groups->count, sizeof *groups->rank, compare_firsts, groups);
 }
 
 /* Creates output i, a list; *ret is NULL if it is not wanted. */
@@ -312,7 +299,7 @@ static enum status unique_lists(const struct kernel_args *args, const struct gro
     TRY(output_list(args, 2, count, &inverse, err));
     TRY(output_list(args, 3, groups->count, &counts, err));
     for (size_t g = 0; g < groups->count; g++) {
-        size_t start = groups->rank[g], end = group_end(groups, start);
+        size_t start = groups->starts[groups->rank[g]], end = groups->starts[groups->rank[g] + 1];
         if (firsts)
             firsts[g] = (int64_t)groups->order[start];
         if (counts)
@@ -352,7 +339,8 @@ KERNEL(kernel_unique)
     for (size_t o = 0; args->out[0] && bytes && o < outer; o++)
         for (size_t g = 0; g < groups.count; g++)
             memcpy((char *)(*args->out[0])->data + (o * groups.count + g) * bytes,
-                   (const char *)x->data + (o * count + groups.order[groups.rank[g]]) * bytes,
+                   (const char *)x->data +
+                       (o * count + groups.order[groups.starts[groups.rank[g]]]) * bytes,
                    bytes);
     return unique_lists(args, &groups, count, err);
 }
