@@ -97,6 +97,9 @@ void graph_hash(struct graph_hash *hash, const struct graph *graph)
         if (graph->values[v]->known) {
             mix_word(hash, v);
             hash_tensor(hash, graph->values[v]->known);
+        } else if (graph->values[v]->outer) {
+            mix_word(hash, v);
+            mix_word(hash, graph->values[v]->outer->index);
         }
     for (size_t i = 0; i < graph->input_count; i++) {
         const struct shape *shape = &graph->inputs[i]->shape;

@@ -60,6 +60,26 @@ static void check_round(struct make *make, const struct onnx_write_options *opti
     free(bytes);
 }
 
+/* Bodies that read different values of the enclosing graph compute different things. */
+Test(graph_hash, tells_captured_values_apart)
+{
+    struct graph_hash hashes[2];
+    for (size_t i = 0; i < 2; i++) {
+        struct graph *graph = graph_create(NULL), *body = graph_create(NULL);
+        struct value *values[] = {graph_add_value(graph, "a", DTYPE_F32, &SHAPE(1)),
+                                  graph_add_value(graph, "b", DTYPE_F32, &SHAPE(1))};
+        struct value *inner = graph_add_value(body, "a", DTYPE_F32, &SHAPE(1));
+        const struct attr attr = {.name = "then_branch", .kind = ATTR_GRAPH, .g = body};
+        struct node *node = graph_add_node(graph, OP_IF, "if", 0, 0);
+        inner->outer = values[i];
+        node->attrs = &attr;
+        node->attr_count = 1;
+        hashes[i] = hash_of(graph);
+        graph_free(graph);
+    }
+    cr_expect(memcmp(&hashes[0], &hashes[1], sizeof *hashes) != 0);
+}
+
 static struct make weighted_model(void)
 {
     static float weights[3 * 512];
