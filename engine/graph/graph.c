@@ -374,7 +374,8 @@ enum status graph_sort(struct graph *graph, struct error *err)
         size_t n = 0;
         while (!sort.waiting[n])
             n++;
-        status = error_set(err, STATUS_MODEL, "the graph has a cycle through %s",
+        status = error_set(err, STATUS_MODEL,
+                           "the graph has a cycle: %s is part of it, or needs its results",
                            NODE_STRING(graph->nodes[n]));
         goto out;
     }

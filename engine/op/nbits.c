@@ -24,8 +24,8 @@ enum status nbits_shape_init(const struct node *node, struct nbits_shape *ret, s
     if (n < 1 || n > INT32_MAX || k < 1 || k > INT32_MAX || block < 16 || block > INT32_MAX ||
         (block & (block - 1)))
         return error_set(err, STATUS_SHAPE,
-                         "N is %lld, K %lld, block_size %lld; expected a block_size of 16 or a "
-                         "greater power of two",
+                         "N is %lld, K %lld, block_size %lld; expected at least 1, at least 1, and "
+                         "16 or a greater power of two",
                          (long long)n, (long long)k, (long long)block);
     *ret = (struct nbits_shape){.n = (size_t)n,
                                 .k = (size_t)k,

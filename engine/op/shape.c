@@ -77,7 +77,8 @@ static enum status infer_eye_like(struct node *node, struct error *err)
 {
     int64_t dtype = node_int(node, "dtype", node->inputs[0]->dtype);
     if (dtype <= 0 || dtype > DTYPE_BF16 || !dtype_size((enum dtype)dtype))
-        return error_set(err, STATUS_UNSUPPORTED, "a matrix of ONNX data type %lld",
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "dtype is ONNX data type %lld, which lensd does not support",
                          (long long)dtype);
     return infer_output(node, 0, (enum dtype)dtype, &node->inputs[0]->shape, err);
 }
