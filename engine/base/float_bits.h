@@ -18,7 +18,32 @@ static inline uint32_t float_bits(float value)
     return bits;
 }
 
-/* Rounds to nearest even; NaN stays NaN. It has no branches, so that compilers can vectorise it. */
+/* Conversions between float32 and IEEE half or bfloat16, rounding to nearest even; NaN stays NaN.
+ * They have no branches, so that compilers can vectorise loops of them. */
+static inline float float_from_half(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, magnitude = half & 0x7fff;
+    uint32_t small = float_bits((float)(int32_t)magnitude * 0x1p-24f);
+    uint32_t normal = (magnitude << 13) + (112u << 23);
+    uint32_t special = magnitude << 13 | 0x7f800000;
+    uint32_t bits = magnitude < 0x400 ? small : magnitude >= 0x7c00 ? special : normal;
+    return float_from_bits(sign | bits);
+}
+
+/* A subnormal result is made by adding 0.5, which moves the 10 bits to the end of the mantissa; the
+ * addition itself rounds. 65520 and above round to infinity. */
+static inline uint16_t float_narrow_half(float value)
+{
+    uint32_t bits = float_bits(value), magnitude = bits & 0x7fffffff;
+    uint32_t small = float_bits(float_from_bits(magnitude) + 0.5f) - 0x3f000000;
+    uint32_t normal = (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
+    uint32_t nan = 0x7e00 | (magnitude >> 13 & 0x1ff);
+    uint32_t half = magnitude < 0x38800000 ? small : normal;
+    half = magnitude >= 0x477ff000 ? 0x7c00 : half;
+    half = magnitude > 0x7f800000 ? nan : half;
+    return (uint16_t)(bits >> 16 & 0x8000) | (uint16_t)half;
+}
+
 static inline uint16_t float_narrow_bfloat16(float value)
 {
     uint32_t bits = float_bits(value);

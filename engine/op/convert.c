@@ -11,30 +11,6 @@
 
 #include "engine/base/float_bits.h"
 
-/* half_to_float() without branches, for the vectoriser. */
-static float half_wide(uint16_t half)
-{
-    uint32_t sign = (uint32_t)(half & 0x8000) << 16, magnitude = half & 0x7fff;
-    uint32_t small = float_bits((float)(int32_t)magnitude * 0x1p-24f);
-    uint32_t normal = (magnitude << 13) + (112u << 23);
-    uint32_t special = magnitude << 13 | 0x7f800000;
-    uint32_t bits = magnitude < 0x400 ? small : magnitude >= 0x7c00 ? special : normal;
-    return float_from_bits(sign | bits);
-}
-
-/* float_to_half() without branches. */
-static uint16_t half_narrow(float value)
-{
-    uint32_t bits = float_bits(value), magnitude = bits & 0x7fffffff;
-    uint32_t small = float_bits(float_from_bits(magnitude) + 0.5f) - 0x3f000000;
-    uint32_t normal = (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
-    uint32_t nan = 0x7e00 | (magnitude >> 13 & 0x1ff);
-    uint32_t half = magnitude < 0x38800000 ? small : normal;
-    half = magnitude >= 0x477ff000 ? 0x7c00 : half;
-    half = magnitude > 0x7f800000 ? nan : half;
-    return (uint16_t)(bits >> 16 & 0x8000) | (uint16_t)half;
-}
-
 /* The nearest float to x toward zero, with its last bit set if it is not exact ("round to odd"). A
  * second rounding to 16 bits then gives the same result as a single one. */
 static float round_to_odd(double x)
@@ -67,7 +43,7 @@ static float round_to_odd(double x)
     switch (dtype) {                                                                               \
         BOTH_WAYS(LOAD_CASE)                                                                       \
     case DTYPE_F16:                                                                                \
-        VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] = half_wide(half[i]);                    \
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] = float_from_half(half[i]);              \
         break;                                                                                     \
     case DTYPE_BF16:                                                                               \
         VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] =                                        \
@@ -148,7 +124,7 @@ void store_doubles(const double *src, enum dtype dtype, void *dst, size_t n)
         break;
     case DTYPE_F16:
         for (size_t i = 0; i < n; i++)
-            half[i] = half_narrow(round_to_odd(src[i]));
+            half[i] = float_narrow_half(round_to_odd(src[i]));
         break;
     case DTYPE_BF16:
         for (size_t i = 0; i < n; i++)
@@ -171,7 +147,7 @@ void store_floats(const float *src, enum dtype dtype, void *dst, size_t n)
             memcpy(dst, src, n * sizeof *src);
         break;
     case DTYPE_F16:
-        VECTOR_LOOP for (size_t i = 0; i < n; i++) half[i] = half_narrow(src[i]);
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) half[i] = float_narrow_half(src[i]);
         break;
     case DTYPE_BF16:
         VECTOR_LOOP for (size_t i = 0; i < n; i++) half[i] = float_narrow_bfloat16(src[i]);

@@ -397,34 +397,12 @@ double tensor_number(const struct tensor *tensor, size_t i)
 
 float half_to_float(uint16_t half)
 {
-    uint32_t sign = (uint32_t)(half & 0x8000) << 16;
-    uint32_t exponent = (half >> 10) & 0x1f, mantissa = half & 0x3ff;
-    if (exponent == 0x1f)
-        return float_from_bits(sign | 0x7f800000 | mantissa << 13);
-    if (exponent)
-        return float_from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
-    /* subnormal: mantissa * 2^-24, exact in float */
-    float value = (float)mantissa * 0x1p-24f;
-    return sign ? -value : value;
+    return float_from_half(half);
 }
 
 uint16_t float_to_half(float value)
 {
-    uint32_t bits = float_bits(value);
-    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
-    uint32_t magnitude = bits & 0x7fffffff;
-    if (magnitude > 0x7f800000)
-        return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x1ff));
-    if (magnitude >= 0x477ff000) /* 65520 and above round to infinity */
-        return sign | 0x7c00;
-    if (magnitude < 0x38800000) {
-        /* subnormal result: adding 0.5 moves the 10 bits to the end of the mantissa; the addition
-         * itself rounds to nearest even */
-        uint32_t rounded = float_bits(float_from_bits(magnitude) + 0.5f) - float_bits(0.5f);
-        return (uint16_t)(sign | rounded);
-    }
-    uint32_t odd = magnitude >> 13 & 1;
-    return (uint16_t)(sign | ((magnitude - 0x38000000 + 0xfff + odd) >> 13));
+    return float_narrow_half(value);
 }
 
 float bfloat16_to_float(uint16_t value)
