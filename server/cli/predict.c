@@ -34,7 +34,7 @@
  * decode workers, but few enough to take little memory. */
 #define PHOTOS_AT_ONCE 32
 
-/* A stage's queue must hold the crops of all these photos; STAGE_CROPS_MAX is 1000 per photo. */
+/* A stage's queue must hold the crops of PHOTOS_AT_ONCE photos, at most STAGE_CROPS_MAX each. */
 #define CROPS_AT_ONCE ((size_t)PHOTOS_AT_ONCE * 1000)
 
 /* Posted by callbacks and by the signal handler; the main thread waits for it. */

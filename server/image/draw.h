@@ -20,8 +20,8 @@ struct rgb_colour {
 
 #define DRAW_WHITE ((struct rgb_colour){255, 255, 255})
 
-/* The colour of a class: always the same, different from neighbouring classes, and dark enough for
- * white letters. */
+/* Returns the colour of a class: always the same, different from neighbouring classes, and dark
+ * enough for white letters. */
 struct rgb_colour draw_colour(uint32_t index);
 
 /* Draws a line with round ends. Pixel centres are at .5. */
