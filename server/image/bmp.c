@@ -20,16 +20,6 @@ struct bmp_head {
     const uint8_t *data, *end; /* the pixels as they are in the file */
 };
 
-static unsigned bmp_u16(const uint8_t *p)
-{
-    return p[0] | (unsigned)p[1] << 8;
-}
-
-static uint32_t bmp_u32(const uint8_t *p)
-{
-    return bmp_u16(p) | (uint32_t)bmp_u16(p + 2) << 16;
-}
-
 static enum status bmp_cut(struct error *err)
 {
     return error_set(err, STATUS_BAD_IMAGE,
@@ -72,7 +62,7 @@ static void bmp_read_masks(const uint8_t *data, struct bmp_head *head)
     static const uint32_t of_16[] = {0x7C00, 0x03E0, 0x001F}, of_32[] = {0xFF0000, 0xFF00, 0xFF};
     const bool is_told = head->compression >= RGB_MASKS;
     for (int c = 0; c < 3; c++)
-        head->masks[c] = is_told            ? bmp_u32(data + 54 + 4 * c)
+        head->masks[c] = is_told            ? read_u32(data + 54 + 4 * c, false)
                          : head->bits == 16 ? of_16[c]
                                             : of_32[c];
 }
@@ -83,21 +73,21 @@ static enum status bmp_read_head(const uint8_t *data, size_t size,
 {
     enum { FILE_HEADER = 14, OLDEST = 12, WINDOWS = 40, WITH_MASKS = 54 + 12 };
     struct bmp_head head = {0};
-    const size_t info = size >= 18 ? bmp_u32(data + FILE_HEADER) : 0;
+    const size_t info = size >= 18 ? read_u32(data + FILE_HEADER, false) : 0;
     int64_t width, height;
     uint32_t colours = 0;
     if (info < OLDEST || size < FILE_HEADER + info || (info > OLDEST && info < WINDOWS))
         return bmp_cut(err);
     if (info == OLDEST) {
-        width = bmp_u16(data + 18);
-        height = bmp_u16(data + 20);
-        head.bits = bmp_u16(data + 24);
+        width = read_u16(data + 18, false);
+        height = read_u16(data + 20, false);
+        head.bits = read_u16(data + 24, false);
     } else {
-        width = (int32_t)bmp_u32(data + 18);
-        height = (int32_t)bmp_u32(data + 22);
-        head.bits = bmp_u16(data + 28);
-        head.compression = bmp_u32(data + 30);
-        colours = bmp_u32(data + 46);
+        width = (int32_t)read_u32(data + 18, false);
+        height = (int32_t)read_u32(data + 22, false);
+        head.bits = read_u16(data + 28, false);
+        head.compression = read_u32(data + 30, false);
+        colours = read_u32(data + 46, false);
     }
     head.is_top_down = height < 0;
     height = head.is_top_down ? -height : height;
@@ -110,7 +100,7 @@ static enum status bmp_read_head(const uint8_t *data, size_t size,
                          "BMP of 24 bits, JPEG or PNG",
                          head.bits, head.compression);
     const bool has_masks = head.compression >= RGB_MASKS;
-    const size_t pixels = bmp_u32(data + 10);
+    const size_t pixels = read_u32(data + 10, false);
     if ((has_masks && size < WITH_MASKS) || pixels > size)
         return bmp_cut(err);
     if (head.bits <= 8)
@@ -146,8 +136,8 @@ static void bmp_read_row(const struct bmp_head *head, const uint8_t *row, uint8_
             for (int c = 0; c < 3; c++)
                 rgb[c] = row[(size_t)x * 3 + 2 - (size_t)c];
         } else {
-            const uint32_t pixel =
-                bits == 16 ? bmp_u16(row + (size_t)x * 2) : bmp_u32(row + (size_t)x * 4);
+            const uint32_t pixel = bits == 16 ? read_u16(row + (size_t)x * 2, false)
+                                              : read_u32(row + (size_t)x * 4, false);
             for (int c = 0; c < 3; c++)
                 rgb[c] = bmp_channel(pixel, head->masks[c]);
         }

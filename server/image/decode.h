@@ -43,6 +43,18 @@ enum status limits_check(const char *name, uint64_t width, uint64_t height,
 /* True if the data ends within a JPEG or PNG signature. */
 bool sniff_is_beginning(const uint8_t *data, size_t size);
 
+/* Read the number of 2 or 4 bytes at p, big-endian or little-endian. */
+static inline uint32_t read_u16(const uint8_t *p, bool big)
+{
+    return big ? (uint32_t)p[0] << 8 | p[1] : (uint32_t)p[1] << 8 | p[0];
+}
+
+static inline uint32_t read_u32(const uint8_t *p, bool big)
+{
+    return big ? read_u16(p, big) << 16 | read_u16(p + 2, big)
+               : read_u16(p + 2, big) << 16 | read_u16(p, big);
+}
+
 /* Describes bytes of an unknown format for an error: "a PDF document", "an HTML page". Static. */
 const char *sniff_describe(const uint8_t *data, size_t size);
 

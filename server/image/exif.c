@@ -16,17 +16,6 @@
 
 #include "server/image/decode.h"
 
-static uint32_t read_u16(const uint8_t *p, bool big)
-{
-    return big ? (uint32_t)p[0] << 8 | p[1] : (uint32_t)p[1] << 8 | p[0];
-}
-
-static uint32_t exif_u32(const uint8_t *p, bool big)
-{
-    return big ? read_u16(p, big) << 16 | read_u16(p + 2, big)
-               : read_u16(p + 2, big) << 16 | read_u16(p, big);
-}
-
 /* Reads a value of TIFF's type `type` at p; NAN for bytes and texts. */
 static double exif_number(const uint8_t *p, unsigned type, bool big)
 {
@@ -36,9 +25,9 @@ static double exif_number(const uint8_t *p, unsigned type, bool big)
     double wide;
     uint64_t whole;
     if (type == 4 || type == 5 || type >= 9)
-        bits[0] = exif_u32(p, big);
+        bits[0] = read_u32(p, big);
     if (type == 5 || type == 10 || type == 12 || type == 16)
-        bits[1] = exif_u32(p + 4, big);
+        bits[1] = read_u32(p + 4, big);
     whole = big ? (uint64_t)bits[0] << 32 | bits[1] : (uint64_t)bits[1] << 32 | bits[0];
     switch (type) {
     case 3: /* SHORT */
@@ -82,14 +71,14 @@ static enum exif_entry read_entry(const uint8_t *tiff, size_t size, const uint8_
     static const uint8_t units[] = {0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
     const unsigned type = read_u16(entry + 2, big);
     const uint64_t unit = type < sizeof units ? units[type] : 0;
-    const uint64_t bytes = unit * exif_u32(entry + 4, big);
+    const uint64_t bytes = unit * read_u32(entry + 4, big);
     *ret_values = entry + 8;
     if (bytes <= 4)
         return bytes ? ENTRY_VALID : ENTRY_ABSENT;
     *total += bytes;
     if (*total > size)
         return ENTRY_ABSENT;
-    const size_t offset = exif_u32(entry + 8, big);
+    const size_t offset = read_u32(entry + 8, big);
     if (offset > size || bytes > size - offset)
         return ENTRY_LAST;
     *ret_values = tiff + offset;
@@ -109,7 +98,7 @@ static bool find_orientation(const uint8_t *tiff, size_t size, int *ret)
                           memcmp(tiff, "II\0*", 4) != 0 && memcmp(tiff, "MM*\0", 4) != 0))
         return false;
     const bool big = tiff[0] == 'M';
-    size_t offset = exif_u32(tiff + 4, big);
+    size_t offset = read_u32(tiff + 4, big);
     if (offset > size || size - offset < 2)
         return false;
     size_t entries = read_u16(tiff + offset, big);
@@ -203,7 +192,7 @@ int exif_from_png(const uint8_t *data, size_t size)
     enum { SIGNATURE = 8, CHUNK = 12 }; /* a chunk: length, name, data, CRC */
     size_t at = SIGNATURE;
     while (size >= at && size - at >= CHUNK) {
-        const size_t length = exif_u32(data + at, true);
+        const size_t length = read_u32(data + at, true);
         if (length > size - at - CHUNK)
             return 1;
         if (memcmp(data + at + 4, "eXIf", 4) == 0)

@@ -16,11 +16,6 @@ struct gif_head {
     const uint8_t *data, *end; /* the code size, then the blocks */
 };
 
-static unsigned gif_u16(const uint8_t *p)
-{
-    return p[0] | (unsigned)p[1] << 8;
-}
-
 static enum status gif_cut(struct error *err)
 {
     return error_set(err, STATUS_BAD_IMAGE,
@@ -84,13 +79,14 @@ static enum status gif_read_head(const uint8_t *data, size_t size,
                          "the GIF is damaged or has no picture; send an intact file");
     if (head.end - at < 10 + 2)
         return gif_cut(err);
-    head.left = gif_u16(at + 1); /* 20 */
-    head.top = gif_u16(at + 3);
-    head.part_width = gif_u16(at + 5);
-    head.part_height = gif_u16(at + 7);
+    head.left = read_u16(at + 1, false); /* 20 */
+    head.top = read_u16(at + 3, false);
+    head.part_width = read_u16(at + 5, false);
+    head.part_height = read_u16(at + 7, false);
     head.is_interlaced = at[9] & 0x40;
     const unsigned flags = at[9];
-    const uint32_t screen_width = gif_u16(data + 6), screen_height = gif_u16(data + 8);
+    const uint32_t screen_width = read_u16(data + 6, false),
+                   screen_height = read_u16(data + 8, false);
     const uint32_t right = head.left + head.part_width, bottom = head.top + head.part_height;
     head.width = right > screen_width ? right : screen_width;
     head.height = bottom > screen_height ? bottom : screen_height;

@@ -96,11 +96,6 @@ static void png_on_free(png_structp png, png_voidp memory)
     free(memory);
 }
 
-static uint32_t png_u32(const uint8_t *p)
-{
-    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-}
-
 static enum status png_read_size(const uint8_t *data, size_t size,
                                  const struct image_limits *limits, struct stored_size *ret,
                                  struct error *err)
@@ -111,11 +106,12 @@ static enum status png_read_size(const uint8_t *data, size_t size,
         return error_set(
             err, STATUS_BAD_IMAGE,
             "the PNG ends early: %zu bytes do not even hold its header; send the whole file", size);
-    if (png_u32(data + LENGTH_AT) != 13 || memcmp(data + NAME_AT, "IHDR", 4) != 0)
+    if (read_u32(data + LENGTH_AT, true) != 13 || memcmp(data + NAME_AT, "IHDR", 4) != 0)
         return error_set(
             err, STATUS_BAD_IMAGE,
             "the PNG is damaged (it does not begin with a header chunk); send an intact file");
-    const uint32_t width = png_u32(data + WIDTH_AT), height = png_u32(data + HEIGHT_AT);
+    const uint32_t width = read_u32(data + WIDTH_AT, true),
+                   height = read_u32(data + HEIGHT_AT, true);
     TRY(limits_check("PNG", width, height, limits, err));
     *ret = (struct stored_size){width, height, width, height};
     return STATUS_OK;

@@ -44,7 +44,7 @@ static const char *webp_chunk(const uint8_t *data, size_t size, size_t *at, cons
     if (size < *at || size - *at < CHUNK_HEADER)
         return NULL;
     const char *name = (const char *)data + *at;
-    const size_t length = webp_u24(data + *at + 4) | (size_t)data[*at + 7] << 24;
+    const size_t length = read_u32(data + *at + 4, false);
     *at += CHUNK_HEADER;
     if (length > size - *at)
         return NULL;
