@@ -21,7 +21,6 @@
 
 #include <jerror.h>
 
-#include "engine/base/size.h"
 #include "server/image/decode.h"
 #include "server/image/frame.h"
 
@@ -307,14 +306,9 @@ static void jpeg_read_pixels(struct jpeg_reader *reader, struct pixel_buffer *bu
     cinfo->scale_num = 1;
     cinfo->scale_denom = reduction;
     jpeg_calc_output_dimensions(cinfo);
-
-    size_t bytes;
-    if (!size_mul(cinfo->output_width, cinfo->output_height, &bytes) ||
-        !size_mul(bytes, 3, &bytes)) {
-        jpeg_give_up(reader, error_set(reader->err, STATUS_TOO_LARGE,
-                                       "the JPEG's pixels do not fit the address space"));
-    }
-    enum status status = pixel_buffer_reserve(buffer, bytes, coefficient_bytes(cinfo), reader->err);
+    enum status status =
+        pixel_buffer_reserve_rgb("JPEG", buffer, cinfo->output_width, cinfo->output_height,
+                                 coefficient_bytes(cinfo), reader->err);
     if (status != STATUS_OK)
         jpeg_give_up(reader, status);
     reader->width = cinfo->output_width;

@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/size.h"
 #include "server/image/decode.h"
 
 #define IDAT         0x49444154
@@ -149,17 +148,13 @@ static void set_transforms(png_structp png, png_infop info)
 static void png_read_pixels(struct png_reader *reader, struct pixel_buffer *buffer, uint32_t width,
                             uint32_t height)
 {
-    size_t stride, bytes;
-    if (!size_mul(width, 3, &stride) || !size_mul(stride, height, &bytes)) {
-        png_give_up(reader, error_set(reader->err, STATUS_TOO_LARGE,
-                                      "the PNG's pixels do not fit the address space"));
-    }
+    const size_t stride = 3 * (size_t)width;
     reader->last_bytes = EXCESS_BYTES + 8 * (size_t)width;
     const int passes = png_set_interlace_handling(reader->png);
     png_read_update_info(reader->png, reader->info);
     if (png_get_rowbytes(reader->png, reader->info) != stride)
         png_error(reader->png, "unexpected row size");
-    enum status status = pixel_buffer_reserve(buffer, bytes, 0, reader->err);
+    enum status status = pixel_buffer_reserve_rgb("PNG", buffer, width, height, 0, reader->err);
     if (status != STATUS_OK)
         png_give_up(reader, status);
     for (int pass = 0; pass < passes; pass++)
