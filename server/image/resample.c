@@ -104,15 +104,9 @@ static enum status reserve_tables(struct resample_axis *axis, int length, struct
     return STATUS_OK;
 }
 
-/* Uses one input sample per output with the whole weight: identity and nearest neighbour. */
-static void set_single(struct resample_axis *axis, int i, int start)
-{
-    axis->start[i] = start;
-    axis->weights[i] = 1 << RESAMPLE_BITS;
-}
-
-/* As ImagingScaleAffine in Pillow's Geometry.c: the position is a running sum, not a product, and
- * its rounding errors are part of the result. */
+/* Uses one input sample per output, also if nothing is resized. As ImagingScaleAffine in Pillow's
+ * Geometry.c: the position is a running sum, not a product, and its rounding errors are part of the
+ * result. */
 static enum status fill_nearest(struct resample_axis *axis, struct error *err)
 {
     TRY(reserve_tables(axis, 1, err));
@@ -120,8 +114,10 @@ static enum status fill_nearest(struct resample_axis *axis, struct error *err)
     double position = step * 0.5;
     for (int i = 0; i < axis->first + axis->count; i++, position += step) {
         int start = (int)position < axis->in ? (int)position : axis->in - 1;
-        if (i >= axis->first)
-            set_single(axis, i - axis->first, start);
+        if (i < axis->first)
+            continue;
+        axis->start[i - axis->first] = start;
+        axis->weights[i - axis->first] = 1 << RESAMPLE_BITS;
     }
     return STATUS_OK;
 }
@@ -139,14 +135,6 @@ static enum status fill_linear(struct resample_axis *axis, struct error *err)
         axis->weights[2 * i] = (int32_t)lrintf((1.0f - second) * (1 << RESAMPLE_LINEAR_BITS));
         axis->weights[2 * i + 1] = (int32_t)lrintf(second * (1 << RESAMPLE_LINEAR_BITS));
     }
-    return STATUS_OK;
-}
-
-static enum status fill_identity(struct resample_axis *axis, struct error *err)
-{
-    TRY(reserve_tables(axis, 1, err));
-    for (int i = 0; i < axis->count; i++)
-        set_single(axis, i, axis->first + i);
     return STATUS_OK;
 }
 
@@ -266,9 +254,7 @@ enum status resample_axis_prepare(struct resample_axis *axis, enum resample filt
         status = fill_linear(axis, err);
     else if (filter == RESAMPLE_BLURRED)
         status = fill_blurred(axis, err);
-    else if (in == out)
-        status = fill_identity(axis, err);
-    else if (filter == RESAMPLE_NEAREST)
+    else if (in == out || filter == RESAMPLE_NEAREST)
         status = fill_nearest(axis, err);
     else
         status = fill_filtered(axis, err);
