@@ -229,12 +229,6 @@ static void allow_core_dumps(struct file_rules *rules)
         fclose(file);
 }
 
-static void allow_cache(struct file_rules *rules, const struct config *config)
-{
-    if (config->cache_folder)
-        allow(rules, config->cache_folder, MAKE | MAKE_DIR | REMOVE_DIR);
-}
-
 static int allow_library(struct dl_phdr_info *info, size_t size, void *context)
 {
     (void)size;
@@ -398,7 +392,8 @@ static int restrict_files(const struct config *config, int abi, bool is_wide)
     allow_beside(&rules, config->http.keys.admin_file);
     allow_beside(&rules, config->http.tls_cert);
     allow_beside(&rules, config->http.tls_key);
-    allow_cache(&rules, config);
+    if (config->cache_folder)
+        allow(&rules, config->cache_folder, MAKE | MAKE_DIR | REMOVE_DIR);
     allow_made(&rules, config->port_file, MAKE);
     allow_made(&rules, config->pid_file, MAKE);
     allow_made(&rules, config->faces, MAKE);

@@ -128,14 +128,6 @@ static bool is_confined(const struct config *config)
     return CONFINE_IN_THIS_BUILD && config->confine == CONFIG_CONFINE_ON;
 }
 
-/* Landlock rules need folders that exist. */
-static void make_cache(const struct serve *serve)
-{
-    const struct config *config = serve->config;
-    if (config->cache_folder)
-        process_make_folder(config->cache_folder, config->user ? &serve->user : NULL);
-}
-
 /* Call it when all threads run except the loader's and those of models. Lets clients connect. */
 static void confine(struct serve *serve)
 {
@@ -152,14 +144,6 @@ static void confine(struct serve *serve)
             log_event(LOG_INFO, "confined", LOG_STR("text", confinement->text));
     }
     http_server_open(serve->http, confinement->text);
-}
-
-static void warn_of_cache(const char *cache)
-{
-    char warning[400] = "";
-    precision_check_cache(cache, warning, sizeof warning);
-    if (warning[0])
-        log_event(LOG_WARN, "cache", LOG_STR("text", warning));
 }
 
 static enum status find_user(struct serve *serve, struct error *err)
@@ -266,12 +250,15 @@ static void warn_of_reload(const struct config *config)
 static enum status become_user(const struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
+    char warning[400] = "";
     if (config->user) {
         TRY(process_become(&serve->user, config->core_dumps, err));
         warn_of_reload(config);
     }
     if (config->cache)
-        warn_of_cache(config->cache_folder);
+        precision_check_cache(config->cache_folder, warning, sizeof warning);
+    if (warning[0])
+        log_event(LOG_WARN, "cache", LOG_STR("text", warning));
     return STATUS_OK;
 }
 
@@ -299,8 +286,9 @@ static enum status set_up(struct serve *serve, struct error *err)
     const struct config *config = serve->config;
     TRY(take_signals(serve, err));
     TRY(find_user(serve, err));
-    if (is_confined(config)) { /* NOTIFY_SOCKET is still in the environment */
-        make_cache(serve);
+    if (is_confined(config)) {    /* NOTIFY_SOCKET is still in the environment */
+        if (config->cache_folder) /* Landlock rules need folders that exist */
+            process_make_folder(config->cache_folder, config->user ? &serve->user : NULL);
         confine_files(config, &serve->confinement);
     }
     /* Loads the decoders while there is one thread, and starting processes is still allowed. */
