@@ -22,19 +22,17 @@ static json_node *begin_result(struct writer *w, const struct predict_answer *an
 
 /* ---- labels ---- */
 
-static int by_label(const void *a, const void *b)
-{
-    const struct answer_prediction *left = a, *right = b;
-    const int order = strcmp(left->label, right->label);
-    return order ? order
-                 : (left->probability < right->probability) -
-                       (left->probability > right->probability);
-}
-
 static int by_probability(const void *a, const void *b)
 {
     const struct answer_prediction *left = a, *right = b;
     return (left->probability < right->probability) - (left->probability > right->probability);
+}
+
+static int by_label(const void *a, const void *b)
+{
+    const struct answer_prediction *left = a, *right = b;
+    const int order = strcmp(left->label, right->label);
+    return order ? order : by_probability(a, b);
 }
 
 /* Collects the labels of all pictures, each once with its best score, best first. Returns how many;

@@ -18,12 +18,6 @@ static void put_text(FILE *out, const char *text, char kept)
     }
 }
 
-/* Writes a label as one line, whatever it contains. */
-static void put_label(FILE *out, const char *label)
-{
-    put_text(out, label, '\0');
-}
-
 static void put_lines(FILE *out, const struct answer_image *image, int depth)
 {
     if (image->error)
@@ -41,7 +35,7 @@ static void put_lines(FILE *out, const struct answer_image *image, int depth)
         if (prediction->track_id)
             fprintf(out, "#%u ", prediction->track_id);
         if (prediction->label)
-            put_label(out, prediction->label);
+            put_text(out, prediction->label, '\0'); /* one line */
         else
             fprintf(out, "%zu", prediction->index);
         fputc('\n', out);
@@ -50,7 +44,7 @@ static void put_lines(FILE *out, const struct answer_image *image, int depth)
     }
     if (image->text) {
         fprintf(out, "%*s%.6f ", 2 * depth, "", (double)image->text_score);
-        put_label(out, image->text);
+        put_text(out, image->text, '\0');
         fputc('\n', out);
     }
     if (image->depth)

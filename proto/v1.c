@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "proto/dialects.h"
 #include "proto/json_extract.h"
 #include "proto/picture_text.h"
@@ -72,9 +73,7 @@ static enum status read_images(struct v1_request *request, cJSON *list, size_t m
 /* Returns the first byte of an array's first element; ']' if it is empty. */
 static char first_byte(const struct json_span *array)
 {
-    size_t at = 1;
-    while (at < array->size && strchr(" \t\r\n", array->text[at]) && array->text[at])
-        at++;
+    const size_t at = text_skip_blanks(array->text, 1, array->size);
     return at < array->size ? array->text[at] : ']';
 }
 
