@@ -180,9 +180,8 @@ static bool describe_mask(const struct segment *segment, const struct mask_how *
     return is_done;
 }
 
-static bool describe_image(const struct predict_image *image, const struct model_status *model,
-                           const struct describe_how *how, struct described *described,
-                           struct answer_image *ret);
+static bool describe_image(const struct predict_image *image, const struct describe_how *how,
+                           struct described *described, struct answer_image *ret);
 
 /* Describes the next stage's result for a box; nests as deep as the pipeline has stages. */
 static bool describe_crop(const struct predict_image *crop, struct described *described,
@@ -190,7 +189,7 @@ static bool describe_crop(const struct predict_image *crop, struct described *de
 {
     struct answer_image *answer = arena_alloc(described->arena, 1, sizeof *answer);
     *ret = answer;
-    return answer && describe_image(crop, NULL, NULL, described, answer);
+    return answer && describe_image(crop, NULL, described, answer);
 }
 
 static bool describe_box(const struct predict_image *image, const struct model *model, size_t i,
@@ -326,9 +325,8 @@ enum answer_kind describe_kind(const struct predict_request *request)
 }
 
 /* Returns false when out of memory. */
-static bool describe_image(const struct predict_image *image, const struct model_status *model,
-                           const struct describe_how *how, struct described *described,
-                           struct answer_image *ret)
+static bool describe_image(const struct predict_image *image, const struct describe_how *how,
+                           struct described *described, struct answer_image *ret)
 {
     const struct dialect *dialect = how ? how->dialect : NULL;
     const bool is_anomaly = image->answer.anomaly.is_set;
@@ -342,7 +340,7 @@ static bool describe_image(const struct predict_image *image, const struct model
         return false;
     *ret = (struct answer_image){.name = image->name,
                                  .device = device_text(image->device, device),
-                                 .precision = precision_on(model, image->device),
+                                 .precision = precision_on(how ? how->status : NULL, image->device),
                                  .width = image->width,
                                  .height = image->height,
                                  .predictions = predictions,
@@ -384,10 +382,8 @@ static bool describe_image(const struct predict_image *image, const struct model
                : describe_depth(&image->answer.depth, described, ret);
 }
 
-/* `model`: the status of the model that answered; NULL: unknown. */
-static char *describe_request(const struct predict_request *request,
-                              const struct model_status *model, const struct describe_how *how,
-                              size_t *ret_size)
+char *describe_predictions(const struct predict_request *request, const struct describe_how *how,
+                           size_t *ret_size)
 {
     const size_t count = request->image_count;
     struct described described = {.arena = arena_create(0)};
@@ -396,7 +392,7 @@ static char *describe_request(const struct predict_request *request,
     bool has_room = images != NULL;
     char *text = NULL;
     for (size_t i = 0; has_room && i < count; i++)
-        has_room = describe_image(&request->images[i], model, how, &described, &images[i]);
+        has_room = describe_image(&request->images[i], how, &described, &images[i]);
     if (has_room) {
         struct predict_answer answer = {.dialect = how->dialect,
                                         .model = how->model            ? how->model
@@ -438,19 +434,4 @@ bool describe_is_slow(const struct predict_request *request)
             return true;
     }
     return false;
-}
-
-char *describe_predictions(const struct predict_request *request, const struct model_status *model,
-                           double total_ms)
-{
-    const struct describe_how how = {.as_list = true,
-                                     .model = model && model->stage_count ? model->name : NULL,
-                                     .total_ms = total_ms};
-    return describe_request(request, model, &how, NULL);
-}
-
-char *describe_predictions_as(const struct predict_request *request, const struct describe_how *how,
-                              size_t *ret_size)
-{
-    return describe_request(request, NULL, how, ret_size);
 }

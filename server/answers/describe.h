@@ -5,12 +5,6 @@
 #include "proto/dialects.h"
 #include "server/schedule/runtime/model_host.h"
 
-/* Returns the JSON answer to a completed request (on_done was called), as a list. `model` (NULL:
- * unknown) gives the precision and the name of a pipeline. total_ms counts from request->started.
- * malloc'ed; NULL: no memory. */
-char *describe_predictions(const struct predict_request *request, const struct model_status *model,
-                           double total_ms);
-
 /* True if writing the answer may take long although the answer is small: it encodes pictures,
  * converts masks or follows tracks. */
 bool describe_is_slow(const struct predict_request *request);
@@ -29,9 +23,10 @@ struct describe_how {
     enum describe_form form;
     const struct dialect *dialect; /* NULL: lensd's own, in `form` */
     const char *model; /* the pipeline's name; NULL: the name of the model that answered */
+    const struct model_status *status; /* gives the precision; NULL: unknown */
     bool as_list;
-    bool is_base64; /* write vectors as base64, if the dialect supports it */
-    double total_ms;
+    bool is_base64;           /* write vectors as base64, if the dialect supports it */
+    double total_ms;          /* since request->started */
     const char *id;           /* of the request; NULL without a dialect */
     size_t tokens;            /* tokens of all texts */
     float least_text;         /* as in struct predict_answer */
@@ -43,10 +38,10 @@ struct describe_how {
     struct error *err;
 };
 
-/* Like describe_predictions(), but in any form and without the precision. `ret_size` may be NULL
- * unless the form is DESCRIBE_NUMBERS. */
-char *describe_predictions_as(const struct predict_request *request, const struct describe_how *how,
-                              size_t *ret_size);
+/* Writes the answer to a completed request (on_done was called). malloc'ed; NULL when out of
+ * memory, or if `take` failed. `ret_size` may be NULL unless the form is DESCRIBE_NUMBERS. */
+char *describe_predictions(const struct predict_request *request, const struct describe_how *how,
+                           size_t *ret_size);
 
 /* Returns the kind of the answers to a completed request. */
 enum answer_kind describe_kind(const struct predict_request *request);

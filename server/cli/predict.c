@@ -358,7 +358,7 @@ static void print_json_line(const char *path, const struct photo *photo)
     struct writer w = {.root = write_root()};
     write_text(&w, w.root, "name", path);
     char *name = write_finish(&w);
-    char *answer = describe_predictions_as(&photo->request, &how, NULL);
+    char *answer = describe_predictions(&photo->request, &how, NULL);
     /* Joins {"name":…} and {…}: drops both braces between them. */
     char *end = name ? strrchr(name, '}') : NULL;
     if (end && answer && answer[0] == '{')
@@ -379,8 +379,12 @@ static int print_as_json(const struct prediction_run *run)
     for (size_t i = 0; i < count; i++)
         if (models[i].is_default) /* the pipeline, not the models of its stages */
             shown = i;
-    char *text = describe_predictions(&all, count ? &models[shown] : NULL,
-                                      clock_ms(clock_now() - run->started));
+    const struct model_status *status = count ? &models[shown] : NULL;
+    const struct describe_how how = {.model = count && status->stage_count ? status->name : NULL,
+                                     .status = status,
+                                     .as_list = true,
+                                     .total_ms = clock_ms(clock_now() - run->started)};
+    char *text = describe_predictions(&all, &how, NULL);
     free(models);
     return print_json(text);
 }

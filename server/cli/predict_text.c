@@ -42,7 +42,7 @@ static int print_vector(struct predict_request *request)
     const struct describe_how how = {.total_ms = clock_ms(clock_now() - request->started)};
     if (request->images[0].status != STATUS_OK)
         return process_failed(&err);
-    return print_json(describe_predictions_as(request, &how, NULL));
+    return print_json(describe_predictions(request, &how, NULL));
 }
 
 /* Runs one text through the only model of the host, and prints its vector. */

@@ -167,7 +167,7 @@ static void kserve_finish(struct exchange *x)
     const struct describe_how how = {.form = DESCRIBE_KSERVE, .as_list = true};
     respond_json(x, 200,
                  request->raw_outputs ? write_rows(request)
-                                      : describe_predictions_as(request, &how, NULL));
+                                      : describe_predictions(request, &how, NULL));
     store_in_cache(x);
 }
 

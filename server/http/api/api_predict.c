@@ -220,7 +220,7 @@ static void dialect_finish(struct exchange *x, const struct dialect *dialect)
                                          .err = &err,
                                          .total_ms = clock_ms(clock_now() - request->started),
                                          .id = x->request_id};
-        char *text = describe_predictions_as(request, &how, NULL);
+        char *text = describe_predictions(request, &how, NULL);
         if (work->before)
             text = immich_join(work->before, text);
         work->before = NULL;
@@ -253,7 +253,7 @@ static void predict_answer(struct exchange *x)
                                                   ? work->prompt.model
                                                   : NULL,
                                      .total_ms = clock_ms(clock_now() - request->started)};
-    char *text = describe_predictions_as(request, &how, &size);
+    char *text = describe_predictions(request, &how, &size);
     if (http == 503)
         x->answer.retry_after_s = 1;
     exchange_note(x, request);
