@@ -677,7 +677,7 @@ static const char *wait_for_end(struct serve *serve)
     }
 }
 
-/* --check: starts as the server does, without accepting connections. */
+/* --check: makes all checks of a start, without opening a port. */
 static enum status serve_check(struct serve *serve, struct error *err)
 {
     struct http_warnings warnings;

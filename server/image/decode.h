@@ -15,7 +15,7 @@ struct pixel_buffer {
     uint8_t *data;
     size_t capacity;
     unsigned small_uses;           /* uses in a row that needed far less than a giant buffer */
-    struct pixel_account *account; /* NULL: another buffer has reserved its memory */
+    struct pixel_account *account; /* NULL: the account of another buffer covers this one */
 };
 
 /* Makes room for `size` bytes; the content is undefined afterwards. Frees a giant buffer after many

@@ -131,7 +131,7 @@ static void source_nothing(j_decompress_ptr cinfo)
     (void)cinfo;
 }
 
-/* libjpeg calls it at the end of the data; it has had the whole file. */
+/* Called at the end of the data, where libjpeg wants more: the file is truncated. */
 static boolean source_fill(j_decompress_ptr cinfo)
 {
     fail_truncated(cinfo->client_data);

@@ -309,7 +309,7 @@ static enum status warp_body(struct transform *transform, const struct image *im
 static enum status resize_run(struct transform *transform, const struct image *whole,
                               const struct preprocess *p, struct sink *sink, struct error *err)
 {
-    enum { SOURCE_MAX = 1 << 24 }; /* limit of the tables' numbers; libjpeg's is 65500 */
+    enum { SOURCE_MAX = 1 << 24 }; /* limit of struct resample_axis; a JPEG has at most 65500 */
     if (whole->width > SOURCE_MAX || whole->height > SOURCE_MAX)
         return error_set(
             err, STATUS_TOO_LARGE,
