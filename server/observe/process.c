@@ -139,7 +139,7 @@ static void update_host(struct metrics *metrics)
     process_set(metrics, METRIC_GAUGE, "nv_cpu_memory_total_bytes", "Memory this process may use.",
                 (double)total);
     process_set(metrics, METRIC_GAUGE, "nv_cpu_memory_used_bytes",
-                "Memory in use, of what this process may use.",
+                "Memory in use, out of the memory that this process may use.",
                 (double)(available < total ? total - available : 0));
 }
 

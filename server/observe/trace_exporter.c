@@ -486,7 +486,7 @@ static enum status set_up(struct trace_exporter *exporter,
     curl.setopt(exporter->handle, OPT_XFERINFODATA, exporter);
     const struct metric_row rows[] = {
         {&exporter->sent, METRIC_COUNTER, "lensd_traces_sent_total",
-         "Traces that the collector has accepted."},
+         "Traces in requests that the collector has accepted."},
         {&exporter->dropped, METRIC_COUNTER, "lensd_traces_dropped_total",
          "Traces that were not sent: the queue was full, or the collector did not accept them."},
         {&exporter->failed, METRIC_COUNTER, "lensd_trace_failures_total",
