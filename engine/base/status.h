@@ -59,6 +59,12 @@ const char *status_word(enum status status);
 /* The status's HTTP status code (400, 503 …); 500 for an unknown number. */
 int status_http(enum status status);
 
+/* True if the host or a device has no memory left. */
+static inline bool status_lacks_memory(enum status status)
+{
+    return status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY;
+}
+
 /* Formats the sentence into *err (unless it is NULL) and returns `status`, for `return
  * error_set(err, STATUS_INVALID, "…", …);`. Control bytes in names from files become '?'. A text
  * that is too long is truncated. Thread-safe. */

@@ -102,6 +102,12 @@ struct session_info {
     struct session_batch batches[SESSION_MAX_BATCHES]; /* ascending sizes */
 };
 
+/* The most images of a run. */
+static inline int session_max_batch(const struct session_info *info)
+{
+    return info->batched ? info->batches[info->batch_count - 1].size : 1;
+}
+
 struct session;
 
 /* Only reads the graph. The caller may free it afterwards. Errors: STATUS_UNSUPPORTED /

@@ -52,6 +52,18 @@ struct device_info {
  * Thread-safe. */
 size_t device_list(struct device_info *ret, size_t max);
 
+/* Describes device `id`. Returns false if device_list() does not have it. */
+static inline bool device_find(struct device_id id, struct device_info *ret)
+{
+    struct device_info devices[DEVICE_MAX];
+    for (size_t i = 0, count = device_list(devices, DEVICE_MAX); i < count; i++)
+        if (device_equal(devices[i].id, id)) {
+            *ret = devices[i];
+            return true;
+        }
+    return false;
+}
+
 /* Parses the user's text: auto | cpu | cuda | cuda:N | a comma list of these | all. "auto" takes
  * the first usable GPU, else the CPU; if the CPU is taken although there is a GPU, *ret_fallback is
  * a sentence with the reason, otherwise empty. STATUS_DEVICE: a named GPU is not usable;

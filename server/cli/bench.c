@@ -171,24 +171,17 @@ static enum status bench_make_inputs(struct bench_target *target, struct error *
     return STATUS_OK;
 }
 
-static void name_device(struct bench_target *target, struct device_id id)
-{
-    struct device_info devices[DEVICE_MAX];
-    size_t count = device_list(devices, DEVICE_MAX);
-    for (size_t i = 0; i < count; i++)
-        if (device_equal(devices[i].id, id))
-            snprintf(target->name, sizeof target->name, "%s", devices[i].name);
-}
-
 static enum status bench_prepare(struct device_bench *bench, struct bench_target *target,
                                  struct error *err)
 {
     const struct model *model = bench->model;
     struct device_id ids[DEVICE_MAX];
+    struct device_info device;
     size_t count;
     char fallback[256];
     TRY(device_parse(target->id, ids, &count, fallback, sizeof fallback, err));
-    name_device(target, ids[0]);
+    if (device_find(ids[0], &device))
+        snprintf(target->name, sizeof target->name, "%s", device.name);
     struct session_options options = command_session_options(model);
     options.device = ids[0];
     options.precision = bench->config->model_host.precision;

@@ -208,14 +208,12 @@ size_t budget_used(struct device_budgets *budget, struct device_id device, size_
 void budget_limits(const struct device_id *devices, const size_t *wanted, size_t count, size_t host,
                    struct budget_limit *ret)
 {
-    struct device_info known[DEVICE_MAX];
-    size_t known_count = device_list(known, DEVICE_MAX);
+    struct device_info device;
     for (size_t i = 0; i < count; i++) {
         ret[i] = (struct budget_limit){devices[i], wanted[i]};
         if (wanted[i] == 0 && devices[i].kind == DEVICE_CPU)
             ret[i].bytes = host - host / RUN_PART;
-        for (size_t k = 0; k < known_count && ret[i].bytes == 0; k++)
-            if (device_equal(known[k].id, devices[i]))
-                ret[i].bytes = (size_t)(known[k].total_bytes / 10 * 9);
+        if (ret[i].bytes == 0 && device_find(devices[i], &device))
+            ret[i].bytes = (size_t)(device.total_bytes / 10 * 9);
     }
 }

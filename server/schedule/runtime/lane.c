@@ -103,7 +103,7 @@ const struct session_info *lane_info(const struct lane *lane)
 
 int lane_max_batch(const struct lane *lane)
 {
-    return lane->info.batched ? lane->info.batches[lane->info.batch_count - 1].size : 1;
+    return session_max_batch(&lane->info);
 }
 
 size_t lane_bytes(const struct lane *lane)

@@ -218,11 +218,6 @@ static int smaller_batch(const struct lane *lane, int count)
     return (count + 1) / 2;
 }
 
-static bool is_out_of_memory(enum status status)
-{
-    return status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY;
-}
-
 /* A pass of `count` images ran out of memory: limits the next ones for a while. */
 static void lower_cap(struct lane *lane, int count)
 {
@@ -340,11 +335,12 @@ static enum sub_batch_end run_sub_batch(struct lane *lane, const struct batch *b
     }
     bool may_recover = status != STATUS_CANCELLED &&
                        (part.count > 1 || (!is_retry && lane_padded_batch(lane, 1) > 1));
-    if (is_out_of_memory(status))
+    if (status_lacks_memory(status))
         lower_cap(lane, part.count);
     if (status != STATUS_OK && may_recover) {
-        metric_add(
-            is_out_of_memory(status) ? lane->meters.memory_splits : lane->meters.failure_splits, 1);
+        metric_add(status_lacks_memory(status) ? lane->meters.memory_splits
+                                               : lane->meters.failure_splits,
+                   1);
         return SUB_BATCH_AGAIN;
     }
     /* The outputs are not in the batch's buffer, so the buffer is free before the answers. */

@@ -179,7 +179,7 @@ static enum status create_with_room(struct model_host *host, struct deployment_o
     for (;;) {
         struct error unread;
         const enum status status = deployment_create(options, ret, err);
-        if (!table_is_shortage(status) || !source->read || !table_unload_oldest(host, name) ||
+        if (!status_lacks_memory(status) || !source->read || !table_unload_oldest(host, name) ||
             source->read(source->context, name, version, &options->model, &unread) != STATUS_OK ||
             prepare_model(host, options->model, &unread) != STATUS_OK)
             return status;
@@ -192,7 +192,7 @@ static void note_failure(struct model_host *host, const char *name, const char *
                          struct error *failure)
 {
     char loaded[200] = "";
-    const bool is_short = table_is_shortage(failure->status);
+    const bool is_short = status_lacks_memory(failure->status);
     if (is_short)
         table_name_loaded(host, name, loaded, sizeof loaded);
     if (loaded[0]) {

@@ -419,7 +419,7 @@ static void fail_size_locked(struct model_entry *entry, struct deployment_size s
 {
     struct failed_size *failed = &entry->failed[entry->failed_count++ % FAILED_SIZES];
     failed->size = size;
-    failed->is_short = table_is_shortage(failure->status);
+    failed->is_short = status_lacks_memory(failure->status);
     snprintf(failed->why, sizeof failed->why, "%.299s", failure->message);
     if (is_same_size(entry->wanted, size))
         entry->wanted = (struct deployment_size){0};
@@ -492,7 +492,7 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
         *place = deployment;
         if (is_same_size(entry->wanted, size))
             entry->wanted = (struct deployment_size){0};
-    } else if (table_is_shortage(status) && !base->model->text.allows_short_rows &&
+    } else if (status_lacks_memory(status) && !base->model->text.allows_short_rows &&
                (place = spare_place_locked(host, entry, false)) != NULL) {
         table_leave_locked(host, place, &leaving);
     } else if (status != STATUS_CANCELLED) {
@@ -502,13 +502,14 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
     atomic_store(&entry->used, clock_now());
     table_settle_and_unlock(host, NULL);
     if (has_failed)
-        log_event(
-            LOG_WARN, "size not compiled", LOG_STR("model", base->model->name),
-            LOG_INT("width", width), LOG_INT("height", height), LOG_STR("error", failure.message),
-            LOG_STR("text",
-                    base->model->text.allows_short_rows ? "texts are padded to a longer length"
-                    : table_is_shortage(status) ? "pipelines use the nearest size that is compiled"
-                                                : "requests for it are refused"));
+        log_event(LOG_WARN, "size not compiled", LOG_STR("model", base->model->name),
+                  LOG_INT("width", width), LOG_INT("height", height),
+                  LOG_STR("error", failure.message),
+                  LOG_STR("text", base->model->text.allows_short_rows
+                                      ? "texts are padded to a longer length"
+                                  : status_lacks_memory(status)
+                                      ? "pipelines use the nearest size that is compiled"
+                                      : "requests for it are refused"));
     if (status == STATUS_OK)
         log_event(LOG_INFO, "size compiled", LOG_STR("model", base->model->name),
                   LOG_INT("width", width), LOG_INT("height", height),

@@ -20,11 +20,6 @@ struct deployment_size {
     int height, width; /* 0: empty */
 };
 
-static inline bool table_is_shortage(enum status status)
-{
-    return status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY;
-}
-
 struct failed_size {
     struct deployment_size size;
     bool is_short; /* memory was short; forgotten when the API unloads a model or its files go */
