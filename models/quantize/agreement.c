@@ -3,32 +3,18 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 /* The root mean square of a channel counts as at least this share of the whole tensor's. If one
  * tensor has boxes in pixels and scores, the scores of absent classes and their changes are almost
  * 0. */
 #define QUIET 0.001
 
-/* Adds the n-th number to a mean, and to the sum of squared deviations from it (Welford). */
-static void add_to_mean(double *mean, double *squares, int n, double number)
-{
-    const double before = number - *mean;
-    *mean += before / n;
-    *squares += before * (number - *mean);
-}
-
 static void add_difference(struct agreement *a, double difference)
 {
     a->images++;
-    if (isfinite(a->mean))
-        add_to_mean(&a->mean, &a->squares, a->images, difference);
+    a->mean += isfinite(a->mean) ? (difference - a->mean) / a->images : 0;
     a->greatest = fmax(a->greatest, difference);
-}
-
-static void add_incomparable(struct agreement *a)
-{
-    a->images++;
-    a->mean = a->greatest = INFINITY;
 }
 
 static bool all_finite(const float *values, size_t count)
@@ -113,7 +99,7 @@ void agreement_add_vector(struct agreement *a, const float *reference, const flo
                           size_t count, bool is_probabilities)
 {
     if (!all_finite(reference, count) || !all_finite(candidate, count)) {
-        add_incomparable(a);
+        add_difference(a, INFINITY);
         return;
     }
     a->has_numbers = true;
@@ -125,31 +111,25 @@ void agreement_add_vector(struct agreement *a, const float *reference, const flo
     a->same += same_best(&x, &y);
     add_difference(a, fabs(probability(&x, x.best) - probability(&y, x.best)));
     const double correlation = count > 1 ? correlation_of(reference, candidate, count) : 1;
-    add_to_mean(&a->correlation, &a->correlation_squares, a->images, correlation);
-}
-
-static double mean_square(const struct agreement_tensor *t, const float *values, size_t channel,
-                          const float *subtract)
-{
-    double sum = 0;
-    for (size_t first = channel * t->stride; first < t->count; first += t->channels * t->stride)
-        for (size_t i = first; i < first + t->stride; i++) {
-            const double x = (double)values[i] - (subtract ? (double)subtract[i] : 0);
-            sum += x * x;
-        }
-    const size_t numbers = t->count / t->channels; /* numbers of a channel */
-    return sum / (double)numbers;
+    a->correlation += (correlation - a->correlation) / a->images;
 }
 
 static double relative_difference(const struct agreement_tensor *t, const float *reference,
                                   const float *candidate)
 {
+    const size_t stride = t->stride, jump = t->channels * stride;
     double all = 0, sum = 0;
-    for (size_t c = 0; c < t->channels; c++)
-        all += mean_square(t, reference, c, NULL) / (double)t->channels;
+    for (size_t i = 0; i < t->count; i++)
+        all += (double)reference[i] * (double)reference[i];
     for (size_t c = 0; c < t->channels; c++) {
-        const double error = mean_square(t, candidate, c, reference);
-        const double scale = fmax(mean_square(t, reference, c, NULL), QUIET * QUIET * all);
+        double error = 0, scale = 0;
+        for (size_t first = c * stride; first < t->count; first += jump)
+            for (size_t i = first; i < first + stride; i++) {
+                const double x = (double)reference[i], e = (double)candidate[i] - x;
+                scale += x * x;
+                error += e * e;
+            }
+        scale = fmax(scale, QUIET * QUIET * all / (double)t->channels);
         sum += error > 0 ? sqrt(error / scale) : 0;
     }
     return sum / (double)t->channels;
@@ -205,7 +185,7 @@ void agreement_add_tensors(struct agreement *a, const struct agreement_tensor *t
         return;
     }
     if (!all_finite(reference, total) || !all_finite(candidate, total)) {
-        add_incomparable(a);
+        add_difference(a, INFINITY);
         return;
     }
     a->has_numbers = true;
@@ -223,70 +203,27 @@ void agreement_add_tensors(struct agreement *a, const struct agreement_tensor *t
     add_difference(a, worst);
 }
 
-static bool share_holds(size_t clear, size_t agreeing)
-{
-    return (double)agreeing >= AGREEMENT_SHARE * (double)clear;
-}
-
-static double bound_of(const struct agreement *a)
-{
-    return a->is_vector ? AGREEMENT_PROBABILITY : AGREEMENT_RELATIVE;
-}
-
-/* True if the bound on the correlation of vectors applies. */
-static bool needs_correlation(const struct agreement *a)
-{
-    return a->is_vector && a->clear < AGREEMENT_FEW;
-}
-
-/* Returns how far the true mean may be above the mean of `count` numbers, with 95 % confidence. */
-static double margin(double squares, int count)
-{
-    if (count < 2)
-        return INFINITY;
-    const double t = 1.645 + 1.75 / (count - 1); /* Student's t, within 1 % from 8 numbers on */
-    return t * sqrt(squares / (count - 1) / count);
-}
-
-bool agreement_holds(const struct agreement *a)
-{
-    const double most = a->mean + margin(a->squares, a->images);
-    const double least = a->correlation - margin(a->correlation_squares, a->images);
-    return a->has_numbers && share_holds(a->clear, a->agreeing) && most <= bound_of(a) &&
-           (!needs_correlation(a) || 1 - least <= AGREEMENT_VECTOR);
-}
-
-bool agreement_explain(const struct agreement *a, char *text, size_t size)
+bool agreement_holds(const struct agreement *a, char *why)
 {
     const char *change = a->is_vector ? "mean change of probability" : "mean relative error";
-    text[0] = '\0';
-    if (agreement_holds(a))
-        return false;
-    if (!a->has_numbers || !isfinite(a->mean)) {
-        snprintf(text, size, "there are no finite numbers to compare");
-        return false;
-    }
-    if (!share_holds(a->clear, a->agreeing)) {
-        snprintf(text, size,
+    const double bound = a->is_vector ? AGREEMENT_PROBABILITY : AGREEMENT_RELATIVE;
+    char text[AGREEMENT_TEXT] = "";
+    if (!a->has_numbers || !isfinite(a->mean))
+        snprintf(text, sizeof text, "there are no finite numbers to compare");
+    else if ((double)a->agreeing < AGREEMENT_SHARE * (double)a->clear)
+        snprintf(text, sizeof text,
                  "the best class is the same for %zu of %zu %s in which it is clear (limit %g %%)",
                  a->agreeing, a->clear, a->is_vector ? "photos" : "positions",
                  100 * AGREEMENT_SHARE);
-        return false;
-    }
-    const double most = a->mean + margin(a->squares, a->images);
-    if (a->images < 2) {
-        snprintf(text, size, "%s %.4f (limit %g), but one image proves nothing", change, a->mean,
-                 bound_of(a));
-        return true;
-    }
-    if (!(most <= bound_of(a))) {
-        snprintf(text, size, "%s %.4f, with 95 %% confidence up to %.4f (limit %g)", change,
-                 a->mean, most, bound_of(a));
-        return a->mean <= bound_of(a);
-    }
-    const double least = a->correlation - margin(a->correlation_squares, a->images);
-    snprintf(text, size,
-             "mean distance of the class scores %.5f, with 95 %% confidence up to %.5f (limit %g)",
-             1 - a->correlation, 1 - least, AGREEMENT_VECTOR);
-    return 1 - a->correlation <= AGREEMENT_VECTOR;
+    else if (a->images < 2)
+        snprintf(text, sizeof text, "%s %.4f (limit %g), but one image proves nothing", change,
+                 a->mean, bound);
+    else if (a->mean > bound)
+        snprintf(text, sizeof text, "%s %.4f (limit %g)", change, a->mean, bound);
+    else if (a->is_vector && a->clear < AGREEMENT_FEW && 1 - a->correlation > AGREEMENT_VECTOR)
+        snprintf(text, sizeof text, "mean distance of the class scores %.5f (limit %g)",
+                 1 - a->correlation, AGREEMENT_VECTOR);
+    if (why)
+        memcpy(why, text, sizeof text);
+    return !text[0];
 }

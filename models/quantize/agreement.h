@@ -1,15 +1,11 @@
-/* Decides whether two runs of a model give the same answers. Pure.
+/* Decides whether two runs of a model give the same answers to the same images. Pure.
  *
- * Bounds and their sources:
+ * The bounds and their sources (docs/measurements/precision.md has examples):
  *
  *   best class    Equal for AGREEMENT_SHARE of the images for which fp32 has a clear best class.
  *                 MLPerf Inference accepts a classifier or detector that keeps 99 % of the fp32
  *                 model's accuracy; the share of changed answers bounds the lost accuracy.
- *                 With fewer than 100 clear images all of them have to agree. That alone proves
- *                 little: with 95 % confidence, n of n show only that about 3/n at most change
- *                 (9 % for 32 images, 31 % for 8). Therefore the means below decide, because they
- *                 use every image: their upper 95 % confidence limit (Student's t) must keep the
- *                 bound. With fewer images this limit is wider.
+ *                 With fewer than 100 clear images all of them have to agree.
  *   clear         fp32's best probability exceeds the second by AGREEMENT_LEAD or more. With a
  *                 smaller lead another JPEG encoder or resize filter changes the answer, too:
  *                 these change the probabilities of a trained SqueezeNet by a few hundredths.
@@ -45,7 +41,7 @@
  * gain never. */
 #define PRECISION_GAIN 1.05
 
-#define AGREEMENT_TEXT 160 /* bytes of agreement_explain's sentence with its terminator */
+#define AGREEMENT_TEXT 160 /* bytes of the text of agreement_holds(), with its terminator */
 
 /* Statistics of the images compared so far. Initially zero, except is_vector. */
 struct agreement {
@@ -58,7 +54,6 @@ struct agreement {
     double mean, greatest; /* of the images' changes: of a probability, else relative errors.
                               INFINITY: a number was not finite, or tensors could not be compared */
     double correlation;    /* for vectors: the mean over the images */
-    double squares, correlation_squares; /* sums of squared deviations from these two means */
 };
 
 /* Adds an image's class scores: `count` > 0 numbers in fp32 and in the candidate's precision.
@@ -77,10 +72,7 @@ struct agreement_tensor {
 void agreement_add_tensors(struct agreement *a, const struct agreement_tensor *tensors,
                            size_t tensor_count, const float *reference, const float *candidate);
 
-/* True if the images so far show that the bounds hold. */
-bool agreement_holds(const struct agreement *a);
-
-/* Writes a sentence without a full stop that names the failed bound, the measured number and the
- * limit; "" if agreement_holds(). Returns true if only the confidence limit exceeds the bound: then
- * more images could change the result. */
-bool agreement_explain(const struct agreement *a, char *text, size_t size);
+/* True if the bounds hold, for at least two images. Writes to `why` (AGREEMENT_TEXT bytes, may be
+ * NULL) a sentence without a full stop that names the failed bound, the measured number and the
+ * limit; "" if the bounds hold. */
+bool agreement_holds(const struct agreement *a, char *why);

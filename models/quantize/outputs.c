@@ -41,6 +41,11 @@ enum status outputs_run(struct outputs *outputs, struct session *session, const 
     ret->ms = clock_ms(clock_now() - start);
     const double cpu = session_cpu_ms(session) - before;
     ret->cost = cpu > 0 ? cpu : ret->ms;
+    outputs->each = 0;
+    for (size_t o = outputs->first; o < outputs->end; o++) {
+        outputs->layouts[o] = outputs_layout(outputs->tensors[o], images);
+        outputs->each += outputs->layouts[o].count;
+    }
     return STATUS_OK;
 }
 
@@ -64,26 +69,15 @@ struct agreement_tensor outputs_layout(const struct tensor *tensor, int images)
     return layout;
 }
 
-size_t outputs_each(struct outputs *outputs, int images)
+void outputs_read(const struct outputs *outputs, int images, float *dst)
 {
-    size_t total = 0;
-    for (size_t o = outputs->first; o < outputs->end; o++) {
-        outputs->layouts[o] = outputs_layout(outputs->tensors[o], images);
-        total += outputs->layouts[o].count;
-    }
-    return total;
-}
-
-void outputs_read(struct outputs *outputs, int images, float *dst)
-{
-    const size_t each = outputs_each(outputs, images);
     size_t used = 0;
     for (size_t o = outputs->first; o < outputs->end; o++) {
         const struct tensor *tensor = outputs->tensors[o];
         const size_t part = outputs->layouts[o].count;
         for (size_t i = 0; i < (size_t)images; i++)
             for (size_t e = 0; e < part; e++)
-                dst[i * each + used + e] = (float)tensor_number(tensor, i * part + e);
+                dst[i * outputs->each + used + e] = (float)tensor_number(tensor, i * part + e);
         used += part;
     }
 }

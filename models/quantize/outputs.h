@@ -6,20 +6,21 @@
 #include "models/folder/model.h"
 #include "models/quantize/agreement.h"
 
-/* Wall-clock time of a run, and its cost (engine/backend/autotune.h). On a GPU the cost is the
- * wall-clock time. On a CPU it is the average CPU time of the threads, because the wall-clock time
- * depends on other work on the machine. CPU time underestimates serial parts of a pass, but equally
- * for both sides of a trial. It can exaggerate a gain, but never makes a loss look like a gain. */
+/* Wall-clock time of a run, and its cost in milliseconds (engine/backend/autotune.h). On a GPU the
+ * cost is the wall-clock time; on a CPU it is the average CPU time of the threads, because other
+ * work on the machine changes the wall-clock time. CPU time underestimates the serial parts of a
+ * pass, for both sides of a trial: it can exaggerate a gain, but never makes a loss one. */
 struct run_time {
     double ms, cost;
 };
 
-/* The outputs that are compared are [first, end). */
+/* The outputs that are compared are [first, end). The last members describe the last run. */
 struct outputs {
     bool is_vector; /* one output with class scores, as labels or a Softmax show */
     size_t first, end, count;
-    const struct tensor **tensors;    /* of the last run */
-    struct agreement_tensor *layouts; /* set by outputs_each() */
+    const struct tensor **tensors;
+    struct agreement_tensor *layouts;
+    size_t each; /* how many numbers of an image are compared */
 };
 
 enum status outputs_init(struct outputs *outputs, const struct model *model,
@@ -30,11 +31,9 @@ void outputs_done(struct outputs *outputs);
 enum status outputs_run(struct outputs *outputs, struct session *session, const void *values,
                         int images, struct run_time *ret, struct error *err) MUST_USE;
 
-/* outputs_each() returns how many numbers to compare each image of the last run has, and sets
- * `layouts`. outputs_read() copies them to `dst`, image after image. The run had `images`
- * images. */
-size_t outputs_each(struct outputs *outputs, int images);
-void outputs_read(struct outputs *outputs, int images, float *dst);
+/* Copies the numbers to compare of the last run, which had `images` images, to `dst`, image after
+ * image. */
+void outputs_read(const struct outputs *outputs, int images, float *dst);
 
 /* Returns the layout of one image's numbers in an output of `images` images. With 3 or 4 dimensions
  * the channel axis is the last one if it is the shortest, otherwise the second: [N, H, W, C] or [N,

@@ -195,7 +195,7 @@ static enum status answer_photo(struct quantize_state *q, int i, float *dst)
     struct run_time ignored;
     TRY(read_photo(q, i));
     TRY(outputs_run(&q->outputs, q->session, q->photo, 1, &ignored, q->err));
-    const size_t each = outputs_each(&q->outputs, 1);
+    const size_t each = q->outputs.each;
     if (dst && each != q->each)
         return error_set(
             q->err, STATUS_UNSUPPORTED,
@@ -328,7 +328,7 @@ static enum status answer_in_fp32(struct quantize_state *q)
     TRY(open_session(q, q->model->graph, PRECISION_FP32));
     TRY(outputs_init(&q->outputs, q->model, q->session, q->err));
     TRY(answer_photo(q, 0, NULL));
-    q->each = outputs_each(&q->outputs, 1);
+    q->each = q->outputs.each;
     TRY(allocate_answers(q));
     for (int i = 0; i < q->tried + q->held_out; i++) {
         TRY(answer_photo(q, photo_of(q, i), fp32_answer(q, i)));
@@ -404,7 +404,7 @@ static enum status quantize_all(struct quantize_state *q)
     q->corrects_biases = error_of(&corrected) < error_of(&plain);
     const struct agreement *best = q->corrects_biases ? &corrected : &plain;
     q->error = error_of(best);
-    q->holds = agreement_holds(best);
+    q->holds = agreement_holds(best, NULL);
     return STATUS_OK;
 }
 
@@ -483,7 +483,7 @@ static enum status try_groups(struct quantize_state *q, const struct layer_group
     bool is_quantized;
     const size_t kept = keep_groups(q, groups, count);
     TRY(try_layers(q, q->tried, &is_quantized, &a));
-    *ret_holds = is_quantized && agreement_holds(&a);
+    *ret_holds = is_quantized && agreement_holds(&a, NULL);
     /* Once the bounds hold, fewer layers are better; before that, more must lower the error. */
     if (!*ret_holds && (!is_quantized || q->holds || error_of(&a) >= KEPT_GAIN * q->error))
         return STATUS_OK;
@@ -653,8 +653,7 @@ static enum status report_on(struct quantize_state *q)
     report->corrects_biases = q->corrects_biases;
     report->agreement = a;
     report->error = error_of(&a);
-    report->holds = agreement_holds(&a);
-    report->wants_images = agreement_explain(&a, report->bound, sizeof report->bound);
+    report->holds = agreement_holds(&a, report->bound);
     return time_in_turns(q);
 }
 

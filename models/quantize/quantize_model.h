@@ -26,7 +26,6 @@ struct quantize_report {
     /* Results on the photos held out: */
     bool holds;                 /* the bounds of --precision auto hold */
     char bound[AGREEMENT_TEXT]; /* the failed bound; "" if all hold */
-    bool wants_images;          /* more photos could show that the bounds hold */
     struct agreement agreement;
     double error; /* 1 - correlation of class scores, otherwise agreement.mean */
     bool has_boxes, has_text;

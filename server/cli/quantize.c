@@ -19,7 +19,7 @@
 #include "server/app/process.h"
 #include "server/cli/commands.h"
 #include "server/loader/model_open.h"
-#include "server/precision/calibrated.h"
+#include "server/precision/precision.h"
 
 #define MODEL_FILE  "model.onnx"
 #define REPORT_FILE "report.json"
@@ -243,7 +243,7 @@ static void print_report(const struct quantizing *q)
     if (!report->holds)
         printf("\nBounds not met: %s, measured on %d held-out photo%s. %s\n", report->bound,
                report->agreement.images, report->agreement.images == 1 ? "" : "s",
-               report->wants_images ? "Give more photos."
+               report->agreement.images < 2 ? "Give more photos."
                                     : "The model loses accuracy; see " REPORT_FILE ".");
 }
 

@@ -1,5 +1,5 @@
 /* Makes, keeps and finds the 8-bit forms of models. */
-#include "server/precision/calibrated.h"
+#include "server/precision/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,20 +10,9 @@
 #include "engine/base/size.h"
 #include "models/onnx/onnx_write.h"
 #include "server/observe/log.h"
-#include "server/precision/probes.h"
 
 /* CPU time for quantizing in the loader's thread. Requests are served meanwhile. */
 #define CALIBRATION_MS 60000.0
-
-static enum status read_photo(void *context, size_t i, float *dst, struct error *err)
-{
-    return probes_read(context, (int)i, dst, err);
-}
-
-static const char *photo_name(void *context, size_t i)
-{
-    return probes_file(context, (int)i);
-}
 
 enum status calibrate_model(const struct model *model, const struct image_limits *limits,
                             struct quantize_options options, struct graph **ret,
@@ -32,9 +21,9 @@ enum status calibrate_model(const struct model *model, const struct image_limits
     struct probes *probes;
     TRY(probes_open(model, limits, &probes, err));
     options.photos = (struct quantize_photos){.folder = model->calibration,
-                                              .count = (size_t)probes_from_folder(probes),
-                                              .read = read_photo,
-                                              .name = photo_name,
+                                              .count = probes->file_count,
+                                              .read = probes_read,
+                                              .name = probes_file,
                                               .context = probes};
     const enum status status = quantize_model(model, &options, ret, report, err);
     probes_free(probes);

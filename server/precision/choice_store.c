@@ -95,24 +95,10 @@ static void hash_preparation(struct graph_hash *hash, const struct preprocess *p
     graph_hash_bytes(hash, p->std, sizeof p->std);
 }
 
-/* The same number may now be another GPU. */
-static void hash_device(struct graph_hash *hash, struct device_id device)
-{
-    struct device_info devices[DEVICE_MAX];
-    if (device.kind == DEVICE_CPU)
-        return;
-    const size_t count = device_list(devices, DEVICE_MAX);
-    for (size_t i = 0; i < count; i++) {
-        if (devices[i].id.kind != device.kind || devices[i].id.index != device.index)
-            continue;
-        hash_text(hash, devices[i].name);
-        hash_text(hash, devices[i].isa);
-    }
-}
-
 struct graph_hash choice_key_of(const struct model *model, const struct session_options *options)
 {
     struct graph_hash hash = {{0, 0}};
+    struct device_info device;
     const bool is_cut =
         options->device.kind == DEVICE_CPU && options->max_batch > PRECISION_TRIAL_BATCH;
     const int32_t numbers[] = {is_cut ? PRECISION_TRIAL_BATCH : options->max_batch,
@@ -128,15 +114,20 @@ struct graph_hash choice_key_of(const struct model *model, const struct session_
     hash_preparation(&hash, &model->preprocess);
     hash_calibration(&hash, model->calibration);
     graph_hash_bytes(&hash, numbers, sizeof numbers);
-    hash_device(&hash, options->device);
+    if (options->device.kind != DEVICE_CPU && device_find(options->device, &device)) {
+        hash_text(&hash, device.name); /* the same index may now be another GPU */
+        hash_text(&hash, device.isa);
+    }
     return hash;
 }
 
-static bool choice_parse(char *text, struct precision_choice *ret)
+bool choice_find(const struct graph_hash *key, struct precision_choice *ret)
 {
     struct precision_choice choice = {.origin = CHOICE_CACHED};
-    char word[16];
+    char text[TUNING_TEXT], word[16];
     int end = 0, p = 0;
+    if (!tuning_find(TUNING_PRECISION, key, text))
+        return false;
     /* NOLINTNEXTLINE(cert-err34-c): the range is checked below */
     if (sscanf(text, "precision %15s\nfrom_folder %d\nwhy %n", word, &choice.from_folder, &end) !=
             2 ||
@@ -153,12 +144,6 @@ static bool choice_parse(char *text, struct precision_choice *ret)
     snprintf(choice.why, sizeof choice.why, "%.*s", (int)(line_end - line), line);
     *ret = choice;
     return true;
-}
-
-bool choice_find(const struct graph_hash *key, struct precision_choice *ret)
-{
-    char text[TUNING_TEXT];
-    return tuning_find(TUNING_PRECISION, key, text) && choice_parse(text, ret);
 }
 
 void choice_keep(const struct graph_hash *key, const struct precision_choice *choice)

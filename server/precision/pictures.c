@@ -1,6 +1,6 @@
 /* Draws the pictures: a textured background of two colours, with shaded shapes except on every
  * fourth picture. Random numbers come from a fixed sequence. */
-#include "server/precision/pictures.h"
+#include "server/precision/internal.h"
 
 #include <math.h>
 #include <stdbool.h>

@@ -8,7 +8,6 @@
 #include "engine/base/clock.h"
 #include "engine/base/text.h"
 #include "server/observe/log.h"
-#include "server/precision/calibrated.h"
 #include "server/precision/internal.h"
 
 /* A shorter pass needs no faster precision. Without a trial, small models start at once. */
@@ -16,7 +15,7 @@
 /* Lower on a GPU: a single image is fast there for any model, but large batches can still gain. */
 #define GPU_QUICK_MS 0.1
 
-/* Trials may take this share of a load's time, plus a fixed time. */
+/* Trials may take this share of a load's CPU time, plus a fixed time. */
 #define TRIALS_SHARE 0.25
 #define TRIALS_MS    1000.0
 
@@ -31,11 +30,6 @@ struct question {
     enum precision candidates[PRECISION_TRIALS]; /* besides fp32 */
     size_t count;
 };
-
-double precision_trial_ms(double load_ms)
-{
-    return TRIALS_SHARE * load_ms + TRIALS_MS;
-}
 
 /* ---- in words ---- */
 
@@ -59,16 +53,9 @@ const char *trial_outcome_name(enum trial_outcome outcome)
     return names[outcome];
 }
 
-const struct precision_trial *precision_chosen_trial(const struct precision_choice *choice)
-{
-    for (size_t i = 0; i < choice->trial_count; i++)
-        if (choice->trials[i].precision == choice->precision &&
-            choice->trials[i].outcome == TRIAL_PASSED)
-            return &choice->trials[i];
-    return NULL;
-}
-
-#define SAY(choice, ...) text_append((choice)->why, sizeof(choice)->why, "; ", __VA_ARGS__)
+/* SAY begins another sentence of choice->why; GO_ON continues the last one. */
+#define SAY(choice, ...)   text_append((choice)->why, sizeof(choice)->why, "; ", __VA_ARGS__)
+#define GO_ON(choice, ...) text_append((choice)->why, sizeof(choice)->why, "", __VA_ARGS__)
 
 static void take_only(struct precision_choice *choice, enum precision precision, const char *why)
 {
@@ -76,19 +63,16 @@ static void take_only(struct precision_choice *choice, enum precision precision,
     SAY(choice, "%s", why);
 }
 
-static void agreement_text(const struct agreement *a, char *text, size_t size)
+static void explain_passed(struct precision_choice *choice, const struct agreement *a)
 {
-    char classes[80] = "";
     if (a->clear > 0)
-        snprintf(classes, sizeof classes, "%zu of %zu clear best classes agree, ", a->agreeing,
-                 a->clear);
+        GO_ON(choice, "%zu of %zu clear best classes agree, ", a->agreeing, a->clear);
     if (a->is_vector)
-        snprintf(text, size,
-                 "%sthe best class's probability changes by %.4f on average, correlation %.5f, %d "
-                 "images",
-                 classes, a->mean, a->correlation, a->images);
+        GO_ON(choice, "the best class's probability changes by %.4f on average, correlation %.5f, ",
+              a->mean, a->correlation);
     else
-        snprintf(text, size, "%srelative error %.4f, %d images", classes, a->mean, a->images);
+        GO_ON(choice, "relative error %.4f, ", a->mean);
+    GO_ON(choice, "%d images", a->images);
 }
 
 static void explain_trial(struct precision_choice *choice, const struct precision_trial *trial,
@@ -100,15 +84,15 @@ static void explain_trial(struct precision_choice *choice, const struct precisio
              precision_name(trial->precision), calibrated);
     switch (trial->outcome) {
     case TRIAL_PASSED:
-        agreement_text(&trial->agreement, text, sizeof text);
-        SAY(choice, "%s is %.2f times as fast as fp32: %s", name, trial->speed, text);
+        SAY(choice, "%s is %.2f times as fast as fp32: ", name, trial->speed);
+        explain_passed(choice, &trial->agreement);
         break;
     case TRIAL_SLOWER:
         SAY(choice, "%s is not used: it is %.2f times as fast as fp32; the minimum is %g", name,
             trial->speed, PRECISION_GAIN);
         break;
     case TRIAL_DIFFERS:
-        agreement_explain(&trial->agreement, text, sizeof text);
+        (void)agreement_holds(&trial->agreement, text);
         SAY(choice,
             "%s is %.2f times as fast as fp32 but answers differently: %s, %d images; --precision "
             "%s uses it anyway",
@@ -123,17 +107,6 @@ static void explain_trial(struct precision_choice *choice, const struct precisio
             name);
         break;
     }
-}
-
-/* Writes choice->why from the trials, the chosen precision first. */
-static void explain_trials(struct precision_choice *choice, int calibrated)
-{
-    const struct precision_trial *taken = precision_chosen_trial(choice);
-    if (taken)
-        explain_trial(choice, taken, calibrated);
-    for (size_t i = 0; i < choice->trial_count; i++)
-        if (&choice->trials[i] != taken)
-            explain_trial(choice, &choice->trials[i], calibrated);
 }
 
 /* ---- candidates ---- */
@@ -159,23 +132,19 @@ static void add_candidate(struct question *question, bool is_one, enum precision
  * the same speed, so bfloat16 is only for models whose numbers exceed float16's range. */
 static void find_candidates(struct question *question)
 {
-    struct device_info devices[DEVICE_MAX];
-    const struct device_id device = question->session->device;
-    const bool has = has_products(question->model->graph),
+    struct device_info device;
+    const bool is_cpu = question->session->device.kind == DEVICE_CPU,
+               has = has_products(question->model->graph),
                is_quantized = session_is_quantized(question->model->graph);
     question->count = 0;
-    question->runs_as_quantized = is_quantized && device.kind == DEVICE_CPU;
-    if (device.kind == DEVICE_CPU) {
+    question->runs_as_quantized = is_quantized && is_cpu;
+    if (is_cpu) {
         add_candidate(question, has && device_cpu_has_bf16(), PRECISION_BF16);
         add_candidate(question, question->can_calibrate, PRECISION_INT8);
-        return;
-    }
-    for (size_t i = 0, count = device_list(devices, DEVICE_MAX); i < count; i++) {
-        if (devices[i].id.kind != device.kind || devices[i].id.index != device.index)
-            continue;
-        question->runs_as_quantized = is_quantized && devices[i].int8;
-        add_candidate(question, devices[i].fp16 && has, PRECISION_FP16);
-        add_candidate(question, devices[i].bf16 && has, PRECISION_BF16);
+    } else if (device_find(question->session->device, &device)) {
+        question->runs_as_quantized = is_quantized && device.int8;
+        add_candidate(question, device.fp16 && has, PRECISION_FP16);
+        add_candidate(question, device.bf16 && has, PRECISION_BF16);
     }
 }
 
@@ -192,20 +161,16 @@ static struct question ask(const struct model *model, const struct precision_opt
     return question;
 }
 
-/* Finds a choice of an earlier start, if still possible: its 8-bit form may be gone. */
+/* Finds a choice of an earlier start that is still possible: its 8-bit form may be gone. */
 static bool find_kept(const struct question *question, struct precision_choice *ret)
 {
-    struct precision_choice kept;
-    if (!choice_find(&question->key, &kept))
+    if (!choice_find(&question->key, ret))
         return false;
-    bool is_offered = kept.precision == PRECISION_FP32;
+    bool is_offered = ret->precision == PRECISION_FP32;
     for (size_t i = 0; i < question->count; i++)
-        is_offered = is_offered || question->candidates[i] == kept.precision;
-    if (!is_offered || (kept.precision == PRECISION_INT8 &&
-                        !calibrated_exists(&question->key, question->options->cache)))
-        return false;
-    *ret = kept;
-    return true;
+        is_offered = is_offered || question->candidates[i] == ret->precision;
+    return is_offered && (ret->precision != PRECISION_INT8 ||
+                          calibrated_exists(&question->key, question->options->cache));
 }
 
 /* ---- trials ---- */
@@ -222,11 +187,6 @@ static void log_trials(const struct question *question, const struct probes *pro
                               "machine (--cache keeps the outcome); --precision fp32 skips it"));
 }
 
-static bool is_memory(enum status status)
-{
-    return status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY;
-}
-
 /* Tries each candidate. If two pass, the later one is chosen only if it is faster by
  * PRECISION_GAIN, so that noise does not change the choice between starts. */
 static enum status try_candidates(const struct question *question, const struct trial_input *input,
@@ -235,11 +195,11 @@ static enum status try_candidates(const struct question *question, const struct 
     double fastest = 1;
     *ret = (struct precision_choice){.precision = PRECISION_FP32,
                                      .origin = CHOICE_MEASURED,
-                                     .from_folder = probes_from_folder(input->probes)};
+                                     .from_folder = (int)input->probes->file_count};
     for (size_t i = 0; i < question->count; i++) {
         struct precision_trial *trial = &ret->trials[ret->trial_count++];
         const enum status status = trial_run(input, question->candidates[i], trial, err);
-        if (is_memory(status) && ret->precision != PRECISION_FP32) {
+        if (status_lacks_memory(status) && ret->precision != PRECISION_FP32) {
             ret->origin = CHOICE_ONLY; /* not kept, so the next start tries this precision again */
             ret->trial_count--;
             break;
@@ -270,14 +230,13 @@ static enum status make_int8(struct question *question, struct graph **ret, int 
         return error_set(err, status, "%s", ret_failure->message);
     log_event(LOG_WARN, "calibration failed", LOG_STR("model", question->model->name),
               LOG_STR("error", ret_failure->message));
-    question->can_calibrate = false;
-    find_candidates(question);
+    question->count--; /* int8, the last candidate */
     return STATUS_OK;
 }
 
 enum status precision_try(const struct model *model, const struct precision_options *options,
                           const struct session_options *session, struct session *fp32,
-                          const struct precision_gate *gate, double budget_ms,
+                          const struct precision_gate *gate, double load_ms,
                           struct precision_choice *ret, struct error *err)
 {
     struct question question = ask(model, options, session);
@@ -292,7 +251,8 @@ enum status precision_try(const struct model *model, const struct precision_opti
                                 .reference = fp32,
                                 .int8 = int8,
                                 .gate = gate,
-                                .cpu_deadline_ms = clock_ms(clock_thread()) + budget_ms};
+                                .cpu_deadline_ms =
+                                    clock_ms(clock_thread()) + TRIALS_SHARE * load_ms + TRIALS_MS};
     enum status status = session_enter(fp32, err);
     IF_OK(status, probes_open(model, options->limits, &input.probes, err));
     if (status == STATUS_OK && question.count)
@@ -305,13 +265,14 @@ enum status precision_try(const struct model *model, const struct precision_opti
     session_release_pages(fp32); /* pages of the trial, perhaps never needed again */
     if (gate->end)
         gate->end(gate->context);
-    if (is_memory(status)) { /* temporary, so the result of the trial is not kept */
+    if (status_lacks_memory(status)) { /* temporary, so the result of the trial is not kept */
         take_only(ret, PRECISION_FP32, "there is not enough memory to compare two sessions");
         return STATUS_OK;
     }
     TRY(status);
-    explain_trials(ret, photos);
-    if (failure.message[0]) { /* not kept, so the next start calibrates again with better photos */
+    for (size_t i = 0; i < ret->trial_count; i++)
+        explain_trial(ret, &ret->trials[i], photos);
+    if (failure.message[0]) { /* not kept, so that the next start calibrates again */
         SAY(ret, "int8 was not compared, because its calibration failed: %.300s", failure.message);
         ret->origin = CHOICE_ONLY;
     }
@@ -342,17 +303,17 @@ enum status precision_session(const struct model *model, const struct precision_
 /* Makes the choice before there is a session. CHOICE_PENDING: only trials can decide. */
 static void choose_at_once(const struct question *question, struct precision_choice *ret)
 {
-    if (question->runs_as_quantized) {
-        take_only(ret, PRECISION_INT8,
-                  "the file is quantized; --precision fp32 computes it in float32");
-    } else if (question->count == 0) {
-        take_only(ret, PRECISION_FP32,
-                  "no other precision is faster on this device for this model");
-    } else if (question->session->image_input == SIZE_MAX) {
-        take_only(ret, PRECISION_FP32,
-                  "the model takes no photo, so there are no answers to compare");
+    const bool is_later = question->options->trials != TRIALS_NONE;
+    const char *why = question->runs_as_quantized
+                          ? "the file is quantized; --precision fp32 computes it in float32"
+                      : question->count == 0
+                          ? "no other precision is faster on this device for this model"
+                      : question->session->image_input == SIZE_MAX
+                          ? "the model takes no photo, so there are no answers to compare"
+                          : NULL;
+    if (why) {
+        take_only(ret, question->runs_as_quantized ? PRECISION_INT8 : PRECISION_FP32, why);
     } else if (!find_kept(question, ret)) {
-        const bool is_later = question->options->trials != TRIALS_NONE;
         take_only(ret, PRECISION_FP32,
                   is_later ? "fp32 serves until the other precisions are compared with it"
                            : "no trial has been made; lensd serve makes one");
@@ -368,12 +329,11 @@ static void choose_by_session(const struct model *model, const struct session *f
     const struct preprocess *p = &model->preprocess;
     const size_t numbers = (size_t)p->width * (size_t)p->height * (size_t)preprocess_channels(p);
     const double ms = info->batches[0].milliseconds;
-    char why[64];
     if (session_input_count(fp32) != 1 || shape_count(&session_input(fp32, 0)->shape) != numbers) {
         take_only(ret, PRECISION_FP32, "a prepared photo does not match the model's inputs");
     } else if (ms < (info->device.kind == DEVICE_CPU ? QUICK_MS : GPU_QUICK_MS)) {
-        snprintf(why, sizeof why, "the model is small: %.2f ms in fp32", ms);
-        take_only(ret, PRECISION_FP32, why);
+        take_only(ret, PRECISION_FP32, "the model is small");
+        GO_ON(ret, ": %.2f ms in fp32", ms);
     }
 }
 
@@ -388,39 +348,16 @@ static enum status try_now(const struct question *question, double load_ms,
     struct session_options chosen = *question->session;
     if (chosen.memory_limit > 0)
         chosen.memory_limit = chosen.memory_limit > taken ? chosen.memory_limit - taken : 1;
-    TRY(precision_try(question->model, question->options, &chosen, *session, &alone,
-                      precision_trial_ms(load_ms), ret, err));
-    if (ret->precision == PRECISION_FP32)
+    const enum status status = precision_try(question->model, question->options, &chosen, *session,
+                                             &alone, load_ms, ret, err);
+    if (status == STATUS_OK && ret->precision == PRECISION_FP32)
         return STATUS_OK;
-    chosen.memory_limit = question->session->memory_limit;
-    chosen.precision = ret->precision;
     session_free(*session);
     *session = NULL;
-    return precision_session(question->model, question->options, &chosen, session, err);
-}
-
-static enum status choose(const struct question *question, struct precision_choice *ret,
-                          struct session **ret_session, struct error *err)
-{
-    struct session_options chosen = *question->session;
-    const double start_ms = clock_ms(clock_thread());
-    choose_at_once(question, ret);
-    chosen.precision = ret->precision;
-    enum status status =
-        precision_session(question->model, question->options, &chosen, ret_session, err);
-    if (status == STATUS_UNSUPPORTED && question->runs_as_quantized) {
-        char why[200];
-        snprintf(why, sizeof why, "int8 cannot run this quantized file: %.150s", err->message);
-        take_only(ret, PRECISION_FP32, why);
-        chosen.precision = PRECISION_FP32;
-        status = precision_session(question->model, question->options, &chosen, ret_session, err);
-    }
     TRY(status);
-    if (ret->origin == CHOICE_PENDING)
-        choose_by_session(question->model, *ret_session, ret);
-    if (ret->origin == CHOICE_PENDING && question->options->trials == TRIALS_NOW)
-        return try_now(question, clock_ms(clock_thread()) - start_ms, ret, ret_session, err);
-    return STATUS_OK;
+    chosen.memory_limit = question->session->memory_limit;
+    chosen.precision = ret->precision;
+    return precision_session(question->model, question->options, &chosen, session, err);
 }
 
 enum status precision_open(const struct model *model, const struct precision_options *options,
@@ -428,23 +365,31 @@ enum status precision_open(const struct model *model, const struct precision_opt
                            struct precision_choice *ret_choice, struct session **ret,
                            struct error *err)
 {
-    struct session *made = NULL;
-    enum status status;
+    const double start_ms = clock_ms(clock_thread());
+    struct session_options chosen = *session;
+    struct question question = {0};
     cache_read(options->cache);
     *ret_choice = (struct precision_choice){.precision = session->precision};
     if (session->precision == PRECISION_AUTO) {
-        const struct question question = ask(model, options, session);
-        status = choose(&question, ret_choice, &made, err);
+        question = ask(model, options, session);
+        choose_at_once(&question, ret_choice);
     } else {
         SAY(ret_choice, "--precision %s", precision_name(session->precision));
-        status = precision_session(model, options, session, &made, err);
     }
-    if (status != STATUS_OK) {
-        session_free(made);
-        return status;
+    chosen.precision = ret_choice->precision;
+    enum status status = precision_session(model, options, &chosen, ret, err);
+    if (status == STATUS_UNSUPPORTED && question.runs_as_quantized) {
+        chosen.precision = PRECISION_FP32;
+        take_only(ret_choice, PRECISION_FP32, "");
+        SAY(ret_choice, "int8 cannot run this quantized file: %.150s", err->message);
+        status = precision_session(model, options, &chosen, ret, err);
     }
-    if (options->trials != TRIALS_NONE)
+    TRY(status);
+    if (ret_choice->origin == CHOICE_PENDING)
+        choose_by_session(model, *ret, ret_choice);
+    if (ret_choice->origin == CHOICE_PENDING && options->trials == TRIALS_NOW)
+        status = try_now(&question, clock_ms(clock_thread()) - start_ms, ret_choice, ret, err);
+    if (status == STATUS_OK && options->trials != TRIALS_NONE)
         cache_write(options->cache);
-    *ret = made;
-    return STATUS_OK;
+    return status;
 }

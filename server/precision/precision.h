@@ -3,35 +3,29 @@
  *     --precision auto:   cache ── hit ──────────────────────────────────────▶ choice
  *                           │ miss: fp32 serves
  *                           ▼
- *         candidates ─▶ trial: fp32 and the candidate run the probe images in turns (A B A B …)
- *         (hardware,      │  clearly faster?  same answers?  (autotune.h, agreement.h)
+ *         candidates ─▶ trial: fp32 and the candidate run the probes in turns (A B B A …)
+ *         (hardware,      │  faster (PRECISION_GAIN)?  same answers?  (agreement.h)
  *          model)         ▼
  *                       the fastest that passes, else fp32 ─▶ cache ─▶ choice
  *
- * The probes (probes.h) are the images in the model folder's calibration/, or synthetic images that
- * lensd generates. Both get the model's preprocessing. Candidates are compared with an fp32 session
- * that may serve requests meanwhile (struct precision_gate). */
+ * Probes are the images in the model folder's calibration/, or pictures that lensd draws. Both get
+ * the model's preprocessing. The fp32 session may serve requests between the runs of a trial
+ * (struct precision_gate). docs/measurements/precision.md explains the verdict. */
 #pragma once
 
 #include "engine/runtime/session.h"
 #include "models/folder/model.h"
-#include "models/quantize/agreement.h"
+#include "models/quantize/quantize_model.h"
 #include "server/image/image.h"
 
-/* Number of synthetic images. If calibration/ has fewer than PRECISION_OWN_PROBES images, synthetic
- * ones are added up to this number of probes. */
-#define PRECISION_PROBES     32
-#define PRECISION_OWN_PROBES 16
-
-/* When the trials' time ends, this many probes are enough for a verdict if the result is clear
- * (agreement.h). With fewer, the margin of Student's t doubles. */
-#define PRECISION_LEAST_PROBES 8
+/* The number of probes if calibration/ has too few images. */
+#define PRECISION_PROBES 32
 
 /* Batch size of a trial on a CPU, if the session supports it. On a GPU a trial uses the largest
- * batch, because a faster precision gains most there. Choices are stored under this number. */
+ * batch, because a faster precision gains most there. */
 #define PRECISION_TRIAL_BATCH 4
 
-/* int8, fp16, bf16. */
+/* The most candidates: int8, fp16, bf16. */
 #define PRECISION_TRIALS 3
 
 /* The result of a candidate's comparison with fp32. */
@@ -39,13 +33,13 @@ struct precision_trial {
     enum precision precision;
     enum trial_outcome {
         TRIAL_PASSED,  /* faster, and answers agree within the bounds */
-        TRIAL_SLOWER,  /* not faster: the comparison of answers stopped */
+        TRIAL_SLOWER,  /* not faster; not all answers were compared */
         TRIAL_DIFFERS, /* faster, but answers differ */
         TRIAL_FAILED,  /* could not be compiled or run */
-        TRIAL_COSTLY,  /* given up: the trials' time ended before a verdict */
+        TRIAL_COSTLY,  /* stopped: the trials' time ended before a verdict */
     } outcome;
-    double one_ms, image_ms;           /* a batch of one; per image of the larger trial batch */
-    double fp32_one_ms, fp32_image_ms; /* the same in fp32, in turns with the candidate */
+    double one_ms, image_ms; /* the fastest batch of one, and per image of the trial's batch */
+    double fp32_one_ms, fp32_image_ms; /* those of fp32 */
     double speed;                      /* relative to fp32; below 1: slower */
     struct agreement agreement;
 };
@@ -65,9 +59,6 @@ struct precision_choice {
     int from_folder; /* number of probe images from the model's folder */
 };
 
-/* The trial of the chosen precision; NULL if there was none. */
-const struct precision_trial *precision_chosen_trial(const struct precision_choice *choice);
-
 const char *choice_origin_name(enum choice_origin origin);  /* "measured" */
 const char *trial_outcome_name(enum trial_outcome outcome); /* "slower" */
 
@@ -77,7 +68,7 @@ struct precision_options {
     enum precision_trials {
         TRIALS_NOW,   /* without an earlier choice precision_open() runs the trials itself */
         TRIALS_LATER, /* it opens fp32: CHOICE_PENDING; the caller runs precision_try() */
-        TRIALS_NONE,  /* it opens fp32 and writes no file */
+        TRIALS_NONE,  /* without an earlier choice it opens fp32; it writes no file */
     } trials;
 };
 
@@ -105,21 +96,23 @@ struct precision_gate {
     void *context;
 };
 
-/* The trials' time limit in milliseconds for a model whose load took `load_ms`: a quarter of
- * `load_ms` plus a second. Both are CPU time of the calling thread. */
-double precision_trial_ms(double load_ms);
-
 /* Runs the trials that precision_open() left pending. `session` has the options it was opened with;
  * its memory_limit is for a candidate beside `fp32`, and its `cancel` ends the call with
- * STATUS_CANCELLED. *ret_choice is the choice, which is stored in the cache. The caller opens the
- * session of that precision. The calling thread must be the one that created `fp32`; it uses at
- * most about `budget_ms` of CPU time. Errors: STATUS_CANCELLED, STATUS_NO_MEMORY of the host,
- * STATUS_IO (calibration images). */
+ * STATUS_CANCELLED. *ret_choice is the choice; if it is measured, the cache keeps it. The caller
+ * opens the session of that precision. Call it from the thread that created `fp32`, which took
+ * `load_ms` of CPU time; the trials end after a quarter of that and a second. Errors:
+ * STATUS_CANCELLED, STATUS_NO_MEMORY of the host. */
 enum status precision_try(const struct model *model, const struct precision_options *options,
                           const struct session_options *session, struct session *fp32,
-                          const struct precision_gate *gate, double budget_ms,
+                          const struct precision_gate *gate, double load_ms,
                           struct precision_choice *ret_choice, struct error *err) MUST_USE;
 
-/* Checks that choices can be written to that folder; leaves nothing there. If not, `warning` is a
- * sentence, otherwise "". */
+/* Calls quantize_model() with the photos in model->calibration, which must be set. `options` has no
+ * photos; `limits` apply to the photos. */
+enum status calibrate_model(const struct model *model, const struct image_limits *limits,
+                            struct quantize_options options, struct graph **ret,
+                            struct quantize_report *report, struct error *err) MUST_USE;
+
+/* Checks that choices can be written to the folder `cache` (NULL: nothing to check); leaves nothing
+ * there. If they cannot, `warning` is a sentence, otherwise "". */
 void precision_check_cache(const char *cache, char *warning, size_t size);

@@ -1,5 +1,5 @@
 /* Reads calibration images, draws pictures, and prepares both as a client's photo. */
-#include "server/precision/probes.h"
+#include "server/precision/internal.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -9,20 +9,8 @@
 #include "server/image/photo_files.h"
 #include "server/image/transform.h"
 #include "server/observe/log.h"
-#include "server/precision/pictures.h"
-#include "server/precision/precision.h"
 
 #define FILE_MAX ((size_t)64 << 20)
-
-struct probes {
-    const struct model *model;
-    const struct image_limits *limits;
-    struct image_decoder *decoder;
-    struct transform *transform;
-    char **files;
-    size_t file_count;
-    uint8_t *picture; /* PICTURE_SIDE squared, RGB */
-};
 
 enum status probes_open(const struct model *model, const struct image_limits *limits,
                         struct probes **ret, struct error *err)
@@ -33,8 +21,7 @@ enum status probes_open(const struct model *model, const struct image_limits *li
     probes->limits = limits;
     probes->decoder = image_decoder_create();
     probes->transform = transform_create();
-    probes->picture = alloc_array((size_t)PICTURE_SIDE * PICTURE_SIDE, 3);
-    enum status status = probes->decoder && probes->transform && probes->picture
+    enum status status = probes->decoder && probes->transform
                              ? photo_files_list(model->calibration, PROBES_FROM_FOLDER,
                                                 &probes->files, &probes->file_count, err)
                              : error_no_memory(err, "for probe images");
@@ -51,30 +38,26 @@ void probes_free(struct probes *probes)
     if (!probes)
         return;
     photo_files_free(probes->files, probes->file_count);
-    free(probes->picture);
     transform_free(probes->transform);
     image_decoder_free(probes->decoder);
     free(probes);
 }
 
-int probes_from_folder(const struct probes *probes)
-{
-    return (int)probes->file_count;
-}
-
 int probes_count(const struct probes *probes)
 {
-    const int files = probes_from_folder(probes);
+    const int files = (int)probes->file_count;
     return files >= PRECISION_OWN_PROBES ? files : PRECISION_PROBES;
 }
 
-const char *probes_file(const struct probes *probes, int i)
+const char *probes_file(void *context, size_t i)
 {
+    const struct probes *probes = context;
     return probes->files[i];
 }
 
-enum status probes_read(struct probes *probes, int i, float *dst, struct error *err)
+enum status probes_read(void *context, size_t i, float *dst, struct error *err)
 {
+    struct probes *probes = context;
     uint8_t *data = NULL;
     size_t size = 0;
     struct image image;
@@ -89,7 +72,7 @@ enum status probes_write(struct probes *probes, int i, float *dst, struct error 
 {
     if ((size_t)i < probes->file_count) {
         struct error own;
-        if (probes_read(probes, i, dst, &own) == STATUS_OK)
+        if (probes_read(probes, (size_t)i, dst, &own) == STATUS_OK)
             return STATUS_OK;
         log_event(LOG_WARN, "calibration image left out", LOG_STR("model", probes->model->name),
                   LOG_STR("file", probes->files[i]), LOG_STR("error", own.message));

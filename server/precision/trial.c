@@ -1,6 +1,6 @@
-/* A trial runs fp32 and a candidate on the same probes in turns. The rounds that measure the speed
- * also compare answers; a candidate that is not faster is then dropped. Last, the rest of the
- * probes is compared, until all have run or the time for trials is over. */
+/* A trial runs fp32 and a candidate in rounds, each on the next batch of probes. Rounds compare
+ * answers until all probes have run, and time both sessions until their speed is known. The trial
+ * ends when both are done, the candidate is not faster, or the time for trials is over. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,15 +9,21 @@
 #include "engine/tensor/floats.h"
 #include "server/precision/internal.h"
 
-/* Rounds that measure the speed; the first warms up. Their runs take at most about SPEED_MS. */
+/* The most rounds that measure the speed, the first of which warms up. They end early when their
+ * runs have cost SPEED_MS milliseconds. */
 #define SPEED_ROUNDS 10
 #define SPEED_MS     1500
+
+/* On a CPU no further round is needed if costs differ by more than this factor, because a cost is
+ * CPU time, and other work on the machine changes it less. Runs on a GPU are timed by the clock,
+ * and other work can change these times more. */
+#define SPEED_CLEAR 2.0
 
 void speed_add(struct speed *speed, double fp32_cost, double candidate_cost)
 {
     const double costs[SIDES] = {fp32_cost, candidate_cost};
-    for (int side = 0; side < SIDES;
-         side++) /* the minimum, because other work of the machine only adds cost */
+    /* The minimum, because other work of the machine only adds cost. */
+    for (int side = 0; side < SIDES; side++)
         if (speed->rounds < 2 || costs[side] < speed->least[side])
             speed->least[side] = costs[side];
     speed->rounds++;
@@ -42,15 +48,14 @@ struct trial {
     struct precision_trial *ret;
     struct outputs outputs;
     int count, batch;       /* number of probes; images of a timed batch */
-    int first, images;      /* the current batch: its first probe, and its size */
+    int ran;                /* probes that have run; when all have, the first one follows again */
+    int images;             /* size of the current batch */
     float *values;          /* the current batch */
     void *numbers;          /* the current batch in the session's number format */
     size_t image_floats;    /* floats of a probe */
     _Atomic int is_stopped; /* cancelled, or out of time */
-    int compared;           /* number of probes, from the first, whose answers were compared */
-    int again;              /* the next batch to time when all probes are compared */
     struct speed speed;
-    float *answers[SIDES];
+    float *answers[SIDES];                 /* to the current batch, if it is to be compared */
     size_t each[SIDES];                    /* floats of an image's answer */
     double one_ms[SIDES], batch_ms[SIDES]; /* the quickest runs */
 };
@@ -78,12 +83,6 @@ static void on_progress(void *context, const char *phase, double fraction)
     (void)phase, (void)fraction;
     if (is_cancelled(trial) || is_over(trial))
         trial->is_stopped = 1;
-}
-
-static int largest_batch(const struct session *session)
-{
-    const struct session_info *info = session_info(session);
-    return info->batched ? info->batches[info->batch_count - 1].size : 1;
 }
 
 static int at_most(int number, int most)
@@ -114,7 +113,8 @@ static enum status trial_init(struct trial *trial, struct error *err)
     struct session *reference = trial->sessions[REFERENCE], *other = trial->sessions[CANDIDATE];
     trial->count = probes_count(trial->input->probes);
     /* A candidate may lack the larger batch sizes if memory was short. */
-    trial->batch = at_most(at_most(largest_batch(reference), largest_batch(other)), trial->count);
+    trial->batch = at_most(session_max_batch(session_info(other)),
+                           at_most(session_max_batch(session_info(reference)), trial->count));
     if (is_on_cpu(trial))
         trial->batch = at_most(trial->batch, PRECISION_TRIAL_BATCH);
     trial->image_floats = shape_count(&session_input(reference, 0)->shape);
@@ -138,20 +138,18 @@ static void trial_done(struct trial *trial)
     session_free(trial->sessions[CANDIDATE]);
 }
 
-/* Loads the next batch of probes without compared answers, or any probes if all are compared. */
+/* True if the current batch has probes whose answers were not compared yet. */
+static bool is_new(const struct trial *trial)
+{
+    return trial->ran < trial->count;
+}
+
 static enum status load_probes(struct trial *trial, struct error *err)
 {
-    if (trial->compared < trial->count) {
-        trial->first = trial->compared;
-    } else {
-        trial->first = trial->again;
-        trial->again += trial->batch;
-        if (trial->again + trial->batch > trial->count)
-            trial->again = 0;
-    }
-    trial->images = at_most(trial->batch, trial->count - trial->first);
+    const int first = trial->ran % trial->count;
+    trial->images = at_most(trial->batch, trial->count - first);
     for (int i = 0; i < trial->images; i++)
-        TRY(probes_write(trial->input->probes, trial->first + i,
+        TRY(probes_write(trial->input->probes, first + i,
                          trial->values + (size_t)i * trial->image_floats, err));
     return STATUS_OK;
 }
@@ -160,8 +158,8 @@ static enum status load_probes(struct trial *trial, struct error *err)
 static enum status keep_answers(struct trial *trial, int side, struct error *err)
 {
     size_t total;
-    trial->each[side] = outputs_each(&trial->outputs, trial->images);
-    if (!size_mul(trial->each[side], (size_t)trial->images, &total))
+    trial->each[side] = trial->outputs.each;
+    if (!size_mul(trial->outputs.each, (size_t)trial->images, &total))
         return error_set(err, STATUS_TOO_LARGE, "the outputs of probe images are too large");
     free(trial->answers[side]);
     trial->answers[side] = alloc_array(total, sizeof(float));
@@ -179,7 +177,6 @@ static enum status compare_answers(struct trial *trial, struct error *err)
         outputs_compare(&trial->outputs, trial->answers[REFERENCE] + (size_t)i * each,
                         trial->answers[CANDIDATE] + (size_t)i * each,
                         trial->input->model->has_probabilities, &trial->ret->agreement);
-    trial->compared += trial->images;
     return STATUS_OK;
 }
 
@@ -206,7 +203,7 @@ static enum status run_side(struct trial *trial, int side, double *ret_cost, str
         gate->begin(gate->context);
     enum status status = ret_cost ? run_images(trial, side, 1, &one, err) : STATUS_OK;
     IF_OK(status, run_images(trial, side, trial->images, &batch, err));
-    if (status == STATUS_OK && trial->first >= trial->compared)
+    if (status == STATUS_OK && is_new(trial))
         status = keep_answers(trial, side, err);
     if (gate->end)
         gate->end(gate->context);
@@ -234,35 +231,33 @@ static enum status run_round(struct trial *trial, struct error *err)
     }
     if (is_timed)
         speed_add(&trial->speed, costs[REFERENCE], costs[CANDIDATE]);
-    return trial->first >= trial->compared ? compare_answers(trial, err) : STATUS_OK;
+    if (is_new(trial))
+        TRY(compare_answers(trial, err));
+    trial->ran += trial->images;
+    return STATUS_OK;
 }
 
 static enum status run_rounds(struct trial *trial, struct error *err)
 {
-    bool is_known = false;
+    bool goes_on = true;
     for (int side = 0; side < SIDES; side++)
         trial->one_ms[side] = trial->batch_ms[side] = INFINITY;
-    do {
+    while (goes_on) {
         TRY(run_round(trial, err));
-        is_known = speed_is_known(&trial->speed, is_on_cpu(trial));
-    } while (!is_over(trial) && (is_known ? speed_gain(&trial->speed) >= PRECISION_GAIN &&
-                                                trial->compared < trial->count
-                                          : true));
+        goes_on =
+            !is_over(trial) && (!speed_is_known(&trial->speed, is_on_cpu(trial)) ||
+                                (is_new(trial) && speed_gain(&trial->speed) >= PRECISION_GAIN));
+    }
     return STATUS_OK;
 }
 
 static enum trial_outcome outcome_of(const struct trial *trial)
 {
-    const struct agreement *agreement = &trial->ret->agreement;
-    const bool are_all = trial->compared == trial->count;
-    char ignored[AGREEMENT_TEXT];
     if (trial->ret->speed < PRECISION_GAIN)
         return TRIAL_SLOWER;
-    if ((are_all || trial->compared >= PRECISION_LEAST_PROBES) && agreement_holds(agreement))
-        return TRIAL_PASSED;
-    const bool more_may_help =
-        agreement_holds(agreement) || agreement_explain(agreement, ignored, sizeof ignored);
-    return are_all || !more_may_help ? TRIAL_DIFFERS : TRIAL_COSTLY;
+    if (is_new(trial) && trial->ran < PRECISION_LEAST_PROBES)
+        return TRIAL_COSTLY;
+    return agreement_holds(&trial->ret->agreement, NULL) ? TRIAL_PASSED : TRIAL_DIFFERS;
 }
 
 static enum status make_trial(struct trial *trial, struct error *err)
@@ -289,15 +284,11 @@ enum status trial_run(const struct trial_input *input, enum precision precision,
 {
     *ret = (struct precision_trial){.precision = precision, .outcome = TRIAL_FAILED};
     struct trial trial = {.input = input, .ret = ret};
-    const enum status status = make_trial(&trial, err);
-    const bool is_costly = status == STATUS_CANCELLED && trial.is_stopped && !is_cancelled(&trial);
+    enum status status = make_trial(&trial, err);
     trial_done(&trial);
-    if (is_costly)
+    if (status == STATUS_CANCELLED && trial.is_stopped && !is_cancelled(&trial)) {
         ret->outcome = TRIAL_COSTLY;
-    else if (status == STATUS_CANCELLED || status == STATUS_NO_MEMORY ||
-             status == STATUS_DEVICE_MEMORY)
-        return status;
-    else if (status != STATUS_OK)
-        ret->outcome = TRIAL_FAILED;
-    return STATUS_OK;
+        return STATUS_OK;
+    }
+    return status == STATUS_CANCELLED || status_lacks_memory(status) ? status : STATUS_OK;
 }

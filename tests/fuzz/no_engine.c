@@ -3,7 +3,7 @@
 #include "engine/backend/cuda_module.h"
 #include "engine/runtime/nvml.h"
 #include "server/image/photo_files.h"
-#include "server/precision/probes.h"
+#include "server/precision/internal.h"
 #include "server/schedule/runtime/model_host.h"
 #include "tests/fuzz/target.h"
 

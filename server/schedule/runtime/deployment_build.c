@@ -305,8 +305,8 @@ enum status deployment_try_precision(struct deployment *deployment,
             continue;
         const struct session_options session = options_of_lane(options, i, &pixels);
         const struct precision_gate gate = {lane_borrow, lane_return, lane};
-        TRY(precision_try(model, &how, &session, lane_session(lane), &gate,
-                          precision_trial_ms(deployment->load_ms), choice, err));
+        TRY(precision_try(model, &how, &session, lane_session(lane), &gate, deployment->load_ms,
+                          choice, err));
         log_choice(model, device, choice, LOG_INFO);
     }
     return STATUS_OK;

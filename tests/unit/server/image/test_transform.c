@@ -13,7 +13,7 @@
 #include "server/image/image.h"
 #include "server/image/resample.h"
 #include "server/image/transform.h"
-#include "server/precision/pictures.h"
+#include "server/precision/internal.h"
 #include "tests/unit/server/image/image_files.h"
 
 static const struct image_limits limits = IMAGE_LIMITS_DEFAULT;

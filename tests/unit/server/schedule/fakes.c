@@ -506,19 +506,14 @@ enum status precision_session(const struct model *model, const struct precision_
     return session_create(model->graph, session, ret, err);
 }
 
-double precision_trial_ms(double load_ms)
-{
-    return load_ms;
-}
-
 enum status precision_try(const struct model *model, const struct precision_options *options,
                           const struct session_options *session, struct session *fp32,
-                          const struct precision_gate *gate, double budget_ms,
+                          const struct precision_gate *gate, double load_ms,
                           struct precision_choice *ret_choice, struct error *err)
 {
     const bool wins = fp32->plan.wins;
     float image[FAKE_MODELS * FAKE_WIDTH] = {0};
-    (void)model, (void)options, (void)budget_ms;
+    (void)model, (void)options, (void)load_ms;
     for (int run = 0; run < 30; run++) {
         const void *inputs[] = {image};
         const struct tensor *outputs[1];
