@@ -77,7 +77,9 @@ static enum status list_model(struct list *list, const Onnx__ModelProto *model)
     const struct opsets opsets = {(const Onnx__OperatorSetIdProto *const *)model->opset_import,
                                   model->n_opset_import};
     if (opsets.count > IMPORT_MAX_OPSETS)
-        return error_set(err, STATUS_MODEL, "%zu operator sets are imported", opsets.count);
+        return error_set(err, STATUS_MODEL,
+                         "%zu operator sets are imported; at most %d are accepted", opsets.count,
+                         IMPORT_MAX_OPSETS);
     TRY(list_nodes(list, model->graph->node, model->graph->n_node, &opsets));
     for (size_t i = 0; i < model->n_functions; i++) {
         const Onnx__FunctionProto *function = model->functions[i];

@@ -277,7 +277,8 @@ static enum status import_attributes(struct scope *scope, const struct op_info *
     struct name_map captures = {0};
     enum status status = STATUS_OK;
     if (proto->n_attribute > MAX_ATTRIBUTES)
-        return error_set(import->err, STATUS_MODEL, "%zu attributes", proto->n_attribute);
+        return error_set(import->err, STATUS_MODEL, "%zu attributes; at most %d are accepted",
+                         proto->n_attribute, MAX_ATTRIBUTES);
     struct attr *attrs = arena_alloc(graph->arena, proto->n_attribute, sizeof *attrs);
     TRY(check_memory(attrs, "while building the graph", import->err));
     node->attrs = attrs;

@@ -158,7 +158,9 @@ static enum status refuse_opset(const Onnx__OperatorSetIdProto *entry, const cha
 enum status opsets_check(const struct opsets *opsets, struct error *err)
 {
     if (opsets->count > IMPORT_MAX_OPSETS)
-        return error_set(err, STATUS_MODEL, "%zu operator sets are imported", opsets->count);
+        return error_set(err, STATUS_MODEL,
+                         "%zu operator sets are imported; at most %d are accepted", opsets->count,
+                         IMPORT_MAX_OPSETS);
     for (size_t i = 0; i < opsets->count; i++) {
         const Onnx__OperatorSetIdProto *entry = opsets->entries[i];
         const char *domain = plain_domain(entry->domain);
