@@ -17,7 +17,8 @@
 #endif
 
 /* Size of a tensor object without its elements. The budget counts it, because a file may have a
- * million empty tensors. */
+ * million empty tensors. The sum cannot overflow, because shape_check() limits elements to
+ * INT64_MAX bytes. */
 #define TENSOR_OVERHEAD 320
 
 /* Smaller tensors are read: a mapping costs more than copying a few pages. */
@@ -262,9 +263,6 @@ static enum status read_elements(struct onnx_file *file, const Onnx__TensorProto
                          storage == IN_RAW ? "bytes" : "elements", storage_names[storage], stored);
     else if (storage == IN_RAW)
         TRY(find_raw(file, proto, &place, err));
-    size_t cost;
-    if (!size_add(bytes, TENSOR_OVERHEAD, &cost))
-        return error_set(err, STATUS_NO_MEMORY, "a tensor of %zu bytes", bytes);
     struct tensor *tensor;
     /* Mapped pages are not charged: the kernel can reclaim them. */
     if (is_worth_mapping(&place, dtype, bytes) &&
@@ -276,8 +274,7 @@ static enum status read_elements(struct onnx_file *file, const Onnx__TensorProto
             tensor_unref(tensor);
         return status;
     }
-    TRY(onnx_charge(file, cost,
-                    err)); /* copied: not worth mapping, or the file system cannot map it */
+    TRY(onnx_charge(file, bytes + TENSOR_OVERHEAD, err)); /* not worth mapping, or impossible */
     TRY(tensor_create(NULL, dtype, &shape, &tensor, err));
     enum status status = fill(file, proto, storage, &place, tensor, err);
     if (status != STATUS_OK) {
@@ -293,15 +290,13 @@ static enum status read_packed(struct onnx_file *file, const Onnx__TensorProto *
                                const struct onnx_packed *packed, const struct shape *shape,
                                struct tensor **ret, struct error *err)
 {
-    size_t count, bytes, cost;
+    size_t count, bytes;
     struct tensor *stored, *tensor;
     TRY(shape_check(shape, packed->dtype, &count, &bytes, err));
     const size_t each = 8 / packed->bits;
     const struct shape as_bytes = SHAPE((int64_t)(count / each + (count % each != 0)));
     TRY(read_elements(file, proto, DTYPE_U8, &as_bytes, &stored, err));
-    enum status status = size_add(bytes, TENSOR_OVERHEAD, &cost)
-                             ? onnx_charge(file, cost, err)
-                             : error_set(err, STATUS_NO_MEMORY, "a tensor of %zu bytes", bytes);
+    enum status status = onnx_charge(file, bytes + TENSOR_OVERHEAD, err);
     IF_OK(status, tensor_create(NULL, packed->dtype, shape, &tensor, err));
     if (status == STATUS_OK) {
         onnx_packed_widen(packed, stored->data, count, tensor->data);
