@@ -8,21 +8,16 @@
 
 /* ---- kinds ---- */
 
-static bool is_weight(const struct value *value)
-{
-    return value && value->known && value->known->dtype == DTYPE_F32;
-}
-
 static bool is_row(const struct value *value, int64_t count)
 {
-    return !value || (is_weight(value) && value->known->shape.rank == 1 &&
+    return !value || (is_f32_constant(value) && value->known->shape.rank == 1 &&
                       value->known->shape.dims[0] == count);
 }
 
 static bool is_quantizable_layer(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *weights = node_input(node, 1);
-    if (!x || x->known || !is_weight(weights))
+    if (!x || x->known || !is_f32_constant(weights))
         return false;
     const struct shape *shape = &weights->known->shape;
     switch (node->op) {
@@ -97,15 +92,11 @@ enum quantize_kind quantize_kind_of(const struct node *node)
 
 /* ---- reading ---- */
 
-static size_t position_of(const struct quantize_plan *plan, const struct node *node)
-{
-    return edit_position(plan->graph, node);
-}
-
 static enum quantize_kind kind_of_producer(const struct quantize_plan *plan,
                                            const struct value *value)
 {
-    return value->producer ? plan->kinds[position_of(plan, value->producer)] : QUANTIZE_OTHER;
+    return value->producer ? plan->kinds[edit_position(plan->graph, value->producer)]
+                           : QUANTIZE_OTHER;
 }
 
 const struct value *quantize_before_clamp(const struct quantize_plan *plan,
@@ -141,26 +132,16 @@ static bool is_of_one(const struct quantize_plan *plan, const struct node *join)
     return root_of(plan, join->inputs[0]) == root_of(plan, join->inputs[1]);
 }
 
-/* True if `test` accepts each tensor that the node reads, and none of them is a constant. */
-static bool all_inputs(const struct quantize_plan *plan, const struct node *node,
-                       bool (*test)(const struct quantize_plan *, const struct value *))
+/* True if `flags`, by value->index, is set for each tensor that the node reads, and none of them is
+ * a constant. */
+static bool all_inputs(const struct node *node, const bool *flags)
 {
     const size_t count =
         node->op == OP_CONCAT || node->op == OP_ADD || node->op == OP_MUL ? node->input_count : 1;
     for (size_t i = 0; i < count; i++)
-        if (!node->inputs[i] || node->inputs[i]->known || !test(plan, node->inputs[i]))
+        if (!node->inputs[i] || node->inputs[i]->known || !flags[node->inputs[i]->index])
             return false;
     return true;
-}
-
-static bool is_stored(const struct quantize_plan *plan, const struct value *value)
-{
-    return plan->is_stored[value->index];
-}
-
-static bool can_store(const struct quantize_plan *plan, const struct value *value)
-{
-    return plan->can_store[value->index];
 }
 
 /* ---- the passes ---- */
@@ -196,7 +177,8 @@ static const struct value *behind_clamp(const struct quantize_plan *plan, const 
 {
     while (plan->readers[value->index] == 1 && plan->reader[value->index]) {
         const struct node *reader = plan->reader[value->index];
-        if (plan->kinds[position_of(plan, reader)] != QUANTIZE_CLAMP || reader->inputs[0] != value)
+        if (plan->kinds[edit_position(plan->graph, reader)] != QUANTIZE_CLAMP ||
+            reader->inputs[0] != value)
             break;
         value = reader->outputs[0];
     }
@@ -228,14 +210,14 @@ static bool producer_can_store(const struct quantize_plan *plan, size_t n)
         return node->op == OP_CONV;
     case QUANTIZE_CLAMP:
     case QUANTIZE_UNARY:
-        return can_store(plan, root_of(plan, node->outputs[0]));
+        return plan->can_store[root_of(plan, node->outputs[0])->index];
     case QUANTIZE_JOIN:
-        return (is_of_one(plan, node) && can_store(plan, root_of(plan, node->inputs[0]))) ||
-               all_inputs(plan, node, can_store);
+        return (is_of_one(plan, node) && plan->can_store[root_of(plan, node->inputs[0])->index]) ||
+               all_inputs(node, plan->can_store);
     case QUANTIZE_CONCAT:
     case QUANTIZE_MOVE:
     case QUANTIZE_POOL:
-        return all_inputs(plan, node, can_store);
+        return all_inputs(node, plan->can_store);
     case QUANTIZE_OTHER:
         break;
     }
@@ -279,11 +261,11 @@ static void want_between(struct quantize_plan *plan)
         const enum quantize_kind kind = plan->kinds[n];
         bool is_wanted = false;
         for (size_t o = 0; o < node->output_count; o++)
-            is_wanted = is_wanted ||
-                        (node->outputs[o] && is_stored(plan, behind_clamp(plan, node->outputs[o])));
+            is_wanted = is_wanted || (node->outputs[o] &&
+                                      plan->is_stored[behind_clamp(plan, node->outputs[o])->index]);
         if (is_wanted)
             want_gemm(plan, node, kind);
-        if (!is_wanted || kind < QUANTIZE_JOIN || !all_inputs(plan, node, can_store) ||
+        if (!is_wanted || kind < QUANTIZE_JOIN || !all_inputs(node, plan->can_store) ||
             (kind == QUANTIZE_JOIN && is_of_one(plan, node)))
             continue;
         const size_t count =
@@ -299,20 +281,20 @@ static bool producer_is_integer(const struct quantize_plan *plan, const struct v
     const struct node *node = made->producer;
     if (!node)
         return false;
-    switch (plan->kinds[position_of(plan, node)]) {
+    switch (plan->kinds[edit_position(plan->graph, node)]) {
     case QUANTIZE_LAYER:
         return true;
     case QUANTIZE_CLAMP:
     case QUANTIZE_UNARY:
         made = root_of(plan, node->inputs[0]->known ? made : node->inputs[0]);
-        return is_stored(plan, made);
+        return plan->is_stored[made->index];
     case QUANTIZE_JOIN:
-        return all_inputs(plan, node, is_stored) ||
-               (is_of_one(plan, node) && is_stored(plan, root_of(plan, node->inputs[0])));
+        return all_inputs(node, plan->is_stored) ||
+               (is_of_one(plan, node) && plan->is_stored[root_of(plan, node->inputs[0])->index]);
     case QUANTIZE_CONCAT:
     case QUANTIZE_MOVE:
     case QUANTIZE_POOL:
-        return all_inputs(plan, node, is_stored);
+        return all_inputs(node, plan->is_stored);
     case QUANTIZE_OTHER:
         break;
     }
@@ -330,19 +312,13 @@ static void find_integers(struct quantize_plan *plan)
 static void count_plan_readers(struct quantize_plan *plan)
 {
     const struct graph *graph = plan->graph;
+    graph_count_readers(graph, plan->readers);
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
-        for (size_t i = 0; i < node->input_count; i++) {
-            if (!node->inputs[i])
-                continue;
-            plan->readers[node->inputs[i]->index]++;
-            plan->reader[node->inputs[i]->index] = node;
-        }
-        for (size_t i = 0; i < node->capture_count; i++)
-            plan->readers[node->captures[i]->index]++;
+        for (size_t i = 0; i < node->input_count; i++)
+            if (node->inputs[i])
+                plan->reader[node->inputs[i]->index] = node;
     }
-    for (size_t i = 0; i < graph->output_count; i++)
-        plan->readers[graph->outputs[i]->index]++;
 }
 
 enum status quantize_plan_make(const struct graph *graph, const bool *is_kept, const bool *is_float,
