@@ -148,10 +148,7 @@ static enum status add_norm(struct smoothing *s, const struct smooth_norm *found
 static enum status find_norms(struct smoothing *s)
 {
     const struct graph *graph = s->graph;
-    for (size_t n = 0; n < graph->node_count; n++)
-        for (size_t i = 0; i < graph->nodes[n]->input_count; i++)
-            if (graph->nodes[n]->inputs[i])
-                s->readers[graph->nodes[n]->inputs[i]->index]++;
+    graph_count_readers(graph, s->readers);
     for (size_t n = 0; n < graph->node_count; n++) {
         struct smooth_norm found;
         read_inputs(s, graph->nodes[n]);
