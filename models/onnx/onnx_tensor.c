@@ -48,46 +48,32 @@ enum status onnx_dtype(int32_t number, enum dtype *ret, struct error *err)
 
 /* ---- values in a typed list ---- */
 
-#define INT_RANGE(name, type, low, high)                                                           \
-    static enum status take_##name(const int32_t *src, type *dst, size_t count, struct error *err) \
-    {                                                                                              \
-        for (size_t i = 0; i < count; i++) {                                                       \
-            if (src[i] < (low) || src[i] > (high))                                                 \
-                return error_set(err, STATUS_MODEL, "element %zu is %d, outside %d to %d", i,      \
-                                 (int)src[i], (int)(low), (int)(high));                            \
-            dst[i] = (type)src[i];                                                                 \
-        }                                                                                          \
-        return STATUS_OK;                                                                          \
-    }
-INT_RANGE(u8, uint8_t, 0, UINT8_MAX)
-INT_RANGE(i8, int8_t, INT8_MIN, INT8_MAX)
-INT_RANGE(u16, uint16_t, 0, UINT16_MAX)
-INT_RANGE(i16, int16_t, INT16_MIN, INT16_MAX)
-INT_RANGE(bool, uint8_t, 0, 1)
-#undef INT_RANGE
-
 static enum status take_int32_data(const Onnx__TensorProto *proto, struct tensor *tensor,
                                    struct error *err)
 {
+    static const struct {
+        int low, high;
+    } ranges[] = {[DTYPE_U8] = {0, UINT8_MAX},         [DTYPE_I8] = {INT8_MIN, INT8_MAX},
+                  [DTYPE_U16] = {0, UINT16_MAX},       [DTYPE_F16] = {0, UINT16_MAX},
+                  [DTYPE_BF16] = {0, UINT16_MAX},      [DTYPE_BOOL] = {0, 1},
+                  [DTYPE_I16] = {INT16_MIN, INT16_MAX}};
     const int32_t *src = proto->int32_data;
-    size_t count = proto->n_int32_data;
-    switch (tensor->dtype) {
-    case DTYPE_U8:
-        return take_u8(src, tensor->data, count, err);
-    case DTYPE_I8:
-        return take_i8(src, tensor->data, count, err);
-    case DTYPE_I16:
-        return take_i16(src, tensor->data, count, err);
-    case DTYPE_BOOL:
-        return take_bool(src, tensor->data, count, err);
-    case DTYPE_U16:
-    case DTYPE_F16:
-    case DTYPE_BF16:
-        return take_u16(src, tensor->data, count, err);
-    default:
+    if (tensor->dtype == DTYPE_I32) {
         memcpy(tensor->data, src, tensor->bytes);
         return STATUS_OK;
     }
+    const int low = ranges[tensor->dtype].low, high = ranges[tensor->dtype].high;
+    const bool is_byte = dtype_size(tensor->dtype) == 1;
+    for (size_t i = 0; i < proto->n_int32_data; i++) {
+        if (src[i] < low || src[i] > high)
+            return error_set(err, STATUS_MODEL, "element %zu is %d, outside %d to %d", i,
+                             (int)src[i], low, high);
+        if (is_byte)
+            ((uint8_t *)tensor->data)[i] = (uint8_t)src[i];
+        else
+            ((uint16_t *)tensor->data)[i] = (uint16_t)src[i];
+    }
+    return STATUS_OK;
 }
 
 static enum status take_uint64_data(const Onnx__TensorProto *proto, struct tensor *tensor,
