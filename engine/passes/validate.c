@@ -10,6 +10,8 @@
 #include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 
+/* Limits for one value, and for the elements that all computed nodes read and make. Beyond the
+ * latter, only shapes are inferred. */
 #define VALUE_ELEMENTS ((size_t)1 << 29)
 #define FOLD_ELEMENTS  ((size_t)1 << 26)
 
@@ -21,7 +23,6 @@
 #define FOLD_BYTES     ((size_t)64 << 20)
 
 struct validation {
-    size_t value_elements;
     size_t fold_left; /* elements that may still be computed */
     struct memory_budget budget;
     struct error *err;
@@ -98,11 +99,11 @@ static enum status check_sizes(const struct validation *v, const struct node *no
         enum dtype dtype = value->dtype == DTYPE_NONE ? DTYPE_U8 : value->dtype;
         if (shape_check(&value->shape, dtype, &count, NULL, v->err) != STATUS_OK)
             return error_prefix(v->err, "%s", NODE_STRING(node));
-        if (count > v->value_elements) {
+        if (count > VALUE_ELEMENTS) {
             (void)error_set(v->err, STATUS_NO_MEMORY,
                             "%s makes a tensor of shape %s, more than the %zu elements lensd "
                             "allows for one",
-                            NODE_STRING(node), SHAPE_STRING(&value->shape), v->value_elements);
+                            NODE_STRING(node), SHAPE_STRING(&value->shape), VALUE_ELEMENTS);
             return error_advise(v->err, "export the model with smaller sizes");
         }
     }
@@ -156,17 +157,11 @@ static enum status check_outputs(const struct graph *graph, const enum dtype *de
     return STATUS_OK;
 }
 
-enum status graph_validate(struct graph *graph, const struct validate_limits *limits,
-                           struct error *err)
+enum status graph_validate(struct graph *graph, struct error *err)
 {
     struct error ignored;
     struct validation v = {
-        .value_elements =
-            limits && limits->value_elements ? limits->value_elements : VALUE_ELEMENTS,
-        .fold_left = limits && limits->fold_elements ? limits->fold_elements : FOLD_ELEMENTS,
-        .budget = {.limit = FOLD_BYTES},
-        .err = err ? err : &ignored,
-    };
+        .fold_left = FOLD_ELEMENTS, .budget = {.limit = FOLD_BYTES}, .err = err ? err : &ignored};
     enum dtype *declared = alloc_array(graph->output_count, sizeof *declared);
     TRY(check_memory(declared, "while checking the graph", v.err));
     for (size_t i = 0; i < graph->output_count; i++)

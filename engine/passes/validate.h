@@ -4,12 +4,6 @@
 
 #include "engine/graph/graph.h"
 
-struct validate_limits {
-    size_t value_elements; /* limit for one value that a node makes; 0 = 2^29 */
-    size_t fold_elements;  /* limit for the elements that computed nodes read and make; 0 = 2^26.
-                              Then only shapes are inferred; this is not an error. */
-};
-
 /* Graph inputs with a fully known declared shape count as known. Other inputs and values that
  * depend on them are unknown: for these only operand counts are checked. Bodies of If, Loop and
  * Scan are checked once each with unknown captures, because a branch that is not taken may
@@ -17,7 +11,6 @@ struct validate_limits {
  *
  * Writes dtype, shape and known contents of values; call it on a clone if the graph must not
  * change. Errors: those of inference and of kernels that run on constants, with the node's name;
- * STATUS_MODEL for an output of another type than declared; STATUS_NO_MEMORY for a value beyond the
- * limit. Time and memory are bounded for any graph. */
-enum status graph_validate(struct graph *graph, const struct validate_limits *limits,
-                           struct error *err) MUST_USE;
+ * STATUS_MODEL for an output of another type than declared; STATUS_NO_MEMORY for a value of more
+ * than 2^29 elements. Time and memory are bounded for any graph. */
+enum status graph_validate(struct graph *graph, struct error *err) MUST_USE;

@@ -215,7 +215,7 @@ static enum status probe_shapes(const struct model *model, int64_t batch, struct
             copy->inputs[i]->shape.dims[0] == DIM_UNKNOWN)
             copy->inputs[i]->shape.dims[0] = 1;
     /* If the photo does not fit the graph, compilation reports it. */
-    *ret_fits = graph_validate(copy, NULL, &ignored) == STATUS_OK;
+    *ret_fits = graph_validate(copy, &ignored) == STATUS_OK;
     *ret = copy;
     return STATUS_OK;
 }

@@ -62,7 +62,7 @@ static enum status validate(const struct graph *graph, struct error *err)
 {
     struct graph *copy;
     TRY(graph_clone(graph, &copy, err));
-    enum status status = graph_validate(copy, NULL, err);
+    enum status status = graph_validate(copy, err);
     graph_free(copy);
     return status;
 }
