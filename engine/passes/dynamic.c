@@ -19,11 +19,6 @@ struct dynamic_product {
     struct side left, right;
 };
 
-static bool same_or_none(const struct value *value, const struct value *wanted)
-{
-    return value ? value == wanted : !wanted;
-}
-
 /* Reads operand i with its zero point; the scale is set later. */
 static bool read_side(const struct node *integer, size_t i, struct side *ret)
 {
@@ -38,7 +33,7 @@ static bool read_side(const struct node *integer, size_t i, struct side *ret)
     }
     ret->dynamic = x->producer;
     return x->producer && x->producer->op == OP_DYNAMIC_QUANTIZE_LINEAR &&
-           x->producer->outputs[0] == x && zero && same_or_none(zero, node_output(x->producer, 2));
+           x->producer->outputs[0] == x && zero && zero == node_output(x->producer, 2);
 }
 
 static bool is_scale_of(const struct side *side, const struct value *value)

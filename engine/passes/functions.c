@@ -235,16 +235,14 @@ static struct value *fixed_bias(struct attention_expansion *a)
 
 /* Returns [1, 1, rows, keys] of `key + by_row * row + more`, to compare with the number of valid
  * keys. */
-static struct value *positions(struct attention_expansion *a, int64_t by_key, int64_t by_row,
-                               int64_t more)
+static struct value *positions(struct attention_expansion *a, int64_t by_row, int64_t more)
 {
     const struct attention_call *c = &a->call;
     const struct shape shape = SHAPE(1, 1, by_row ? c->rows : 1, c->keys);
     struct value *line = edit_constant(a->e->edit, DTYPE_I64, &shape, NULL);
     for (int64_t row = 0; line && row < shape.dims[2]; row++)
         for (int64_t key = 0; key < c->keys; key++)
-            ((int64_t *)line->known->data)[row * c->keys + key] =
-                by_key * key + by_row * row + more;
+            ((int64_t *)line->known->data)[row * c->keys + key] = key + by_row * row + more;
     return line;
 }
 
@@ -266,16 +264,15 @@ static struct value *valid_bias(struct attention_expansion *a, struct value *val
         e, &(struct function_step){
                .op = OP_VALID_KEYS, .in = {valid}, .name = "keys", .number = c->keys});
     struct value *n = reshape(e, valid, dims, 4);
-    struct value *sees = two(e, OP_LESS, positions(a, 1, 0, 0), n);
+    struct value *sees = two(e, OP_LESS, positions(a, 0, 0), n);
     if (c->is_causal) /* key <= row + n - rows */
-        sees = two(e, OP_AND, sees, two(e, OP_LESS_OR_EQUAL, positions(a, 1, -1, c->rows), n));
+        sees = two(e, OP_AND, sees, two(e, OP_LESS_OR_EQUAL, positions(a, -1, c->rows), n));
     if (c->right >= 0) /* key <= row + n - rows + right */
         sees = two(e, OP_AND, sees,
-                   two(e, OP_LESS_OR_EQUAL, positions(a, 1, -1, c->rows - reach(c, c->right)), n));
+                   two(e, OP_LESS_OR_EQUAL, positions(a, -1, c->rows - reach(c, c->right)), n));
     if (c->left >= 0) /* row + n - rows <= key + left */
-        sees =
-            two(e, OP_AND, sees,
-                two(e, OP_GREATER_OR_EQUAL, positions(a, 1, -1, c->rows + reach(c, c->left)), n));
+        sees = two(e, OP_AND, sees,
+                   two(e, OP_GREATER_OR_EQUAL, positions(a, -1, c->rows + reach(c, c->left)), n));
     return hide_unless(e, sees, a->dtype);
 }
 

@@ -85,7 +85,7 @@ static void add_clamp(struct edit *edit, size_t n, const struct ends *to,
     struct node *producer = edit->graph->nodes[n];
     struct value *output = producer->outputs[0];
     struct value *between = graph_add_value(edit->graph, "", dtype, &output->shape);
-    struct value *inputs[2] = {between, quantize_add_table(edit, dtype, table)};
+    struct value *inputs[2] = {between, edit_constant(edit, dtype, &SHAPE(256), table)};
     struct node *lookup = edit_insert_node(edit, n + 1, OP_LOOKUP, 1, producer->name, inputs, 2);
     if (!between || !lookup) {
         edit_no_memory(edit);

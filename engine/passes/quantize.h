@@ -54,6 +54,3 @@ struct value *quantize_bias(struct edit *edit, const struct node *matmul, const 
  * earlier OP_LOOKUP. The reference kernels compute the table for all 256 numbers, so rounding does
  * not change. edit_sweep() later removes nodes without readers. */
 bool quantize_table(struct edit *edit, struct node *node);
-
-/* Adds an OP_LOOKUP's table: [256], of the result's type, indexed by the stored byte. */
-struct value *quantize_add_table(struct edit *edit, enum dtype dtype, const uint8_t table[256]);

@@ -232,11 +232,6 @@ static bool evaluate(struct edit *edit, const struct expression *e, uint8_t ret[
     return ok;
 }
 
-struct value *quantize_add_table(struct edit *edit, enum dtype dtype, const uint8_t table[NUMBERS])
-{
-    return edit_constant(edit, dtype, &SHAPE(NUMBERS), table);
-}
-
 /* True if the table maps every byte to itself, and its type is that of the root. */
 static bool is_nothing(const struct expression *e, const uint8_t table[NUMBERS], enum dtype dtype)
 {
@@ -259,6 +254,6 @@ bool quantize_table(struct edit *edit, struct node *node)
         return false;
     if (is_nothing(&e, table, dtype))
         return edit_become(edit, node, OP_IDENTITY, 13, &e.root, 1);
-    struct value *inputs[2] = {e.root, quantize_add_table(edit, dtype, table)};
+    struct value *inputs[2] = {e.root, edit_constant(edit, dtype, &SHAPE(NUMBERS), table)};
     return inputs[1] && edit_become(edit, node, OP_LOOKUP, 1, inputs, 2);
 }
