@@ -77,18 +77,6 @@ static bool read_product(const struct node *node, struct batched_product *ret)
 
 /* ---- the scores, from the Softmax upwards ---- */
 
-/* True for a constant whose numbers are all 0. */
-static bool is_nothing(const struct value *value)
-{
-    if (!value->known || value->dtype != DTYPE_F32)
-        return false;
-    const float *data = value->known->data;
-    for (size_t i = 0; i < shape_count(&value->shape); i++)
-        if (data[i] != 0)
-            return false;
-    return true;
-}
-
 /* Records `bias`, an addend of scores of `shape`. Returns false if an attention kernel cannot read
  * it. */
 static bool take_bias(struct match *m, struct value *bias, const struct shape *shape)
@@ -98,7 +86,7 @@ static bool take_bias(struct match *m, struct value *bias, const struct shape *s
     int64_t stride;
     if (!bias || bias->dtype != DTYPE_F32 || !shape_count(&bias->shape))
         return false;
-    if (is_nothing(bias))
+    if (edit_is_all(bias, 0))
         return true;
     if (a->bias_count == ATTENTION_BIASES)
         return false;
@@ -305,12 +293,6 @@ static bool take_operand(struct match *m, struct value *value, bool transposed, 
 
 /* ---- the result, from the second product downwards ---- */
 
-static int64_t largest_stride_first(const struct access_map_part *a,
-                                    const struct access_map_part *b)
-{
-    return b->stride - a->stride;
-}
-
 /* Inverts `view`, which has the product's elements in another order: maps each element of the
  * product to its place in that order. groups: extents of batch, rows and columns. */
 static bool invert(const struct view *view, const int64_t *groups, struct access_map *ret)
@@ -328,7 +310,7 @@ static bool invert(const struct view *view, const int64_t *groups, struct access
             stride *= from[count++].extent;
         }
     for (int i = 1; i < count; i++) /* sort by stride, largest first: the product's own order */
-        for (int k = i; k > 0 && largest_stride_first(&from[k - 1], &from[k]) > 0; k--) {
+        for (int k = i; k > 0 && from[k - 1].stride < from[k].stride; k--) {
             const struct access_map_part a = from[k], b = to[k];
             from[k] = from[k - 1];
             to[k] = to[k - 1];

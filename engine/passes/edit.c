@@ -198,6 +198,17 @@ bool edit_scalar(const struct value *value, float *ret)
     return true;
 }
 
+bool edit_is_all(const struct value *value, float expected)
+{
+    if (!is_f32_constant(value))
+        return false;
+    const float *data = value->known->data;
+    for (size_t i = 0; i < shape_count(&value->known->shape); i++)
+        if (data[i] != expected)
+            return false;
+    return true;
+}
+
 bool edit_clip_limits(const struct node *clip, float *ret_low, float *ret_high)
 {
     *ret_low = -INFINITY;

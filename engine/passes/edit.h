@@ -56,6 +56,9 @@ bool edit_has_body(const struct node *node);
 /* Reads a constant with one element, of any type and rank, as a float. */
 bool edit_scalar(const struct value *value, float *ret);
 
+/* True for a float32 constant whose numbers all are `expected`. */
+bool edit_is_all(const struct value *value, float expected);
+
 /* Reads the limits of a Clip; a missing limit is infinite. Returns false if a limit is not
  * constant. */
 bool edit_clip_limits(const struct node *clip, float *ret_low, float *ret_high);

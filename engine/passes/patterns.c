@@ -172,17 +172,6 @@ static bool is_channel_vector(const struct value *value, const struct shape *ima
            shape_count(&value->shape) == (size_t)image->dims[1];
 }
 
-static bool is_all(const struct value *value, float expected)
-{
-    if (!is_f32_constant(value))
-        return false;
-    const float *data = value->known->data;
-    for (size_t i = 0; i < shape_count(&value->known->shape); i++)
-        if (data[i] != expected)
-            return false;
-    return true;
-}
-
 /* Returns the constant's numbers as a vector. */
 static struct value *as_vector(struct edit *edit, const struct value *from)
 {
@@ -203,7 +192,7 @@ static bool match_group_norm(struct edit *edit, struct node *add)
     const struct node *back = mul ? made_by(mul, k, OP_RESHAPE) : NULL;
     const struct node *norm = back ? made_by(back, 0, OP_INSTANCE_NORMALIZATION) : NULL;
     const struct node *there = norm ? made_by(norm, 0, OP_RESHAPE) : NULL;
-    if (!there || !is_all(norm->inputs[1], 1) || !is_all(norm->inputs[2], 0))
+    if (!there || !edit_is_all(norm->inputs[1], 1) || !edit_is_all(norm->inputs[2], 0))
         return false;
     struct value *x = there->inputs[0];
     const struct shape *image = &x->shape, *parts = &there->outputs[0]->shape;
