@@ -20,6 +20,14 @@ static bool make_signed(struct edit *edit, struct ends *weights)
     return true;
 }
 
+static bool all_are(const struct tensor *tensor, int64_t number)
+{
+    for (size_t i = 0; i < shape_count(&tensor->shape); i++)
+        if (tensor_int(tensor, i) != number)
+            return false;
+    return true;
+}
+
 /* Reads stored symmetric weights as signed integers with one scale, or with one scale per output
  * channel in dimension `channel_axis`. Returns false for other weights. */
 static bool read_weights(struct edit *edit, const struct node *product, int64_t channel_axis,
@@ -29,11 +37,9 @@ static bool read_weights(struct edit *edit, const struct node *product, int64_t 
         !dtype_is_8bit(ret->stored->known->dtype) ||
         ret->zero->known->dtype != ret->stored->known->dtype)
         return false;
-    const struct tensor *zero = ret->zero->known;
-    const int64_t middle = zero->dtype == DTYPE_U8 ? 128 : 0;
-    for (size_t i = 0; i < shape_count(&zero->shape); i++)
-        if (tensor_int(zero, i) != middle)
-            return false;
+    const int64_t middle = ret->zero->known->dtype == DTYPE_U8 ? 128 : 0;
+    if (!all_are(ret->zero->known, middle))
+        return false;
     const size_t scales = shape_count(&ret->scale->known->shape);
     const struct shape *shape = &ret->stored->known->shape;
     const int64_t axis = node_axis(product->inputs[1]->producer, 1, shape->rank);
@@ -48,14 +54,6 @@ struct bias {
     const struct tensor *number;
     const struct tensor *scale; /* NULL: `number` is float32 */
 };
-
-static bool is_zero(const struct tensor *tensor)
-{
-    for (size_t i = 0; i < shape_count(&tensor->shape); i++)
-        if (tensor_int(tensor, i))
-            return false;
-    return true;
-}
 
 /* True if `shape` has one number for each of `channels` columns, the same in all rows. */
 static bool is_by_column(const struct shape *shape, int64_t channels)
@@ -73,7 +71,7 @@ static bool read_bias(const struct value *value, int64_t channels, struct bias *
     } else if (node && node->op == OP_DEQUANTIZE_LINEAR) {
         const struct value *zero = node_input(node, 2);
         if (!node->inputs[0]->known || !is_f32_constant(node->inputs[1]) ||
-            (zero && (!zero->known || !is_zero(zero->known))) || node_int(node, "block_size", 0))
+            (zero && (!zero->known || !all_are(zero->known, 0))) || node_int(node, "block_size", 0))
             return false;
         ret->number = node->inputs[0]->known;
         ret->scale = node->inputs[1]->known;
@@ -178,15 +176,10 @@ bool quantize_makes_float(const struct node *node)
 
 bool quantize_product(struct edit *edit, struct node *product)
 {
-    struct ends from, weights;
-    /* grouped convolutions have faster kernels in float32 */
-    if ((product->op != OP_CONV && product->op != OP_GEMM && product->op != OP_MATMUL) ||
-        node_int(product, "group", 1) != 1 ||
-        !quantize_read_activation(node_input(product, 0), &from) ||
-        !quantize_read_dequantize(node_input(product, 1), &weights) || !weights.stored->known)
-        return false;
-    return product->op == OP_CONV ? quantize_conv(edit, product, product, NULL)
-                                  : quantize_gemm(edit, product, product, NULL);
+    if (product->op == OP_CONV) /* grouped convolutions have faster kernels in float32 */
+        return node_int(product, "group", 1) == 1 && quantize_conv(edit, product, product, NULL);
+    return (product->op == OP_GEMM || product->op == OP_MATMUL) &&
+           quantize_gemm(edit, product, product, NULL);
 }
 
 /* True if rounding would change the bias of a column whose weights are all 0. Tools give such a
