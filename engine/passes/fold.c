@@ -160,7 +160,7 @@ static void fold_flat_softmax(struct edit *edit, struct node *back)
     struct node *softmax = back->op == OP_RESHAPE ? back->inputs[0]->producer : NULL;
     const bool is_softmax = softmax && op_record(softmax->op)->batch == &batch_beside_last &&
                             softmax->input_count == 1 && softmax->output_count == 1 &&
-                            softmax->attr_count <= 1;
+                            softmax->attr_count == (size_t)(node_attr(softmax, "axis") != NULL);
     const struct node *flat = is_softmax ? softmax->inputs[0]->producer : NULL;
     struct value *x = flat && flat->op == OP_FLATTEN ? flat->inputs[0] : NULL;
     if (!x || node_int(softmax, "axis", -1) != -1 || !shape_is_known(&x->shape) ||

@@ -305,6 +305,17 @@ Test(session_edges, empty_tensors)
     agrees(&b);
 }
 
+/* The pass that folds Flatten and Reshape into a Softmax must not drop the attribute p. */
+Test(session_edges, a_flattened_lp_normalization)
+{
+    struct builder b;
+    struct value *x = begin(&b, DTYPE_F32, SHAPE(1, 3, 1, 1), 13);
+    struct value *y = unary(&b, OP_LP_NORMALIZATION, unary(&b, OP_FLATTEN, x));
+    node_set_int(b.graph, y->producer, "p", 1);
+    end_at(&b, binary(&b, OP_RESHAPE, y, ints(&b, (int64_t[]){1, 3, 1, 1}, 4)));
+    agrees(&b);
+}
+
 /* ---- where outputs lie, what they are called ---- */
 
 /* Outputs are valid until the next run, whatever the caller does with its buffer. */
