@@ -19,11 +19,6 @@
 #include "engine/base/file.h"
 #include "models/onnx/access.h"
 
-static bool is_parent(const char *component, size_t size)
-{
-    return size == 2 && component[0] == '.' && component[1] == '.';
-}
-
 static enum status check_location(const char *location, struct error *err)
 {
     if (!*location)
@@ -35,7 +30,7 @@ static enum status check_location(const char *location, struct error *err)
                          location);
     for (const char *at = location; *at;) {
         size_t size = strcspn(at, "/");
-        if (is_parent(at, size))
+        if (size == 2 && !memcmp(at, "..", 2))
             return error_set(err, STATUS_MODEL,
                              "external data at '%.200s' would leave the model's folder", location);
         at += size;

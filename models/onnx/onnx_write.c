@@ -87,18 +87,6 @@ static enum status cannot_write(struct onnx_writer *w)
     return error_set(w->err, STATUS_IO, "cannot write it: %s", strerror(errno));
 }
 
-static Onnx__StringStringEntryProto *entry_of(struct onnx_writer *w, const char *key,
-                                              const char *value)
-{
-    Onnx__StringStringEntryProto *entry = arena_alloc(w->arena, 1, sizeof *entry);
-    if (!entry)
-        return NULL;
-    onnx__string_string_entry_proto__init(entry);
-    entry->key = (char *)(uintptr_t)key;
-    entry->value = arena_copy_text(w->arena, value, strlen(value));
-    return entry->value ? entry : NULL;
-}
-
 static enum status write_tensor(struct onnx_writer *w, char *name, const struct tensor *tensor,
                                 Onnx__TensorProto **ret)
 {
@@ -364,10 +352,14 @@ static enum status write_model(struct onnx_writer *w, const struct graph *graph,
     proto->metadata_props =
         arena_alloc(w->arena, options->metadata_count, sizeof *proto->metadata_props);
     TRY(check_memory(proto->metadata_props, "while writing the model", w->err));
-    for (size_t i = 0; i < options->metadata_count; i++)
-        if (!(proto->metadata_props[i] =
-                  entry_of(w, options->metadata[i].key, options->metadata[i].value)))
-            return error_no_memory(w->err, "while writing the model");
+    for (size_t i = 0; i < options->metadata_count; i++) {
+        Onnx__StringStringEntryProto *entry = arena_alloc(w->arena, 1, sizeof *entry);
+        TRY(check_memory(entry, "while writing the model", w->err));
+        onnx__string_string_entry_proto__init(entry);
+        entry->key = (char *)(uintptr_t)options->metadata[i].key;
+        entry->value = (char *)(uintptr_t)options->metadata[i].value;
+        proto->metadata_props[i] = entry;
+    }
     return write_graph(w, graph, &proto->graph);
 }
 
