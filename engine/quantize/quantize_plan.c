@@ -172,7 +172,7 @@ static void find_answers(struct quantize_plan *plan)
 }
 
 /* Follows `value` through Relus and Clips that alone read their inputs. Returns the last one's
- * result. */
+ * result, or `value` if there is none. */
 static const struct value *behind_clamp(const struct quantize_plan *plan, const struct value *value)
 {
     while (plan->readers[value->index] == 1 && plan->reader[value->index]) {
