@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "models/tasks/class_scores.h"
 #include "proto/picture_text.h"
 #include "proto/v2.h"
@@ -66,10 +67,9 @@ static enum status infer_make_images(struct infer_work *work, size_t count, stru
 static const char *tensor_names(const struct served_tensor *tensors, size_t count, char *text,
                                 size_t size)
 {
-    size_t used = 0;
     text[0] = '\0';
-    for (size_t i = 0; i < count && used < size; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "", tensors[i].name);
+    for (size_t i = 0; i < count; i++)
+        text_append(text, size, ", ", "%s", tensors[i].name);
     return text;
 }
 

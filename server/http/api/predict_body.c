@@ -455,9 +455,7 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
 
 static bool begins_json(const struct exchange *x)
 {
-    size_t i = 0;
-    while (i < x->body.size && strchr(" \t\r\n", x->body.data[i]) && x->body.data[i])
-        i++;
+    const size_t i = text_skip_blanks((const char *)x->body.data, 0, x->body.size);
     return i < x->body.size && (x->body.data[i] == '{' || x->body.data[i] == '[');
 }
 

@@ -4,6 +4,8 @@
 #include <arpa/inet.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
+
 #define MILLION INT64_C(1000000)
 #define SECOND  (1000 * MILLION)
 
@@ -26,12 +28,10 @@ void penalty_served(struct penalty *penalty)
     penalty->refused = 0;
 }
 
-/* FNV-1a. Each hashed text ends with a byte that never occurs in UTF-8. */
+/* Each hashed text ends with a byte that never occurs in UTF-8. */
 static uint64_t penalty_hash(uint64_t hash, const void *bytes, size_t size)
 {
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ ((const unsigned char *)bytes)[i]) * 0x100000001B3u;
-    return (hash ^ 0xFF) * 0x100000001B3u;
+    return fnv1a(fnv1a(hash, bytes, size), "\xFF", 1);
 }
 
 static uint64_t penalty_hash_address(uint64_t hash, const char *address)
@@ -44,7 +44,7 @@ static uint64_t penalty_hash_address(uint64_t hash, const char *address)
 
 uint64_t penalty_client(const char *address, const char *forwarded_for)
 {
-    uint64_t hash = penalty_hash_address(0xCBF29CE484222325u, address);
+    uint64_t hash = penalty_hash_address(FNV1A_START, address);
     return forwarded_for ? penalty_hash_address(hash, forwarded_for) : hash;
 }
 

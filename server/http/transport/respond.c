@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
 #include "proto/answers.h"
 #include "proto/dialects.h"
 #include "server/http/transport/negotiate.h"
@@ -44,15 +45,6 @@ void respond_empty(struct exchange *exchange, int http)
     set_answer(&exchange->answer, http, NULL, NULL, 0);
 }
 
-/* FNV-1a; only distinguishes versions of a page. */
-static uint64_t respond_hash(const char *text, size_t size)
-{
-    uint64_t hash = 0xCBF29CE484222325u;
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ (unsigned char)text[i]) * 0x100000001B3u;
-    return hash;
-}
-
 void respond_page(struct exchange *exchange, const char *type, char *text, size_t size)
 {
     char etag[32];
@@ -60,7 +52,8 @@ void respond_page(struct exchange *exchange, const char *type, char *text, size_
     if (!text)
         return;
     /* Weak: the compressed and the plain page have the same tag. */
-    snprintf(etag, sizeof etag, "W/\"%016llx\"", (unsigned long long)respond_hash(text, size));
+    snprintf(etag, sizeof etag, "W/\"%016llx\"",
+             (unsigned long long)fnv1a(FNV1A_START, text, size));
     exchange->answer.may_keep = true;
     respond_header(exchange, "ETag", "%s", etag);
     if (negotiate_etag(exchange_header(exchange, "If-None-Match"), etag))

@@ -1,10 +1,10 @@
 /* Finds the route of a path and the methods that it allows. */
 #include "server/http/transport/routes.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 
 /* Matches a path's segment against a pattern's; {name} matches the text before its literal tail. */
 static bool match_segment(const char *pattern, size_t pattern_length, const char *text,
@@ -85,13 +85,9 @@ unsigned route_method(const char *name)
 
 const char *route_allow(unsigned allowed, char *text, size_t size)
 {
-    size_t used = 0;
     text[0] = '\0';
-    for (size_t i = 0; i < COUNT_OF(methods); i++) {
-        if (!(allowed & methods[i].bit) || used >= size)
-            continue;
-        int n = snprintf(text + used, size - used, "%s%s", used ? ", " : "", methods[i].name);
-        used += n < 0 ? 0 : (size_t)n;
-    }
+    for (size_t i = 0; i < COUNT_OF(methods); i++)
+        if (allowed & methods[i].bit)
+            text_append(text, size, ", ", "%s", methods[i].name);
     return text;
 }
