@@ -78,7 +78,7 @@ static void try_keys(const char *text, size_t size)
         return;
     }
     keyring_count(keys, &count, &admins);
-    HOLDS(count >= 1 && count <= (size_t)2 * KEY_LINES_MAX && admins == 0);
+    HOLDS(count >= 1 && count <= (size_t)KEYS_MAX && admins == 0);
     const enum key_verdict verdict = keyring_check(keys, ROUTE_KEY, "secret", name, &wait_s);
     HOLDS(verdict == KEY_GRANTED ? name[0] != '\0' : verdict == KEY_UNKNOWN);
     HOLDS(keyring_reload(keys, &err) == STATUS_OK);

@@ -33,14 +33,13 @@ struct key {
 
 struct lines {
     struct key *keys;
-    size_t count;
+    size_t count, admins; /* `admins` of these keys are admins' */
 };
 
 struct keyring {
     struct keyring_options options;
     pthread_mutex_t lock;
-    struct lines lines; /* guarded by lock: the keys of both files, admin keys last */
-    size_t admin_count;
+    struct lines lines; /* guarded by lock: the keys of both files */
 };
 
 /* ---- a line ---- */
@@ -142,12 +141,13 @@ static enum status add_line(struct lines *lines, const struct key *key, struct e
             return error_set(err, STATUS_CONFIG, "'%s' and '%s' have the same key",
                              lines->keys[i].name, key->name);
     }
-    if (lines->count == (size_t)2 * KEY_LINES_MAX)
-        return error_set(err, STATUS_CONFIG, "more than %d keys", 2 * KEY_LINES_MAX);
+    if (lines->count == KEYS_MAX)
+        return error_set(err, STATUS_CONFIG, "more than %d keys", KEYS_MAX);
     struct key *keys = reallocarray(lines->keys, lines->count + 1, sizeof *keys);
     TRY(check_memory(keys, "for API keys", err));
     lines->keys = keys;
     keys[lines->count++] = *key;
+    lines->admins += key->is_admin;
     return STATUS_OK;
 }
 
@@ -200,14 +200,6 @@ static enum status read_files(const struct keyring_options *options, struct line
 }
 
 /* ---- the ring ---- */
-
-static size_t count_admins(const struct lines *lines)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < lines->count; i++)
-        count += lines->keys[i].is_admin;
-    return count;
-}
 
 static struct metric *key_metric(struct metrics *metrics, const char *name, const char *result)
 {
@@ -275,7 +267,6 @@ enum status keyring_reload(struct keyring *keyring, struct error *err)
         keep_tokens(&keyring->lines, &fresh);
         struct lines old = keyring->lines;
         keyring->lines = fresh;
-        keyring->admin_count = count_admins(&fresh);
         fresh = old;
         pthread_mutex_unlock(&keyring->lock);
     }
@@ -286,8 +277,8 @@ enum status keyring_reload(struct keyring *keyring, struct error *err)
 void keyring_count(struct keyring *keyring, size_t *ret_keys, size_t *ret_admins)
 {
     LOCK(&keyring->lock);
-    *ret_admins = keyring->admin_count;
-    *ret_keys = keyring->lines.count - keyring->admin_count;
+    *ret_admins = keyring->lines.admins;
+    *ret_keys = keyring->lines.count - keyring->lines.admins;
 }
 
 /* Compares with every line in full, so that the time does not reveal which one matches. */
@@ -320,7 +311,7 @@ static enum key_verdict judge_locked(struct keyring *keyring, enum route_access 
                                      struct key *key, bool given, int *ret_wait_s)
 {
     bool is_admin = key && key->is_admin;
-    if (access == ROUTE_ADMIN && !is_admin && (keyring->admin_count == 0 || key))
+    if (access == ROUTE_ADMIN && !is_admin && (keyring->lines.admins == 0 || key))
         return KEY_NO_ADMIN;
     if (!key)
         return given ? KEY_UNKNOWN : KEY_MISSING;

@@ -21,9 +21,9 @@
 #include "server/http/transport/routes.h"
 #include "server/observe/metrics.h"
 
-#define KEY_NAME_MAX  63   /* bytes; letters, digits and -_.@ */
-#define KEY_LINES_MAX 1000 /* half of the most keys in both files together */
-#define KEY_TEXT_MAX  256  /* bytes of the longest key that is compared */
+#define KEY_NAME_MAX 63   /* bytes; letters, digits and -_.@ */
+#define KEYS_MAX     2000 /* keys in both files together */
+#define KEY_TEXT_MAX 256  /* bytes of the longest key that is compared */
 
 struct keyring;
 
