@@ -37,8 +37,8 @@
 #include "server/http/transport/tls.h"
 #include "server/observe/log.h"
 
-#define POOL_BYTES (32 * 1024) /* a connection's memory without headers; half is its read buffer   \
-                                */
+/* Bytes of a connection's memory without headers. Half of it is the read buffer. */
+#define POOL_BYTES (32 * 1024)
 
 static const char *outcome(const struct exchange *x, bool was_cut,
                            enum MHD_RequestTerminationCode how)
@@ -70,14 +70,16 @@ static struct connection *connection_of(struct MHD_Connection *handle)
     return info ? info->socket_context : NULL;
 }
 
-static const char *header(struct MHD_Connection *handle, const char *name)
+static int socket_of(struct MHD_Connection *handle)
 {
-    return MHD_lookup_connection_value(handle, MHD_HEADER_KIND, name);
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CONNECTION_FD);
+    return info ? info->connect_fd : -1;
 }
 
 static const char *daemon_header(const struct exchange *x, const char *name)
 {
-    return header(x->handle, name);
+    return MHD_lookup_connection_value(x->handle, MHD_HEADER_KIND, name);
 }
 
 static void daemon_suspend(struct exchange *x)
@@ -177,24 +179,23 @@ static void check_head(const struct exchange *x, const char *method, const char 
 static struct request_head daemon_read_head(const struct exchange *x, const char *method,
                                             const char *version)
 {
-    struct MHD_Connection *handle = x->handle;
     const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(handle, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
-    const char *key = header(handle, "X-API-Key");
+        MHD_get_connection_info(x->handle, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    const char *key = daemon_header(x, "X-API-Key");
     struct request_head head = {.method = method,
                                 .version = version,
                                 .size = info ? info->header_size : 0,
-                                .host = header(handle, "Host"),
-                                .content_type = header(handle, "Content-Type"),
-                                .expect = header(handle, "Expect"),
-                                .request_id = header(handle, "X-Request-Id"),
-                                .traceparent = header(handle, "traceparent"),
-                                .authorization = header(handle, "Authorization"),
-                                .api_key = key ? key : header(handle, "doods-auth-key"),
-                                .json_length = header(handle, "Inference-Header-Content-Length"),
-                                .content_encoding = header(handle, "Content-Encoding"),
-                                .origin = header(handle, "Origin"),
-                                .preflight = header(handle, "Access-Control-Request-Method")};
+                                .host = daemon_header(x, "Host"),
+                                .content_type = daemon_header(x, "Content-Type"),
+                                .expect = daemon_header(x, "Expect"),
+                                .request_id = daemon_header(x, "X-Request-Id"),
+                                .traceparent = daemon_header(x, "traceparent"),
+                                .authorization = daemon_header(x, "Authorization"),
+                                .api_key = key ? key : daemon_header(x, "doods-auth-key"),
+                                .json_length = daemon_header(x, "Inference-Header-Content-Length"),
+                                .content_encoding = daemon_header(x, "Content-Encoding"),
+                                .origin = daemon_header(x, "Origin"),
+                                .preflight = daemon_header(x, "Access-Control-Request-Method")};
     check_head(x, method, version, &head);
     return head;
 }
@@ -227,10 +228,8 @@ static enum MHD_Result fail_without_memory(const struct http_server *server,
         "Content-Type: application/json\r\n"
         "Connection: close\r\n\r\n"
         "{\"error\":\"out of memory for a request; try again\",\"code\":\"out_of_memory\"}\n";
-    const union MHD_ConnectionInfo *fd =
-        MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CONNECTION_FD);
-    if (fd && !server->daemon->tls)
-        (void)!send(fd->connect_fd, text, sizeof text - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (!server->daemon->tls)
+        (void)!send(socket_of(handle), text, sizeof text - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     log_event(LOG_ERROR, "http", LOG_STR("text", "out of memory for a request"));
     return MHD_NO;
 }
@@ -320,7 +319,7 @@ static void answer_broken(struct http_server *server, unsigned status)
     struct request_head head = {0};
     if (!made) {
         head = daemon_read_head(x, NULL, "");
-        head.length = header(x->handle, "Content-Length"); /* the first, which libmicrohttpd uses */
+        head.length = daemon_header(x, "Content-Length"); /* the first, which libmicrohttpd uses */
     }
     exchange_refuse_broken(x, &head, (int)status);
     refuse_now(x);
@@ -350,13 +349,6 @@ __attribute__((format(printf, 2, 0))) static void on_log(void *context, const ch
 }
 
 /* ---- the phases of a request ---- */
-
-static void note_socket(struct MHD_Connection *handle)
-{
-    const union MHD_ConnectionInfo *fd =
-        MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CONNECTION_FD);
-    recv_hook_set(fd ? fd->connect_fd : -1);
-}
 
 /* The request line has arrived. */
 static void *on_uri(void *context, const char *uri, struct MHD_Connection *handle)
@@ -542,7 +534,7 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *handle, 
     struct exchange *x = *exchange;
     if (!x)
         return fail_without_memory(context, handle);
-    note_socket(handle);
+    recv_hook_set(socket_of(handle));
     if (x->state == EXCHANGE_NEW)
         return begin_exchange(x, method, version);
     if (*size > 0) {
@@ -560,7 +552,7 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
     struct http_server *server = context;
     struct exchange *x = *exchange;
     *exchange = NULL;
-    note_socket(handle); /* the connection's next request may have been read already */
+    recv_hook_set(socket_of(handle)); /* the connection's next request may have been read already */
     if (!x)
         return;
     connection_set_exchange(x->connection, NULL);
@@ -594,10 +586,9 @@ static void on_connection(void *context, struct MHD_Connection *handle, void **c
     struct http_server *server = loop->server;
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
         /* libmicrohttpd 1.0 returns each answer in the same memory: read it before asking again. */
+        const int fd = socket_of(handle);
         const union MHD_ConnectionInfo *info =
-            MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CONNECTION_FD);
-        const int fd = info ? info->connect_fd : -1;
-        info = MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+            MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
         const struct sockaddr *address = info ? info->client_addr : NULL;
         info = server->daemon->tls
                    ? MHD_get_connection_info(handle, MHD_CONNECTION_INFO_GNUTLS_SESSION)
