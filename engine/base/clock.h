@@ -4,6 +4,8 @@
 #include <stdint.h>
 #include <time.h>
 
+#define NS_PER_MS INT64_C(1000000)
+
 /* Nanoseconds on CLOCK_MONOTONIC. */
 static inline int64_t clock_now(void)
 {

@@ -41,8 +41,6 @@
 #include "server/loader/model_open.h"
 #include "server/observe/log.h"
 
-#define MILLION INT64_C(1000000)
-
 /* Extra time after --grace in which cancelled requests still get their answers. */
 #define LAST_WORDS_MS 1000
 
@@ -525,7 +523,7 @@ static void *watch_signals(void *context)
         if (!is_end(&info))
             continue; /* reloading or another log level is pointless now */
         bool again = (int)info.ssi_signo == serve->first_signal &&
-                     clock_now() - serve->first_signal_time < SAME_SIGNAL_MS * MILLION;
+                     clock_now() - serve->first_signal_time < SAME_SIGNAL_MS * NS_PER_MS;
         if (again)
             continue;
         pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
@@ -538,7 +536,7 @@ static void *watch_signals(void *context)
 
 static void serve_sleep_ms(int64_t milliseconds)
 {
-    struct timespec rest = {milliseconds / 1000, milliseconds % 1000 * MILLION};
+    struct timespec rest = {milliseconds / 1000, milliseconds % 1000 * NS_PER_MS};
     while (nanosleep(&rest, &rest) != 0 && errno == EINTR)
         ;
 }
@@ -560,7 +558,7 @@ static void drain(struct serve *serve, const char *cause)
               LOG_REAL("grace_s", (double)config->grace / 1000));
     supervisor_say(serve->supervisor, "STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=%lld",
                    (long long)(config->drain_delay + config->grace + 2 * STUCK_MS) * 1000);
-    const int64_t most = (config->drain_delay + config->grace + STUCK_MS) * MILLION;
+    const int64_t most = (config->drain_delay + config->grace + STUCK_MS) * NS_PER_MS;
     set_end(serve, clock_now() + most);
     http_server_begin_drain(serve->http);
     loader_stop(serve->loader);
@@ -569,12 +567,12 @@ static void drain(struct serve *serve, const char *cause)
                    (long long)(config->drain_delay + config->grace + 2 * STUCK_MS) * 1000);
     serve_sleep_ms(config->drain_delay);
     http_server_stop_accepting(serve->http);
-    int64_t deadline = clock_now() + config->grace * MILLION;
+    int64_t deadline = clock_now() + config->grace * NS_PER_MS;
     bool quiet = http_server_wait_quiet(serve->http, deadline);
-    int64_t left_ms = (deadline - clock_now()) / MILLION;
+    int64_t left_ms = (deadline - clock_now()) / NS_PER_MS;
     bool all = model_host_drain(serve->model_host, left_ms > 0 ? (int)left_ms : 0);
     if (!quiet)
-        (void)http_server_wait_quiet(serve->http, clock_now() + LAST_WORDS_MS * MILLION);
+        (void)http_server_wait_quiet(serve->http, clock_now() + LAST_WORDS_MS * NS_PER_MS);
     set_end(serve, 0);
     log_event(quiet && all ? LOG_INFO : LOG_WARN, "stopped",
               LOG_BOOL("all_answered", quiet && all));

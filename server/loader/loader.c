@@ -23,7 +23,6 @@
 #include "server/observe/log.h"
 #include "server/schedule/runtime/stages.h"
 
-#define MILLION  INT64_C(1000000)
 #define JOBS_MAX 64
 #define QUIET_MS 500
 #define LOOK_MS  5000 /* between scans, for file systems where inotify reports nothing */
@@ -868,7 +867,7 @@ static int ms_until(int64_t end)
     const int64_t now = clock_now();
     if (end == INT64_MAX)
         return -1;
-    const int64_t ms = end > now ? (end - now + MILLION - 1) / MILLION : 0;
+    const int64_t ms = end > now ? (end - now + NS_PER_MS - 1) / NS_PER_MS : 0;
     return ms < INT_MAX ? (int)ms : INT_MAX;
 }
 
@@ -881,7 +880,7 @@ static void *loader_main(void *argument)
         loader->watch =
             watch_create(loader->options.models ? loader->options.models : loader->options.model);
     load_first(loader);
-    int64_t next_look = watches ? clock_now() + LOOK_MS * MILLION : INT64_MAX;
+    int64_t next_look = watches ? clock_now() + LOOK_MS * NS_PER_MS : INT64_MAX;
     int64_t next_unload = model_host_unload_idle(loader->options.model_host);
     bool has_work = work_on(loader);
     while (!loader->cancel) {
@@ -899,13 +898,13 @@ static void *loader_main(void *argument)
         if (!watches || loader->cancel)
             continue;
         if (watch_take(loader->watch)) /* each event defers the scan, until no more files change */
-            next_look = clock_now() + QUIET_MS * MILLION;
+            next_look = clock_now() + QUIET_MS * NS_PER_MS;
         if (clock_now() < next_look)
             continue;
         watch_renew(loader->watch);
         rescan(loader);
         has_work = true;
-        next_look = clock_now() + LOOK_MS * MILLION;
+        next_look = clock_now() + LOOK_MS * NS_PER_MS;
     }
     run_jobs(loader); /* fails the remaining jobs with STATUS_DRAINING */
     return NULL;

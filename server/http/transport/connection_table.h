@@ -12,8 +12,6 @@
 #include "server/http/transport/tls.h"
 #include "server/http/transport/trusted_proxies.h"
 
-#define MILLION INT64_C(1000000)
-
 /* Number of counters of open connections. Clients whose hashes select the same counter share it. */
 #define CONNECTION_CLIENT_SLOTS 4096
 

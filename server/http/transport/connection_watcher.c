@@ -56,7 +56,7 @@ static void ask_for_end_locked(struct connection *connection, int64_t now)
 {
     static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
     if (!connection->ended || connection->gone || !connection->may_ask ||
-        connection->has_asked_end || now - connection->ended < TICK_MS * MILLION)
+        connection->has_asked_end || now - connection->ended < TICK_MS * NS_PER_MS)
         return;
     connection->has_asked_end = true;
     (void)!send(connection->fd, interim, sizeof interim - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -106,7 +106,7 @@ static int64_t header_deadline_locked(const struct connections *connections,
 {
     const int64_t limit = connections->limits.header_timeout_ms;
     return limit && connection && connection->header_since
-               ? connection->header_since + limit * MILLION
+               ? connection->header_since + limit * NS_PER_MS
                : INT64_MAX;
 }
 
@@ -162,11 +162,11 @@ static void check_body_locked(struct connections *connections, struct connection
         connection_refuse_locked(connections, connection, 413, "too_large",
                                  "the line with a chunk's size is too long");
         /* The event loop spins until the connection ends, so shorten LINGER_MS to SILENT_MS. */
-        connection->since -= (LINGER_MS - SILENT_MS) * MILLION;
+        connection->since -= (LINGER_MS - SILENT_MS) * NS_PER_MS;
         return;
     }
     int64_t limit = connections->limits.body_timeout_ms;
-    if (limit == 0 || now - connection->since < limit * MILLION)
+    if (limit == 0 || now - connection->since < limit * NS_PER_MS)
         return;
     refuse_late_locked(connections, connection, limit, "body", "it", "--body-timeout");
 }
@@ -176,7 +176,7 @@ static void check_body_locked(struct connections *connections, struct connection
 static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int64_t now)
 {
     const uint64_t least = (uint64_t)limit_ms * CONNECTION_MIN_RATE / 1000;
-    const int64_t spent_ms = (now - connection->since) / MILLION;
+    const int64_t spent_ms = (now - connection->since) / NS_PER_MS;
     uint64_t received, acked;
     if (connection->knows_acked && spent_ms < limit_ms)
         return false;
@@ -223,9 +223,9 @@ static void check_times(struct connections *connections, int64_t now)
             break;
         case CONNECTION_REFUSED:
             /* The connection's own thread wakes at the end of input and sends the refusal. */
-            if (c->pending_refusal && now - c->since > SILENT_MS * MILLION)
+            if (c->pending_refusal && now - c->since > SILENT_MS * NS_PER_MS)
                 (void)shutdown(c->fd, SHUT_RD);
-            if (now - c->since > LINGER_MS * MILLION)
+            if (now - c->since > LINGER_MS * NS_PER_MS)
                 (void)shutdown(c->fd, SHUT_RDWR);
             break;
         case CONNECTION_ANSWERING:
@@ -253,7 +253,7 @@ static bool has_hung_up(int fd)
  * still holds, so that the client's next connection can take them over. */
 static void release_penalties_locked(struct connections *connections, uint64_t client, int64_t now)
 {
-    if (!connections->refused || now - connections->refused >= 1000 * MILLION)
+    if (!connections->refused || now - connections->refused >= 1000 * NS_PER_MS)
         return;
     for (size_t fd = 0; fd < connections->by_fd_count; fd++) {
         struct connection *c = connections->by_fd[fd];
@@ -376,7 +376,7 @@ static void warn_if_full(struct connections *connections, int64_t now)
     const size_t shed = now < connections->warned_until ? 0 : connections->shed;
     if (shed) {
         connections->shed = 0;
-        connections->warned_until = now + FULL_MS * MILLION;
+        connections->warned_until = now + FULL_MS * NS_PER_MS;
     }
     pthread_mutex_unlock(&connections->lock);
     if (shed)
@@ -402,7 +402,7 @@ static int sleep_ms_locked(struct connections *connections, bool ticks, int64_t 
     if (until == INT64_MAX)
         return -1;
     const int64_t left = (until > next ? until : next) - clock_now();
-    return left > 0 ? (int)((left + MILLION - 1) / MILLION) : 0;
+    return left > 0 ? (int)((left + NS_PER_MS - 1) / NS_PER_MS) : 0;
 }
 
 static void *connections_thread(void *context)
@@ -434,7 +434,7 @@ static void *connections_thread(void *context)
         check_times(connections, now);
         warn_if_full(connections, now);
         ticks |= connections->observer.tick(connections->observer.context);
-        next = now + TICK_MS * MILLION;
+        next = now + TICK_MS * NS_PER_MS;
     }
 }
 

@@ -553,7 +553,7 @@ static bool has_pool(const struct connection *connection, int64_t now)
 {
     const int64_t limit_ms = connection->owner->limits.idle_timeout_ms;
     return connection->pool && !connection->exchange &&
-           now - connection->answered < limit_ms * MILLION / 2;
+           now - connection->answered < limit_ms * NS_PER_MS / 2;
 }
 
 int connections_release_pools(struct connection_loop *loop)
@@ -561,9 +561,9 @@ int connections_release_pools(struct connection_loop *loop)
     struct connection *connection;
     const int64_t now = clock_now();
     while ((connection = TAILQ_FIRST(&loop->idle))) {
-        const int64_t left = connection->answered + IDLE_MS * MILLION - now;
+        const int64_t left = connection->answered + IDLE_MS * NS_PER_MS - now;
         if (left > 0)
-            return (int)(left / MILLION) + 1;
+            return (int)(left / NS_PER_MS) + 1;
         if (has_pool(connection, now))
             release_zeros(connection->pool, loop->pool_bytes);
         TAILQ_REMOVE(&loop->idle, connection, idle);

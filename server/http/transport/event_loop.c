@@ -17,7 +17,6 @@
 #include "server/http/transport/proxy_pending.h"
 #include "server/http/transport/recv_hook.h"
 
-#define MILLION         INT64_C(1000000)
 #define ACCEPTS_PER_RUN 64 /* limited, so that open connections are served in between */
 #define RUNS_PER_POLL   8  /* most calls of MHD_run() without poll(), while work is left */
 
@@ -147,7 +146,7 @@ bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd, int liste
 
 void event_loop_accept(struct event_loop *loop, bool accepts)
 {
-    const struct timespec pause = {.tv_nsec = MILLION};
+    const struct timespec pause = {.tv_nsec = NS_PER_MS};
     pthread_mutex_lock(&loop->lock);
     const _Atomic uint64_t *runs = &loop->connections->runs;
     const uint64_t before = atomic_load_explicit(runs, memory_order_relaxed);

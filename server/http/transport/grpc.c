@@ -20,7 +20,6 @@
 #include "server/http/transport/request_log.h"
 #include "server/http/transport/tls.h"
 
-#define MILLION         INT64_C(1000000)
 #define TICK_MS         50 /* resolution of the time limits, and of penalties */
 #define ACCEPTS_PER_RUN 64
 #define EVENTS          64
@@ -97,7 +96,7 @@ static void grpc_look_after(struct grpc_server *grpc, bool is_due, bool is_endin
 
 static int grpc_sleep_ms(const struct grpc_server *grpc, int64_t next_tick)
 {
-    const int64_t left = (next_tick - clock_now()) / MILLION;
+    const int64_t left = (next_tick - clock_now()) / NS_PER_MS;
     for (const struct grpc_connection *c = grpc->connections; c; c = c->next)
         if (c->session && c->wants_feed)
             return 0;
@@ -129,7 +128,7 @@ static void *grpc_run(void *context)
             proxy_pending_run(grpc->proxied, grpc_has_room(grpc) ? 1 : 0, grpc_take, grpc);
         const bool is_due = clock_now() >= next_tick;
         if (is_due)
-            next_tick = clock_now() + TICK_MS * MILLION;
+            next_tick = clock_now() + TICK_MS * NS_PER_MS;
         grpc_look_after(grpc, is_due, is_ending);
         count = epoll_wait(grpc->epoll_fd, events, EVENTS, grpc_sleep_ms(grpc, next_tick));
     }

@@ -30,7 +30,6 @@
 #include "server/http/transport/request_log.h"
 #include "server/http/transport/respond.h"
 
-#define MILLION       INT64_C(1000000)
 #define HEADER_BESIDE 32                  /* bytes by which RFC 9113 counts each header larger */
 #define PLAIN_MESSAGE ((size_t)128 << 10) /* bytes of the longest message without tensors */
 #define OPEN_MESSAGE  ((size_t)4 << 10)   /* bytes of the longest message that needs no key */
@@ -708,7 +707,7 @@ void grpc_call_end(struct grpc_call *call)
 
 static bool call_is_late(const struct grpc_call *call, int64_t limit_ms, int64_t now)
 {
-    return limit_ms && now - call->since >= limit_ms * MILLION;
+    return limit_ms && now - call->since >= limit_ms * NS_PER_MS;
 }
 
 /* True if the client has read its answer too slowly since call->since. Where a period ends and the

@@ -26,7 +26,6 @@
 #include "server/http/transport/grpc_connection.h"
 #include "server/http/transport/tls.h"
 
-#define MILLION       INT64_C(1000000)
 #define READ_BYTES    (16 * 1024)
 #define READS_PER_RUN 8
 #define FEEDS_PER_RUN 4
@@ -563,7 +562,7 @@ void grpc_connection_run(struct grpc_connection *c, uint32_t events)
 
 static bool is_over(int64_t since, int64_t limit_ms, int64_t now)
 {
-    return limit_ms && since && now - since >= limit_ms * MILLION;
+    return limit_ms && since && now - since >= limit_ms * NS_PER_MS;
 }
 
 void grpc_connection_tick(struct grpc_connection *c, int64_t now, bool is_ending)

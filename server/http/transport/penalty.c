@@ -4,14 +4,15 @@
 #include <arpa/inet.h>
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/hash.h"
 
-#define MILLION INT64_C(1000000)
-#define SECOND  (1000 * MILLION)
+#define SECOND (1000 * NS_PER_MS)
 
 int64_t penalty_until(const struct penalty *penalty)
 {
-    return penalty->refused ? penalty->refused + (PENALTY_FIRST_MS * MILLION << penalty->level) : 0;
+    return penalty->refused ? penalty->refused + (PENALTY_FIRST_MS * NS_PER_MS << penalty->level)
+                            : 0;
 }
 
 void penalty_refused(struct penalty *penalty, bool waited, int64_t now)

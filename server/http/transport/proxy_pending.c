@@ -12,8 +12,6 @@
 #include "server/http/transport/proxy_header.h"
 #include "server/observe/log.h"
 
-#define MILLION INT64_C(1000000)
-
 struct proxy_pending {
     const struct trusted_proxies *proxies;
     int epoll_fd;
@@ -111,7 +109,7 @@ bool proxy_pending_accept(struct proxy_pending *proxied, int listen_fd, proxy_pe
     if (fd < 0) {
         const bool is_gone = errno == ECONNABORTED || errno == EINTR;
         if (!is_gone && errno != EAGAIN)
-            *ret_full_until = clock_now() + ACCEPT_PAUSE_MS * MILLION;
+            *ret_full_until = clock_now() + ACCEPT_PAUSE_MS * NS_PER_MS;
         return is_gone;
     }
     if (proxied && proxy_pending_expects(proxied, fd, (const struct sockaddr *)&address))
@@ -140,7 +138,7 @@ static enum proxy_header_state proxy_pending_read(int fd, struct proxy_header *r
 
 static int64_t proxied_deadline(const struct proxy_pending *proxied)
 {
-    return proxied->sockets[0].since + PROXY_PENDING_MS * MILLION;
+    return proxied->sockets[0].since + PROXY_PENDING_MS * NS_PER_MS;
 }
 
 void proxy_pending_run(struct proxy_pending *proxied, size_t room, proxy_pending_take *take,
@@ -187,6 +185,6 @@ int proxy_pending_sleep_ms(const struct proxy_pending *proxied, size_t room)
         return -1;
     if (proxied->has_more && room > 0)
         return 0;
-    const int64_t left = (proxied_deadline(proxied) - clock_now()) / MILLION + 1;
+    const int64_t left = (proxied_deadline(proxied) - clock_now()) / NS_PER_MS + 1;
     return left > 0 ? (int)left : 0;
 }

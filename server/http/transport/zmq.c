@@ -23,7 +23,6 @@
 #include "server/http/transport/respond.h"
 #include "server/observe/log.h"
 
-#define MILLION        INT64_C(1000000)
 #define ID_MAX         255 /* bytes of a client's id in ZeroMQ */
 #define PEERS          256 /* clients whose model is remembered: those that sent last */
 #define CALLS          256 /* messages that wait for an answer; further ones fail at once */
@@ -249,7 +248,7 @@ static void send_failure(struct zmq_call *call, const char *why)
     log_event(LOG_WARN, "zmq failure", LOG_STR("client", exchange_address(call->exchange)),
               LOG_INT("requests", (int64_t)server->failures), LOG_STR("text", why));
     server->failures = 0;
-    server->next_failure_log = now + FAILURE_LOG_MS * MILLION;
+    server->next_failure_log = now + FAILURE_LOG_MS * NS_PER_MS;
 }
 
 static bool has_place(const struct zmq_call *call)
@@ -263,7 +262,7 @@ static bool has_place(const struct zmq_call *call)
 static bool call_may_try_again(const struct zmq_call *call)
 {
     return !call->seen.has_tensor && has_place(call) && call->exchange->answer.status == 503 &&
-           clock_now() + AGAIN_MS * MILLION < call->deadline &&
+           clock_now() + AGAIN_MS * NS_PER_MS < call->deadline &&
            !atomic_load(&call->server->http->draining);
 }
 
@@ -273,7 +272,7 @@ static void call_answer(struct zmq_call *call)
     answer_write(x);
     if (call_may_try_again(call)) {
         call->exchange = NULL;
-        call->again = clock_now() + AGAIN_MS * MILLION;
+        call->again = clock_now() + AGAIN_MS * NS_PER_MS;
         exchange_free(x);
         return;
     }
@@ -377,7 +376,7 @@ static void call_begin(struct zmq_server *server, struct zmq_call *call)
     }
     snprintf(call->timeout, sizeof call->timeout, "%lld", (long long)ms);
     call->started = clock_now();
-    call->deadline = ms ? call->started + ms * MILLION : INT64_MAX;
+    call->deadline = ms ? call->started + ms * NS_PER_MS : INT64_MAX;
     call->next = server->calls;
     server->calls = call;
     atomic_fetch_add(&server->call_count, 1);
@@ -424,7 +423,7 @@ static bool read_message(struct zmq_server *server)
 static long check_call_times(struct zmq_server *server)
 {
     const int64_t now = clock_now();
-    int64_t next = now + 1000 * MILLION;
+    int64_t next = now + 1000 * NS_PER_MS;
     for (struct zmq_call *call = server->calls, *after; call; call = after) {
         after = call->next;
         const bool waits = call->exchange && !call->is_late;
@@ -436,7 +435,7 @@ static long check_call_times(struct zmq_server *server)
         else
             call_work(call);
     }
-    return (long)((next - now + MILLION - 1) / MILLION);
+    return (long)((next - now + NS_PER_MS - 1) / NS_PER_MS);
 }
 
 /* Returns false if the thread must end, but only after it has answered *ret_resumed. */
