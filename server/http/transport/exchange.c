@@ -41,7 +41,7 @@ void exchange_wait(struct exchange *x, struct predict_request *request,
         x->state = EXCHANGE_SUSPENDED;
     x->finish = finish;
     x->carrier->watch(x, request);
-    if (is_new)
+    if (is_new && x->carrier->suspend)
         x->carrier->suspend(x);
 }
 

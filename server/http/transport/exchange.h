@@ -35,7 +35,8 @@ struct exchange_carrier {
     const struct dialect *dialect; /* form of errors if the route names none; NULL: lensd's */
     /* The value of a request header; NULL if absent. */
     const char *(*header)(const struct exchange *exchange, const char *name);
-    /* Until resume(), which any thread may call once, the carrier calls no handler. */
+    /* Until resume(), which any thread may call once, the carrier calls no handler. suspend() is
+     * NULL if the carrier needs no call for this. */
     void (*suspend)(struct exchange *exchange);
     void (*resume)(struct exchange *exchange);
     /* From any thread: makes the carrier cancel `request` when the client hangs up, or at once if

@@ -58,11 +58,6 @@ static const char *carrier_header(const struct exchange *x, const char *name)
     return call_header(call, name);
 }
 
-static void carrier_suspend(struct exchange *x)
-{
-    (void)x; /* the call stays in CALL_WORKING until carrier_resume() */
-}
-
 static void carrier_resume(struct exchange *x)
 {
     const uint64_t one = 1;
@@ -88,7 +83,6 @@ static void carrier_watch(struct exchange *x, struct predict_request *request)
 
 static const struct exchange_carrier grpc_carrier = {.dialect = &dialect_grpc,
                                                      .header = carrier_header,
-                                                     .suspend = carrier_suspend,
                                                      .resume = carrier_resume,
                                                      .watch = carrier_watch};
 

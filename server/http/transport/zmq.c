@@ -139,11 +139,6 @@ static const char *zmq_carrier_header(const struct exchange *x, const char *name
     return is_limit ? call->timeout : NULL;
 }
 
-static void zmq_carrier_suspend(struct exchange *x)
-{
-    (void)x; /* the call is open until zmq_carrier_resume() */
-}
-
 static void zmq_wake_locked(const struct zmq_server *server)
 {
     const uint64_t one = 1;
@@ -171,7 +166,6 @@ static void zmq_carrier_watch(struct exchange *x, struct predict_request *reques
 
 static const struct exchange_carrier zmq_carrier = {.dialect = &dialect_grpc,
                                                     .header = zmq_carrier_header,
-                                                    .suspend = zmq_carrier_suspend,
                                                     .resume = zmq_carrier_resume,
                                                     .watch = zmq_carrier_watch};
 
