@@ -150,15 +150,9 @@ static void exchange_over(struct grpc_call *call, const char *outcome)
     exchange_free(x);
 }
 
-/* True if a stream is between two messages. */
-static bool is_between(const struct grpc_call *call)
-{
-    return call->state == CALL_READING && call->is_stream && call->prefix_size == 0;
-}
-
 bool grpc_call_is_busy(const struct grpc_call *call)
 {
-    return !is_between(call);
+    return call->state != CALL_READING || !call->is_stream || call->prefix_size > 0;
 }
 
 void grpc_call_closed(struct grpc_call *call, bool is_whole)
@@ -170,12 +164,12 @@ void grpc_call_closed(struct grpc_call *call, bool is_whole)
         return;
     }
     const bool is_answered = is_whole && call->state == CALL_ENDED;
-    if (call->exchange && call->state == CALL_READING && !is_between(call))
+    if (call->exchange && call->state == CALL_READING && grpc_call_is_busy(call))
         connections_count_gone(call->connection->server->http->connections);
-    exchange_over(call, is_between(call) ? NULL
-                        : is_answered    ? "answered"
-                        : call->is_late  ? "timeout"
-                                         : "client_gone");
+    exchange_over(call, !grpc_call_is_busy(call) ? NULL
+                        : is_answered            ? "answered"
+                        : call->is_late          ? "timeout"
+                                                 : "client_gone");
     call_free(call);
 }
 
@@ -663,7 +657,7 @@ static void check_end(struct grpc_call *call)
 {
     if (!call->has_ended || call->state != CALL_READING || call->held.size)
         return;
-    if (is_between(call)) {
+    if (!grpc_call_is_busy(call)) {
         exchange_over(call, NULL);
         call_finish(call);
     } else {
@@ -699,16 +693,11 @@ void grpc_call_end(struct grpc_call *call)
 
 /* ---- time limits ---- */
 
-static bool call_is_late(const struct grpc_call *call, int64_t limit_ms, int64_t now)
-{
-    return limit_ms && now - call->since >= limit_ms * NS_PER_MS;
-}
-
 /* True if the client has read its answer too slowly since call->since. Where a period ends and the
  * client was fast enough, the next period starts. */
 static bool is_slow(struct grpc_call *call, int64_t limit_ms, int64_t now)
 {
-    if (!call_is_late(call, limit_ms, now))
+    if (!grpc_is_over(call->since, limit_ms, now))
         return false;
     const size_t least = (size_t)limit_ms * CONNECTION_MIN_RATE / 1000;
     if (call->sent - call->sent_before < least)
@@ -728,12 +717,13 @@ void grpc_call_tick(struct grpc_call *call, int64_t now)
             call_admit(call);
         break;
     case CALL_READING:
-        if (is_between(call) && call_is_late(call, options->idle_timeout_ms, now)) {
+        if (!grpc_call_is_busy(call) && grpc_is_over(call->since, options->idle_timeout_ms, now)) {
             exchange_over(call, NULL);
             call->status = 14; /* UNAVAILABLE */
             set_message(call, "the stream was idle", 19);
             call_finish(call);
-        } else if (!is_between(call) && call_is_late(call, options->body_timeout_ms, now)) {
+        } else if (grpc_call_is_busy(call) &&
+                   grpc_is_over(call->since, options->body_timeout_ms, now)) {
             connections_count_late(server->connections);
             respond_refusal(
                 call->exchange, 408, "request_timeout",
@@ -745,7 +735,7 @@ void grpc_call_tick(struct grpc_call *call, int64_t now)
         break;
     case CALL_ANSWERING:
     case CALL_ENDED: /* its trailers wait behind data, and the client keeps its window closed */
-        if (call->state == CALL_ENDED ? !call_is_late(call, options->answer_timeout_ms, now)
+        if (call->state == CALL_ENDED ? !grpc_is_over(call->since, options->answer_timeout_ms, now)
                                       : !is_slow(call, options->answer_timeout_ms, now))
             break;
         connections_count_late(server->connections);

@@ -560,11 +560,6 @@ void grpc_connection_run(struct grpc_connection *c, uint32_t events)
 
 /* ---- time limits ---- */
 
-static bool is_over(int64_t since, int64_t limit_ms, int64_t now)
-{
-    return limit_ms && since && now - since >= limit_ms * NS_PER_MS;
-}
-
 void grpc_connection_tick(struct grpc_connection *c, int64_t now, bool is_ending)
 {
     const struct http_options *options = &c->server->http->options;
@@ -572,10 +567,10 @@ void grpc_connection_tick(struct grpc_connection *c, int64_t now, bool is_ending
         return;
     if (c->calls)
         c->idle_since = now;
-    if (is_over(c->has_settings ? 0 : c->opened, options->header_timeout_ms, now) ||
-        is_over(c->header_since, options->header_timeout_ms, now) ||
-        is_over(c->unsent ? c->unsent_since : 0, options->answer_timeout_ms, now) ||
-        is_over(c->closing, LINGER_MS, now)) {
+    if (grpc_is_over(c->has_settings ? 0 : c->opened, options->header_timeout_ms, now) ||
+        grpc_is_over(c->header_since, options->header_timeout_ms, now) ||
+        grpc_is_over(c->unsent ? c->unsent_since : 0, options->answer_timeout_ms, now) ||
+        grpc_is_over(c->closing, LINGER_MS, now)) {
         if (!c->closing)
             connections_count_late(c->server->http->connections);
         grpc_connection_end(c);
@@ -585,7 +580,7 @@ void grpc_connection_tick(struct grpc_connection *c, int64_t now, bool is_ending
         next = call->next;
         grpc_call_tick(call, now);
     }
-    if (!c->is_ending && is_over(c->idle_since, options->idle_timeout_ms, now)) {
+    if (!c->is_ending && grpc_is_over(c->idle_since, options->idle_timeout_ms, now)) {
         tell_to_go(c, NGHTTP2_NO_ERROR);
     } else if (is_ending && !c->is_ending && !c->is_leaving) {
         leave(c);

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/base/clock.h"
 #include "server/http/transport/exchange.h"
 
 #define GRPC_CALLS       100                 /* most open calls of a connection */
@@ -119,6 +120,12 @@ struct grpc_call {
     struct predict_request *watched; /* guarded by the server's lock */
     struct grpc_call *next_resumed;  /* guarded by the server's lock */
 };
+
+/* True if a time limit has passed. `since` 0: it has not begun; `limit_ms` 0: there is none. */
+static inline bool grpc_is_over(int64_t since, int64_t limit_ms, int64_t now)
+{
+    return limit_ms && since && now - since >= limit_ms * NS_PER_MS;
+}
 
 /* ---- grpc_connection.c ---- */
 
