@@ -48,7 +48,7 @@ struct precision_choice {
     enum precision precision; /* never PRECISION_AUTO */
     enum choice_origin {
         CHOICE_PINNED,   /* the user chose it */
-        CHOICE_ONLY,     /* no other precision was worth a trial; `why` has the reason */
+        CHOICE_ONLY,     /* without trials, or with trials that the next start repeats; see `why` */
         CHOICE_MEASURED, /* trials, just now */
         CHOICE_CACHED,   /* by trials of an earlier process, or earlier ones of this process */
         CHOICE_PENDING,  /* fp32 for now: precision_try() has not compared other precisions yet */
@@ -66,9 +66,9 @@ struct precision_options {
     const struct image_limits *limits; /* for calibration images */
     const char *cache; /* folder of earlier choices (tuning_folder); NULL: memory only */
     enum precision_trials {
-        TRIALS_NOW,   /* without an earlier choice precision_open() runs the trials itself */
-        TRIALS_LATER, /* it opens fp32: CHOICE_PENDING; the caller runs precision_try() */
-        TRIALS_NONE,  /* without an earlier choice it opens fp32; it writes no file */
+        TRIALS_NOW,   /* for a new choice precision_open() runs the trials itself */
+        TRIALS_LATER, /* a new choice is CHOICE_PENDING; the caller runs precision_try() */
+        TRIALS_NONE,  /* a new choice is fp32; no file is written */
     } trials;
 };
 

@@ -205,7 +205,7 @@ static void drop_hold(struct predict_request *request)
     if (atomic_fetch_sub_explicit(&request->pending, 1, memory_order_acq_rel) != 1)
         return;
     /* A request without a deployment has only waited for a load. A request that only decodes a
-     * photo is not counted: that which predicts from its pixels is. */
+     * photo is not counted, but the request that predicts from the photo's pixels is. */
     if (request->deployment && (!request->decode_only || !request->images[0].photo))
         deployment_note_request(request->deployment, request);
     request->on_done(request);
