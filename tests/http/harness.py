@@ -56,6 +56,7 @@ NOT_EMULATED = {
     "address space": "qemu-user ignores limits of the address space",
     "byte counts": "qemu-user gives 4 bytes of TCP_INFO, and the counts of received and acknowledged bytes lie behind them",
     "confinement": "qemu-user has neither seccomp(2) nor Landlock",
+    "closed descriptors": "qemu-user opens the program as the first free descriptor before the program starts",
     "CPU time": "the /proc/self/stat of qemu-user counts no CPU time",
     "speed": "under qemu-user the kernels' trials for a model that takes long take minutes",
 }

@@ -38,6 +38,7 @@ class Commands(unittest.TestCase):
 
 
 class Descriptors(harness.FolderCase):
+    @harness.needs("closed descriptors")
     def test_closed_ones_do_not_become_others(self):
         def close():
             for fd in (0, 1):
