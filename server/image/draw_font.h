@@ -7,8 +7,7 @@
 
 /* y of the top of capitals and of the base line, in units of the font. 0 is the middle of a line,
  * and y points down. */
-#define DRAW_FONT_TOP    (-12)
-#define DRAW_FONT_BASE   9
-#define DRAW_FONT_BOTTOM 16
+#define DRAW_FONT_TOP  (-12)
+#define DRAW_FONT_BASE 9
 
 extern const char *const draw_font[DRAW_FONT_LETTERS];

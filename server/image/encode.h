@@ -11,8 +11,7 @@ enum status image_encode_jpeg(const struct canvas *canvas, uint8_t **ret, size_t
 
 enum png_kind {
     PNG_KIND_RGB8,
-    PNG_KIND_GREY1, /* a byte per pixel, 0 or 1 */
-    PNG_KIND_GREY8,
+    PNG_KIND_GREY1,  /* a byte per pixel, 0 or 1 */
     PNG_KIND_GREY16, /* two bytes per pixel, in the machine's byte order */
 };
 

@@ -89,12 +89,6 @@ static png_voidp png_on_malloc(png_structp png, png_alloc_size_t size)
     return memory;
 }
 
-static void png_on_free(png_structp png, png_voidp memory)
-{
-    (void)png;
-    free(memory);
-}
-
 static enum status png_read_size(const uint8_t *data, size_t size,
                                  const struct image_limits *limits, struct stored_size *ret,
                                  struct error *err)
@@ -173,7 +167,7 @@ static void png_run(struct png_reader *reader, struct pixel_buffer *buffer, uint
     if (setjmp(reader->failed) != 0)
         return;
     reader->png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, reader, png_on_error,
-                                           png_on_warning, reader, png_on_malloc, png_on_free);
+                                           png_on_warning, reader, png_on_malloc, NULL);
     reader->info = reader->png ? png_create_info_struct(reader->png) : NULL;
     if (!reader->info) {
         png_give_up(reader, error_set(reader->err, STATUS_NO_MEMORY,

@@ -55,7 +55,6 @@ static const struct {
 } png_kinds[] = {
     [PNG_KIND_RGB8] = {PNG_COLOR_TYPE_RGB, 8, 3},
     [PNG_KIND_GREY1] = {PNG_COLOR_TYPE_GRAY, 1, 1},
-    [PNG_KIND_GREY8] = {PNG_COLOR_TYPE_GRAY, 8, 1},
     [PNG_KIND_GREY16] = {PNG_COLOR_TYPE_GRAY, 16, 2},
 };
 

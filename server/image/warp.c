@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "server/image/decode.h"
 
 enum { PLACES = 32, TAPS = 4, WEIGHT_ONE = 32768 };
 
@@ -174,10 +175,7 @@ void warp_affine(const struct image *image, const double map[static 6], uint32_t
 
 void warp_turn(const uint8_t *pixels, uint32_t width, uint32_t height, uint8_t *ret)
 {
-    for (uint32_t row = 0; row < width; row++)
-        for (uint32_t column = 0; column < height; column++)
-            memcpy(ret + 3 * ((size_t)row * height + column),
-                   pixels + 3 * ((size_t)column * width + (width - 1 - row)), 3);
+    pixels_orient(pixels, width, height, 8, ret);
 }
 
 void warp_rotate_180(const struct image *image, uint8_t *ret)
