@@ -50,6 +50,7 @@
 #include <unistd.h>
 
 #include "engine/backend/cuda_module.h"
+#include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "engine/base/text.h"
 #include "models/folder/pipeline_config.h"
@@ -187,12 +188,11 @@ static void allow_stages(struct file_rules *rules, const char *folder)
 
 static void allow_models(struct file_rules *rules, const struct config *config)
 {
-    struct stat info;
     char folder[PATH_MAX];
     const char *path = config->models ? config->models : config->model;
     if (!config->models && model_is_embedded(path))
         return;
-    if (config->models || (stat(path, &info) == 0 && S_ISDIR(info.st_mode))) {
+    if (config->models || path_is_folder(path)) {
         allow_folder(rules, path);
         allow_blobs(rules, path);
         if (!config->models)

@@ -15,10 +15,14 @@ void process_protect(bool core_dumps);
 enum status process_check_number_file(const char *option, const char *path, bool only_numbers,
                                       struct error *err) MUST_USE;
 
+struct process_user {
+    unsigned uid, gid;
+    char name[64]; /* "" for a number without a name */
+};
+
 /* Writes `number` and a line end to `path`, atomically for processes that wait for it. `owner`
  * (NULL: the current user) owns the file, and can thus empty it at the end even in another user's
  * folder. The error names `option`: "--port-file". After a failure `path` is unchanged. */
-struct process_user;
 enum status process_write_number(const char *option, const char *path, long number,
                                  const struct process_user *owner, struct error *err) MUST_USE;
 
@@ -28,10 +32,6 @@ void process_remove_number(const char *path, long number);
 
 /* Looks up `text`: "NAME", "NAME:GROUP" or the same with numeric IDs. STATUS_CONFIG: the user or
  * group is unknown, or only root could become that user. */
-struct process_user {
-    unsigned uid, gid;
-    char name[64]; /* "" for a number without a name */
-};
 enum status process_find_user(const char *text, struct process_user *ret,
                               struct error *err) MUST_USE;
 

@@ -594,7 +594,8 @@ static void change_level(int step)
 static void reload(struct serve *serve)
 {
     struct error err;
-    supervisor_reloading(serve->supervisor);
+    supervisor_say(serve->supervisor, "RELOADING=1\nMONOTONIC_USEC=%lld", /* Type=notify-reload */
+                   (long long)clock_now() / 1000);
     const bool failed = http_server_reload(serve->http, &err) != STATUS_OK;
     count_reloads(serve, !failed, failed);
     if (failed)

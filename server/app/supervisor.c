@@ -129,12 +129,6 @@ void supervisor_say(struct supervisor *supervisor, const char *format, ...)
         log_event(LOG_DEBUG, "systemd", LOG_STR("text", strerror(errno)));
 }
 
-void supervisor_reloading(struct supervisor *supervisor)
-{
-    /* Type=notify-reload requires the time */
-    supervisor_say(supervisor, "RELOADING=1\nMONOTONIC_USEC=%lld", (long long)clock_now() / 1000);
-}
-
 /* Finds the pulse of a model, or reuses the one that was not updated for longest. */
 static struct pulse *find_pulse(struct supervisor *supervisor, const struct model_status *model)
 {

@@ -24,6 +24,3 @@ void supervisor_watch(struct supervisor *supervisor, struct model_host *model_ho
 /* Sends one or several lines such as "READY=1"; arguments as for printf(). */
 void supervisor_say(struct supervisor *supervisor, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-
-/* Call supervisor_reloading() before a reload, and send READY=1 after it. */
-void supervisor_reloading(struct supervisor *supervisor);
