@@ -15,7 +15,7 @@
 #define BOXES 20
 
 struct frigate_work {
-    struct predict_request request; /* first: submission.h */
+    struct predict_request request; /* must be first (submission.h) */
     struct frigate_header header;
     const void *tensor;
     struct image pixels;

@@ -23,7 +23,7 @@
 #include "server/http/transport/respond.h"
 
 struct infer_work {
-    struct predict_request request; /* first: submission.h */
+    struct predict_request request; /* must be first (submission.h) */
     struct v2_request *v2;          /* NULL: a raw body */
     const void **tensors;           /* one per input of the model; NULL: photos */
     void **memory;                  /* memory of JSON tensors, indexed by the model's inputs */
@@ -292,7 +292,8 @@ static enum status take_texts(struct exchange *x, struct infer_work *work,
     return infer_make_images(work, input->count, err);
 }
 
-/* Takes a body without JSON as the single input: one row, or an image that may follow 4 bytes. */
+/* Takes a body without JSON as the single input: one row or one image. An image may follow its
+ * length in four bytes, as an element of BYTES does. */
 static enum status infer_take_raw(struct exchange *x, struct infer_work *work,
                                   const struct deployment *deployment, struct error *err)
 {

@@ -16,7 +16,7 @@
 #include "server/http/transport/respond.h"
 
 struct kserve_work {
-    struct predict_request request; /* first: submission.h */
+    struct predict_request request; /* must be first (submission.h) */
     struct v1_request *v1;
     void *numbers; /* owned: rows of the model's input */
     const void *tensors[1];

@@ -163,7 +163,7 @@ void metrics_handle(struct exchange *x)
 {
     size_t size = 0;
     struct metrics *metrics = x->server->options.metrics;
-    /* These metrics are updated only here. */
+    /* Metrics that are updated only when /metrics is read. */
     metric_set(metrics_get(metrics, METRIC_GAUGE, "lensd_http_upload_bytes",
                            "Memory in use for bodies of requests and answers.", ""),
                (double)atomic_load(&x->server->budget.used));

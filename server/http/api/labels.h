@@ -19,7 +19,7 @@ struct request_labels {
     struct word_input input; /* a detector's input for labels; form WORDS_NONE: a classifier */
     float *rows;             /* owned: vectors for all rows of `input` */
     uint16_t *of_tokens;     /* owned; words.words borrows it */
-    void (*run)(struct exchange *exchange); /* request_labels_begin() */
+    void (*run)(struct exchange *exchange); /* from request_labels_begin() */
 
     /* The texts of labels whose vectors are not cached. */
     struct request_texts texts;

@@ -14,7 +14,7 @@
 #include "server/http/transport/multipart.h"
 
 struct predict_work {
-    struct predict_request request; /* first: submission.h */
+    struct predict_request request; /* must be first (submission.h) */
     bool as_list;                   /* the request is a list, so the answer must be one */
     struct multipart multipart;     /* zeroed if the body is not a form */
     struct predict_json *json;      /* NULL if the body is not JSON */

@@ -26,7 +26,7 @@ struct request_prompt {
     size_t count_all;  /* count of `embeddings` */
     float coordinates[2 * PROMPT_POINTS_MAX], labels[PROMPT_POINTS_MAX];
     const void *rows[REQUEST_WORD_INPUTS];  /* rows for the decoder's inputs */
-    void (*run)(struct exchange *exchange); /* request_prompt_begin() */
+    void (*run)(struct exchange *exchange); /* from request_prompt_begin() */
 };
 
 bool request_prompt_is(const char *name);

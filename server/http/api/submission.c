@@ -148,7 +148,7 @@ static void submission_done(struct predict_request *request)
         respond_error(x, &err);
         exchange_resume(x);
     } else if (bytes >= SUBMISSION_LARGE_ANSWER || describe_is_slow(request)) {
-        /* as a body that takes the same time: see SUBMISSION_LARGE_BODY */
+        /* the size of a body that takes the same time: see SUBMISSION_LARGE_BODY */
         exchange_offload(x, bytes * (SUBMISSION_LARGE_BODY / SUBMISSION_LARGE_ANSWER),
                          exchange_answer);
     } else {

@@ -85,7 +85,7 @@ struct connections {
                                        way, or have been refused or ended by the client */
     bool is_active;                 /* a request has been in progress since the last tick */
     bool rests; /* the watcher sleeps longer than a tick; wake it when a request begins */
-    struct connection *delayed; /* a list by next_delayed */
+    struct connection *delayed; /* a list, linked by next_delayed */
     struct penalty_table penalties;
     int64_t refused;           /* time of the last refusal with Retry-After; 0: never */
     struct connection **by_fd; /* indexed by socket; NULL: no connection */

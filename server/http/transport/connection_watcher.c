@@ -22,8 +22,8 @@
 
 /* ---- hang-ups ---- */
 
-/* Returns the connection's request, pinned, for model_host_cancel(); NULL if there is none, or if
- * it cannot be pinned: then its thread reads `cancelled`. */
+/* Returns the connection's request, pinned, for model_host_cancel(); NULL if there is none or if it
+ * cannot be pinned. */
 static struct predict_request *client_gone_locked(struct connections *connections,
                                                   struct connection *connection)
 {
@@ -249,8 +249,8 @@ static bool has_hung_up(int fd)
     return poll(&end, 1, 0) > 0;
 }
 
-/* Leaves in the table the penalties of connections that this client has closed but libmicrohttpd
- * still holds, so that the client's next connection can take them over. */
+/* Stores the penalties of connections that this client has closed but libmicrohttpd still holds, so
+ * that the client's next connection can take them over. */
 static void release_penalties_locked(struct connections *connections, uint64_t client, int64_t now)
 {
     if (!connections->refused || now - connections->refused >= 1000 * NS_PER_MS)
@@ -260,7 +260,7 @@ static void release_penalties_locked(struct connections *connections, uint64_t c
         if (!c || c->client != client || !c->penalty.refused || !has_hung_up(c->fd))
             continue;
         penalty_leave(&connections->penalties, client, &c->penalty, now);
-        penalty_served(&c->penalty); /* so that the penalty is left only once */
+        penalty_served(&c->penalty); /* so that connection_close() does not store it again */
     }
 }
 
@@ -302,7 +302,7 @@ void connection_note_penalty(struct connections *connections, struct connection 
     }
     if (last && !forwarded_for) {
         penalty_leave(&connections->penalties, client, penalty, now);
-        penalty_served(penalty); /* so that the penalty is left only once */
+        penalty_served(penalty); /* so that connection_close() does not store it again */
     }
 }
 

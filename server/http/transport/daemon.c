@@ -6,7 +6,7 @@
  *       … again      a part of the body          collects it, or drops it if there is an answer
  *       … again      end of the body             inflates it; the route's handler answers or waits
  *       … again      after exchange_resume()     the handler's finish() answers
- *     on_completed   answer sent, or client gone logs, frees
+ *     on_completed   answer sent or aborted      logs, frees
  *
  * If an answer is queued before the body has been read, libmicrohttpd (0.9.75) closes the socket at
  * once. Bytes still in flight then reset the connection, often before the client has read the
@@ -434,7 +434,7 @@ static void take_body(struct exchange *x, const char *bytes, size_t size)
     x->bytes_in += size;
     if (x->state != EXCHANGE_REFUSED &&
         connection_send_pending_refusal(x->server->connections, x->connection))
-        x->state = EXCHANGE_REFUSED; /* the log learns why in on_completed */
+        x->state = EXCHANGE_REFUSED; /* on_completed() sets the status for the log */
     if (x->state == EXCHANGE_REFUSED)
         return;
     if (x->discard_body) {

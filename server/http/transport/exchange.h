@@ -54,7 +54,7 @@ struct http_server {
     struct response_cache *cache; /* NULL: answers are not cached */
     struct offload *offload;      /* NULL in tests */
     _Atomic int draining;
-    const char *confinement;  /* http_server_open(); NULL before; borrowed */
+    const char *confinement;  /* from http_server_open(); NULL before it; borrowed */
     _Atomic uint64_t next_id; /* a counter, for ids of requests and traces */
     uint64_t id_seed;
     int64_t started; /* clock_now() */

@@ -33,7 +33,7 @@
 #define OUT_ACKS      100
 #define LINGER_MS     2000         /* how long a client may send after our side was shut down */
 #define CREDIT_SECOND 100          /* credit for each second */
-#define CREDIT_DATA   4            /* credit for each DATA frame sent: a WINDOW_UPDATE follows */
+#define CREDIT_DATA   4            /* credit for each DATA frame sent: WINDOW_UPDATEs follow it */
 #define CREDIT_CALL   20           /* credit for each answered call */
 #define COST_RESET    10           /* cost of RST_STREAM before the handler runs, or in that run */
 #define COST_CANCEL   0.5          /* cost of RST_STREAM afterwards; other frames cost 1 */

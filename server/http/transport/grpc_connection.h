@@ -62,7 +62,7 @@ struct grpc_connection {
     int64_t idle_since;   /* when its last call ended */
     int64_t closing;      /* when our sending side was shut down; 0: not yet */
     int64_t header_since; /* start of a header block that has not ended; 0: none */
-    size_t header_bytes;  /* bytes read since the start of the last frame but CONTINUATION */
+    size_t header_bytes;  /* bytes read since a frame other than CONTINUATION began */
     uint8_t *unsent;      /* malloc'ed; bytes that the socket has not accepted */
     size_t unsent_size, unsent_at;
     int64_t unsent_since; /* when the socket last accepted bytes */

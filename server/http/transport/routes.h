@@ -50,7 +50,7 @@ struct route {
     const char *advice;            /* advice for a client that used another method; or NULL */
     const struct dialect *dialect; /* for its requests, answers and errors; NULL: lensd's own */
     const char *model;             /* the only model that it uses; NULL: any */
-    const char *fixed;             /* the constant text of its answers; NULL: `handle` makes it */
+    const char *fixed;             /* the constant text of its answers; NULL: `handle` writes one */
     bool is_message;               /* uses Open Inference Protocol messages, not JSON */
     bool streams;                  /* gRPC: any number of messages in both directions */
     /* gRPC: called when the message that names a model has been read; NULL: `handle` reads it. */

@@ -61,7 +61,7 @@ struct http_options {
     bool is_immich;                 /* GET / and /ping answer like Immich's service */
     int threads;                    /* 1 … */
     int top_k;                      /* number of predictions, if a request does not set it */
-    const char *note; /* for /health and /devices: why --device auto chose the CPU; else "" */
+    const char *note; /* for /health and /devices: why --device auto chose the CPU, or "" */
 
     size_t max_body, max_upload_memory, max_header; /* bytes */
     size_t max_images, max_json_depth;

@@ -63,8 +63,8 @@ struct tls_reader {
     void *context;
 };
 
-/* Call this before the handshake. The thread that drives the session then calls the functions of
- * *reader, which must live as long as the session. */
+/* Sets the callbacks of a session. Call it before the handshake. The thread that drives the session
+ * calls the functions of *reader, which must live as long as the session. */
 void tls_watch(gnutls_session_t session, struct tls_reader *reader);
 
 /* Sends `bytes` and ends our side of the session. Call it only from the thread that drives the
