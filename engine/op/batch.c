@@ -87,8 +87,9 @@ static int before_last_axis(const struct node *node, const int *axes)
 }
 
 /* The images may be on a batch axis, or be the rows of a or the columns of b. */
-int batch_of_matmul(const struct node *node, const int *axes, size_t second)
+static int matmul_axis(const struct node *node, const int *axes)
 {
+    const size_t second = node->op == OP_QLINEAR_MATMUL ? 3 : 1;
     const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[second]->shape;
     const int of_a = axes[0], of_b = axes[second], rank = node->outputs[0]->shape.rank;
     for (size_t i = 1; i < node->input_count; i++)
@@ -116,15 +117,20 @@ int batch_of_concat(const struct node *node, const int *axes)
     return unless(axis, joined < 0 ? joined + node->outputs[0]->shape.rank : joined);
 }
 
-static int matmul_axis(const struct node *node, const int *axes)
-{
-    return batch_of_matmul(node, axes, 1);
-}
-
-int batch_beside_matmul(const struct node *node, size_t i, int axis)
+static int beside_matmul(const struct node *node, size_t i, int axis)
 {
     const int rank = node->inputs[i]->shape.rank, aligned = batch_aligned(node, i, axis);
     return rank < 3 ? BATCH_OTHER : aligned < rank - 2 ? aligned : BATCH_WHOLE;
+}
+
+static int gemm_axis(const struct node *node, const int *axes)
+{
+    return batch_of_first(node, axes) == (node_int(node, "transA", 0) ? 1 : 0) ? 0 : BATCH_MIXES;
+}
+
+static int beside_gemm(const struct node *node, size_t i, int axis)
+{
+    return i == (node->op == OP_QGEMM ? 6 : 2) ? batch_aligned(node, i, axis) : BATCH_OTHER;
 }
 
 int batch_same(const struct node *node, size_t i, int axis)
@@ -148,4 +154,5 @@ const struct batch_rule batch_by_sample_of_two = {two_samples_axis, beside_sampl
 const struct batch_rule batch_beside_last = {beside_last_axis, NULL};
 const struct batch_rule batch_beside_first = {beside_first_axis, NULL};
 const struct batch_rule batch_before_last = {before_last_axis, batch_aligned};
-const struct batch_rule batch_matmul = {matmul_axis, batch_beside_matmul};
+const struct batch_rule batch_matmul = {matmul_axis, beside_matmul};
+const struct batch_rule batch_gemm = {gemm_axis, beside_gemm};

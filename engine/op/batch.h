@@ -51,8 +51,8 @@ extern const struct batch_rule batch_beside_last, batch_beside_first, batch_befo
 /* LSTM, GRU, RNN: the images lie on axis 0 of all outputs, or on axis 2 of Y and 1 of the states.
  * batch_is_independent() treats this rule specially. */
 extern const struct batch_rule batch_recurrent;
-/* numpy's matrix product of inputs 0 and 1. */
-extern const struct batch_rule batch_matmul;
+/* Matrix products: MatMul, QLinearMatMul and MatMulInteger; Gemm and QGemm. */
+extern const struct batch_rule batch_matmul, batch_gemm;
 
 /* Building blocks of rules. */
 
@@ -62,9 +62,6 @@ int batch_of_first(const struct node *node, const int *axes);
 int batch_of_samples(const struct node *node, const int *axes, size_t count);
 /* Calls batch_of_samples() with a `count` of 1. */
 int batch_of_sample(const struct node *node, const int *axes);
-/* The two functions of batch_matmul, for a product of inputs 0 and `second`. */
-int batch_of_matmul(const struct node *node, const int *axes, size_t second);
-int batch_beside_matmul(const struct node *node, size_t i, int axis);
 /* For inputs concatenated along the attribute `axis`, with the images on another axis. */
 int batch_of_concat(const struct node *node, const int *axes);
 /* Returns the axis of input i that numpy's broadcasting aligns with the output's axis; negative if

@@ -31,8 +31,8 @@ enum binary_op {
 };
 
 /* The row function for operands of `dtype`, or NULL. The result of AND, OR, XOR and comparisons is
- * bool, other results have the operands' dtype. float16 and bfloat16 are computed
- * in float32. bool supports AND, OR, XOR and EQUAL. */
+ * bool, other results have the operands' dtype. float16 and bfloat16 are computed in float32. bool
+ * supports AND, OR, XOR and EQUAL. */
 binary_row binary_row_find(enum binary_op op, enum dtype dtype);
 
 /* Broadcasts up to three operands to an output. Dimensions are merged where every operand allows

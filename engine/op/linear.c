@@ -22,16 +22,6 @@ static enum status infer_matmul(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &matmul.out, err);
 }
 
-static int gemm_axis(const struct node *node, const int *axes)
-{
-    return batch_of_first(node, axes) == (node_int(node, "transA", 0) ? 1 : 0) ? 0 : BATCH_MIXES;
-}
-
-static int gemm_beside(const struct node *node, size_t i, int axis)
-{
-    return i == 2 ? batch_aligned(node, i, axis) : BATCH_OTHER;
-}
-
 /* ---- Gemm ---- */
 
 /* c[m, n] += a[m, k] * b, a few rows of c at a time; b is transposed (gemm_nt) or not (gemm_nn). */
@@ -192,8 +182,8 @@ KERNEL(kernel_matmul)
 
 const struct op_info ops_linear[] = {
     {OP_GEMM, 1, 0, 2, 3, 1, 1, "A:number B:= C:=", OP_PRODUCT | OP_HEAVY,
-     "alpha:float beta:float transA:int transB:int broadcast:int", infer_gemm,
-     BATCH(gemm_axis, gemm_beside), work_product, kernel_gemm},
+     "alpha:float beta:float transA:int transB:int broadcast:int", infer_gemm, &batch_gemm,
+     work_product, kernel_gemm},
     {OP_MATMUL, 1, 0, 2, 2, 1, 1, "A:number B:=", OP_PRODUCT | OP_HEAVY, NULL, infer_matmul,
      &batch_matmul, work_product, kernel_matmul},
     {0},

@@ -61,6 +61,6 @@ enum status operand_single(const struct node *node, size_t i, const char *name,
  * attribute is omitted, -1 if it is none of the words. Any thread. */
 int node_word(const struct node *node, const char *name, const char *words);
 
-/* STATUS_MODEL for a value that is none of the words. */
+/* Checks that the attribute is omitted or one of the words. STATUS_MODEL. */
 enum status infer_word(const struct node *node, const char *name, const char *words,
                        struct error *err) MUST_USE;

@@ -95,21 +95,6 @@ static enum status infer_qgemm(struct node *node, struct error *err)
     return infer_product(node, 7, &out, err);
 }
 
-static int qlinear_matmul_axis(const struct node *node, const int *axes)
-{
-    return batch_of_matmul(node, axes, 3);
-}
-
-static int qgemm_axis(const struct node *node, const int *axes)
-{
-    return batch_of_first(node, axes) == (node_int(node, "transA", 0) ? 1 : 0) ? 0 : BATCH_MIXES;
-}
-
-static int qgemm_beside(const struct node *node, size_t i, int axis)
-{
-    return i == 6 ? batch_aligned(node, i, axis) : BATCH_OTHER;
-}
-
 /* Says which zero point an element of an operand has. Each line of `inner` elements shares one. The
  * zero points of `lines` lines repeat, but each matrix (`matrix` elements) has its own if `step` is
  * not 0. If `inner` is 0, all elements share one zero point. */
@@ -362,14 +347,14 @@ const struct op_info ops_quantize_product[] = {
     {OP_QLINEAR_MATMUL, 10, 0, 6, 8, 1, 1,
      "a:8bit a_scale:float a_zero_point:8bit b:8bit b_scale:float "
      "b_zero_point:8bit " QUANTIZED_RESULT(),
-     OP_HEAVY, NULL, infer_qlinear_matmul, BATCH(qlinear_matmul_axis, batch_beside_matmul),
-     work_qlinear_product, kernel_qlinear_matmul},
+     OP_HEAVY, NULL, infer_qlinear_matmul, &batch_matmul, work_qlinear_product,
+     kernel_qlinear_matmul},
     {OP_MATMUL_INTEGER, 10, 0, 2, 4, 1, 1, "A:8bit B:8bit a_zero_point:8bit b_zero_point:8bit",
      OP_HEAVY, NULL, infer_matmul_integer, &batch_matmul, work_product, kernel_matmul_integer},
     {OP_QGEMM, 1, 0, 6, 9, 1, 1,
      QUANTIZED_OPERAND(A, ) "B:8bit b_scale:float b_zero_point:8bit C:int32 " QUANTIZED_RESULT(),
-     OP_HEAVY, "alpha:float transA:int transB:int", infer_qgemm, BATCH(qgemm_axis, qgemm_beside),
-     work_qlinear_product, kernel_qgemm},
+     OP_HEAVY, "alpha:float transA:int transB:int", infer_qgemm, &batch_gemm, work_qlinear_product,
+     kernel_qgemm},
     {OP_MATMUL_NBITS, 1, 0, 3, 6, 1, 1,
      "A:float B:uint8 scales:float zero_points:uint8|float g_idx bias:float", OP_HEAVY,
      "K:int N:int bits:int block_size:int accuracy_level:int weight_prepacked:int",

@@ -267,7 +267,7 @@ static double bias_at(const struct recurrent_run *run, size_t i)
     return run->bias ? run->bias[i] : 0;
 }
 
-/* Returns the argument of gate number i without its peephole. */
+/* Returns what the activation of gate number i gets, without the peephole. */
 static double gate_sum(const struct recurrent_run *run, const double *x, const double *sums,
                        size_t i)
 {
