@@ -27,11 +27,9 @@ enum status infer_list(const struct node *node, const char *name, size_t count, 
 /* Functions for op_info.work, which estimate the multiply-adds of a node. */
 double work_elements(const struct node *node); /* none */
 double work_window(const struct node *node);   /* a window with the attribute kernel_shape */
-double work_conv(const struct node *node); /* input 1 has the weights [M, C / group, taps …] */
+double work_conv(const struct node *node); /* weights [M, C / group, taps …], also quantized */
 double work_conv_transpose(const struct node *node);
-double work_qlinear_conv(const struct node *node);    /* input 3 has the weights */
-double work_product(const struct node *node);         /* a matrix product of inputs 0 and 1 */
-double work_qlinear_product(const struct node *node); /* a product of inputs 0 and 3 */
+double work_product(const struct node *node); /* a matrix product, also a quantized one */
 double work_matmul_nbits(const struct node *node);
 double work_attention(const struct node *node); /* input 1 is K, [..., keys, depth] */
 

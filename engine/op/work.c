@@ -16,25 +16,23 @@ double work_elements(const struct node *node)
     return 0;
 }
 
+/* The quantized forms have the scale and zero point of input 0 before the weights. */
+static const struct value *weights_of(const struct node *node)
+{
+    const bool is_quantized =
+        node->op == OP_QLINEAR_CONV || node->op == OP_QLINEAR_MATMUL || node->op == OP_QGEMM;
+    return node_input(node, is_quantized ? 3 : 1);
+}
+
 /* The multiplications of [m, k] * [k, n] = [m, n]: m k n. The three tensors have m k, k n and m n
  * elements, whose product is (m k n)², so this is the square root of that product. */
-static double product_work(const struct node *node, size_t weights)
+double work_product(const struct node *node)
 {
-    const struct value *x = node_input(node, 0), *w = node_input(node, weights);
+    const struct value *x = node_input(node, 0), *w = weights_of(node);
     const struct value *y = node_output(node, 0);
     if (!x || !w || !y || w->shape.rank < 1 || y->shape.rank < 1)
         return 0;
     return sqrt(elements_of(x) * elements_of(w) * elements_of(y));
-}
-
-double work_product(const struct node *node)
-{
-    return product_work(node, 1);
-}
-
-double work_qlinear_product(const struct node *node)
-{
-    return product_work(node, 3);
 }
 
 double work_matmul_nbits(const struct node *node)
@@ -49,9 +47,10 @@ double work_attention(const struct node *node)
     return (elements_of(node_input(node, 0)) + elements_of(node_output(node, 0))) * keys;
 }
 
-/* The filters w slide over an image; each tap is used once per element. */
-static double filter_work(const struct value *image, const struct value *w)
+/* The filters slide over an image; each tap is used once per element. */
+static double filter_work(const struct node *node, const struct value *image)
 {
+    const struct value *w = weights_of(node);
     if (!w || w->shape.rank < 1 || w->shape.dims[0] < 1)
         return 0;
     return elements_of(image) * elements_of(w) / (double)w->shape.dims[0];
@@ -59,17 +58,12 @@ static double filter_work(const struct value *image, const struct value *w)
 
 double work_conv(const struct node *node)
 {
-    return filter_work(node_output(node, 0), node_input(node, 1));
+    return filter_work(node, node_output(node, 0));
 }
 
 double work_conv_transpose(const struct node *node)
 {
-    return filter_work(node_input(node, 0), node_input(node, 1));
-}
-
-double work_qlinear_conv(const struct node *node)
-{
-    return filter_work(node_output(node, 0), node_input(node, 3));
+    return filter_work(node, node_input(node, 0));
 }
 
 double work_window(const struct node *node)
