@@ -176,9 +176,8 @@ void store_floats(const float *src, enum dtype dtype, void *dst, size_t n)
         VECTOR_LOOP for (size_t i = 0; i < n; i++) flag[i] = src[i] != 0;                          \
         break;                                                                                     \
     default:                                                                                       \
-        for (size_t done = 0; done < n; done += BLOCK) {                                           \
+        FOR_BLOCKS(done, count, n) {                                                               \
             double block[BLOCK];                                                                   \
-            size_t count = n - done < BLOCK ? n - done : BLOCK;                                    \
             for (size_t i = 0; i < count; i++)                                                     \
                 block[i] = (double)src[done + i];                                                  \
             store_doubles(block, dtype, element_at(dst, dtype, done), count);                      \

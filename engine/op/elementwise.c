@@ -80,13 +80,9 @@ enum status kernel_view(const struct kernel_args *args, __attribute__((unused)) 
 KERNEL(kernel_dropout)
 {
     TRY(check_dropout(kernel_input(args, 1), kernel_input(args, 2), err));
-    if (args->node->output_count > 1 && args->out[1]) {
-        struct tensor *mask = *args->out[1];
-        double one = 1;
-        uint64_t value;
-        store_doubles(&one, mask->dtype, &value, 1);
-        fill_row(mask->data, &value, dtype_size(mask->dtype), shape_count(&mask->shape));
-    }
+    const struct tensor *mask = kernel_result(args, 1); /* bool */
+    if (mask)
+        memset(mask->data, 1, mask->bytes);
     return kernel_view(args, err);
 }
 

@@ -231,9 +231,8 @@ KERNEL(kernel_dequantize)
         return STATUS_OK;
     }
     struct block_cursor cursor = {.layout = &layout};
-    for (size_t at = 0; at < count; at += BLOCK) {
+    FOR_BLOCKS(at, n, count) {
         double values[BLOCK]; /* exact: stored numbers have at most 32 bits */
-        size_t n = count - at < BLOCK ? count - at : BLOCK;
         load_doubles(element(x->data, x->dtype, at), x->dtype, values, n);
         for (size_t i = 0; i < n; i++, cursor_next(&cursor)) {
             double s = params.scale[cursor.at];

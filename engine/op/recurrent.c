@@ -8,8 +8,6 @@
 #include "engine/op/family.h"
 #include "engine/op/nn.h"
 
-enum { GATES_MOST = 4, FUNCTIONS_MOST = 3 };
-
 /* ---- attributes and shapes ---- */
 
 static const struct {
