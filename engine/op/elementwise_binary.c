@@ -242,19 +242,6 @@ static enum status sum_half(const struct kernel_args *args, struct error *err)
     return STATUS_OK;
 }
 
-static void divide(struct tensor *tensor, double divisor)
-{
-    size_t count = shape_count(&tensor->shape);
-    float *single = tensor->data;
-    double *wide = tensor->data;
-    for (size_t i = 0; i < count; i++) {
-        if (tensor->dtype == DTYPE_F32)
-            single[i] /= (float)divisor;
-        else
-            wide[i] /= divisor;
-    }
-}
-
 /* Max, Min, Sum, Mean of any number of operands, combined one by one with the output. */
 KERNEL(kernel_variadic)
 {
@@ -274,9 +261,12 @@ KERNEL(kernel_variadic)
     for (size_t i = 2; i < node->input_count; i++)
         TRY(binary_run(op, out->dtype, &out->shape, &out->shape, out->data, &args->in[i]->shape,
                        args->in[i]->data, out->data, err));
-    if (node->op == OP_MEAN)
-        divide(out, (double)node->input_count);
-    return STATUS_OK;
+    if (node->op != OP_MEAN)
+        return STATUS_OK;
+    uint64_t divisor; /* room for an element of any dtype */
+    store_doubles(&(double){(double)node->input_count}, out->dtype, &divisor, 1);
+    return binary_run(BINARY_DIV, out->dtype, &out->shape, &out->shape, out->data, &SHAPE_SCALAR,
+                      &divisor, out->data, err);
 }
 
 /* ---- Clip ---- */
