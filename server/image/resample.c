@@ -163,7 +163,7 @@ static void fill_output(struct resample_axis *axis, const struct filter *filter,
         scratch[t] = filter->weight((t + low - center + 0.5) * inverse);
         sum += scratch[t];
     }
-    /* Pads at the end, or at the front if the input has no more samples. */
+    /* Zeros fill up the weights at the end, or at the front if the input has no more samples. */
     const int start = low + axis->length <= axis->in ? low : axis->in - axis->length;
     int32_t *weights = axis->weights + (size_t)i * (size_t)axis->length;
     memset(weights, 0, (size_t)axis->length * sizeof *weights);
