@@ -139,8 +139,8 @@ static void write_rectangle(struct writer *w, json_node *entry,
                   x - width, y - height, x + width, y + height, degrees);
 }
 
-/* True if class i of the picture becomes a tag: at least the threshold or, without one, the
- * best. */
+/* True if class i of the picture becomes a tag: its probability is at least the threshold or,
+ * without a threshold, it is the best class. */
 static bool is_tag(const struct predict_answer *answer, size_t i, float probability)
 {
     const cJSON *least = cJSON_GetObjectItemCaseSensitive(answer->request, "threshold");

@@ -47,7 +47,7 @@ struct supervisor {
     bool stop; /* guarded by lock */
 };
 
-/* Reads "/run/systemd/notify", or "@name" in the abstract namespace. */
+/* Reads the address of a socket: an absolute path, or "@name" in the abstract namespace. */
 static bool take_address(struct supervisor *supervisor, const char *path)
 {
     size_t length = path ? strlen(path) : 0;
