@@ -77,7 +77,8 @@
 #define MAKE      (CHANGE | MAKE_REG | REMOVE_FILE)
 #define OF_A_FILE (READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV)
 
-/* Bits of handled_access_net and of rules for ports; then bits of scoped. */
+/* BIND_TCP, CONNECT_TCP: bits of handled_access_net and of rules for ports. The others: bits of
+ * `scoped` in struct landlock_ruleset_attr. */
 #define BIND_TCP        BIT(0)
 #define CONNECT_TCP     BIT(1)
 #define ABSTRACT_SOCKET BIT(0)
