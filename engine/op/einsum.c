@@ -152,9 +152,10 @@ static enum status imply_output(struct einsum_plan *plan, const int *occurrences
 }
 
 /* STATUS_MODEL for a malformed equation, STATUS_SHAPE for operands that do not fit it. */
-static enum status einsum_plan_init(const struct node *node, const struct shape *const *shapes,
-                                    size_t operands, struct einsum_plan *ret, struct error *err)
+static enum status einsum_plan_init(const struct node *node, struct einsum_plan *ret,
+                                    struct error *err)
 {
+    const size_t operands = node->input_count;
     const char *text = node_string(node, "equation", NULL);
     if (!text)
         return error_set(err, STATUS_MODEL, "the attribute equation is missing");
@@ -174,7 +175,7 @@ static enum status einsum_plan_init(const struct node *node, const struct shape 
                              "the equation does not have %zu terms, one for each operand",
                              operands);
         text += *text == ',';
-        TRY(bind_operand(&plan, operand, &term, shapes[operand], err));
+        TRY(bind_operand(&plan, operand, &term, &node->inputs[operand]->shape, err));
         for (int i = 0; i < term.count; i++)
             if (term.label[i] >= 0)
                 occurrences[term.label[i]]++;
@@ -196,11 +197,8 @@ static enum status einsum_plan_init(const struct node *node, const struct shape 
 
 static enum status infer_einsum(struct node *node, struct error *err)
 {
-    const struct shape *shapes[EINSUM_MAX_OPERANDS];
     struct einsum_plan plan;
-    for (size_t i = 0; i < node->input_count && i < EINSUM_MAX_OPERANDS; i++)
-        shapes[i] = &node->inputs[i]->shape;
-    TRY(einsum_plan_init(node, shapes, node->input_count, &plan, err));
+    TRY(einsum_plan_init(node, &plan, err));
     return infer_output(node, 0, node->inputs[0]->dtype, &plan.out, err);
 }
 
@@ -214,21 +212,13 @@ static int label_place(const int8_t *labels, int rank, int label)
     return place;
 }
 
-static bool einsum_replan(const struct node *node, struct einsum_plan *ret)
-{
-    const struct shape *shapes[EINSUM_MAX_OPERANDS];
-    for (size_t i = 0; i < node->input_count && i < EINSUM_MAX_OPERANDS; i++)
-        shapes[i] = &node->inputs[i]->shape;
-    return einsum_plan_init(node, shapes, node->input_count, ret, NULL) == STATUS_OK;
-}
-
 /* All operands with an image axis must have the same label there. The result's images are on the
  * axis with that label. */
 static int einsum_axis(const struct node *node, const int *axes)
 {
     struct einsum_plan plan;
     int label = -1;
-    if (!einsum_replan(node, &plan))
+    if (einsum_plan_init(node, &plan, NULL) != STATUS_OK)
         return BATCH_MIXES;
     for (size_t i = 0; i < plan.operands; i++) {
         if (axes[i] != BATCH_FREE && label >= 0 && plan.label[i][axes[i]] != label)
@@ -246,7 +236,7 @@ static int einsum_beside(const struct node *node, size_t i, int axis)
 {
     struct einsum_plan plan;
     const int place =
-        einsum_replan(node, &plan) && axis < plan.out.rank
+        einsum_plan_init(node, &plan, NULL) == STATUS_OK && axis < plan.out.rank
             ? label_place(plan.label[i], node->inputs[i]->shape.rank, plan.out_label[axis])
             : -1;
     return place >= 0 ? place : BATCH_OTHER;
@@ -435,20 +425,17 @@ static enum status contract_all(const struct kernel_args *args, const struct ein
 KERNEL(kernel_einsum)
 {
     size_t count = args->node->input_count;
-    const struct shape *shapes[EINSUM_MAX_OPERANDS];
     struct labelled operands[EINSUM_MAX_OPERANDS];
     struct einsum_plan plan;
     const void *data;
     void *dst;
-    for (size_t i = 0; i < count && i < EINSUM_MAX_OPERANDS; i++)
-        shapes[i] = &args->in[i]->shape;
-    TRY(einsum_plan_init(args->node, shapes, count, &plan, err));
+    TRY(einsum_plan_init(args->node, &plan, err));
     enum arithmetic arithmetic =
         dtype_is_float(args->in[0]->dtype) ? ARITHMETIC_F64 : ARITHMETIC_U64;
     TRY(result_open(args, 0, arithmetic, &dst, err));
     for (size_t i = 0; i < count; i++) {
         TRY(operand_open(args, i, arithmetic, &data, err));
-        label_operand(&plan, i, shapes[i], data, &operands[i]);
+        label_operand(&plan, i, &args->in[i]->shape, data, &operands[i]);
     }
     TRY(contract_all(args, &plan, arithmetic, operands, dst, err));
     return STATUS_OK;
