@@ -151,8 +151,9 @@ enum status conv_forward(const struct kernel_args *args, const struct conv_shape
     struct patches p = {.window = window_in_3d(&conv->window), .size = arithmetic_size(arithmetic)};
     const struct window *w = &p.window;
     size_t channels = conv->in_channels / conv->group, rows = conv->out_channels / conv->group;
-    size_t depth = channels * window_size(w), positions = window_outputs(w), size = p.size;
-    p.plane = window_inputs(w);
+    size_t depth = channels * window_volume(w->kernel), positions = window_volume(w->out),
+           size = p.size;
+    p.plane = window_volume(w->in);
     char *panel = kernel_scratch(args, PANEL_ROWS * PANEL_COLUMNS, size, err);
     TRY(allocated(panel));
     for (size_t ng = 0; ng < conv->batch * conv->group && positions; ng++) {
@@ -254,8 +255,8 @@ static enum status transpose_group(const struct kernel_args *args, const struct 
                                    struct error *err)
 {
     size_t size = arithmetic_size(arithmetic);
-    size_t taps = window_size(w), rows = outputs * taps;
-    size_t positions = window_inputs(w), plane = window_outputs(w);
+    size_t taps = window_volume(w->kernel), rows = outputs * taps;
+    size_t positions = window_volume(w->in), plane = window_volume(w->out);
     for (size_t t = 0; t < positions; t += PANEL_COLUMNS) {
         size_t count = positions - t < PANEL_COLUMNS ? positions - t : PANEL_COLUMNS;
         for (size_t r = 0; r < rows; r += PANEL_ROWS) {
@@ -289,8 +290,8 @@ KERNEL(kernel_conv_transpose)
     TRY(result_open(args, 0, arithmetic, &dst, err));
     struct window window = window_in_3d(&conv.window);
     size_t channels = conv.in_channels / conv.group, outputs = conv.out_channels / conv.group;
-    size_t in = window_inputs(&window), out = window_outputs(&window);
-    size_t matrix = channels * outputs * window_size(&window);
+    size_t in = window_volume(window.in), out = window_volume(window.out);
+    size_t matrix = channels * outputs * window_volume(window.kernel);
     for (size_t n = 0; n < conv.batch; n++)
         conv_start_rows((char *)dst + n * conv.out_channels * out * size, bias, conv.out_channels,
                         out, size);
@@ -444,9 +445,9 @@ KERNEL(kernel_deform_conv)
     double *dst;
     TRY(conv_shape_init(args->node, &args->in[0]->shape, &args->in[1]->shape, &d.conv, err));
     d.window = window_in_3d(&d.conv.window);
-    d.taps = window_size(&d.window);
-    d.positions = window_outputs(&d.window);
-    d.plane = window_inputs(&d.window);
+    d.taps = window_volume(d.window.kernel);
+    d.positions = window_volume(d.window.out);
+    d.plane = window_volume(d.window.in);
     size_t room;
     if (!size_mul(d.conv.in_channels, d.taps, &room) || !size_mul(room, POSITIONS, &room))
         return error_set(err, STATUS_NO_MEMORY, "the weights are too large");

@@ -21,10 +21,9 @@ enum status conv_forward(const struct kernel_args *args, const struct conv_shape
 /* The same window with three spatial dimensions, leading ones of extent 1. */
 struct window window_in_3d(const struct window *window);
 
-/* Number of taps of a 3-D window, and number of positions per channel of its input and output. */
-size_t window_size(const struct window *window);
-size_t window_inputs(const struct window *window);
-size_t window_outputs(const struct window *window);
+/* Product of three extents of a 3-D window: `kernel` gives its number of taps, `in` and `out` the
+ * positions per channel of its input and output. */
+size_t window_volume(const int64_t extents[static 3]);
 
 /* Taps of a window at output position `at` along axis i that fall inside 0 … in-1: *first … *end-1.
  * The input position of tap t is at * stride - pad_begin + t * dilation. */

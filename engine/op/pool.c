@@ -174,10 +174,10 @@ static int64_t tap_position(const struct window_cursor *cursor, int i, int64_t t
                                           const struct window *window, struct error *err)          \
     {                                                                                              \
         struct window_cursor cursor;                                                               \
-        size_t positions = window_outputs(window), at;                                             \
+        size_t positions = window_volume(window->out), at;                                         \
         window_cursor_start(&cursor, window);                                                      \
         for (size_t i = 0; i < positions; i++, window_cursor_next(&cursor)) {                      \
-            TRY(kernel_goes_on(args, window_size(window), err));                                   \
+            TRY(kernel_goes_on(args, window_volume(window->kernel), err));                         \
             ((type *)dst)[i] = max_##suffix(src, &cursor, &at);                                    \
             if (indices)                                                                           \
                 indices[i] = (int64_t)at;                                                          \
@@ -226,7 +226,7 @@ KERNEL(kernel_max_pool)
     struct window window;
     TRY(pool_window_init(args->node, &x->shape, false, &window, err));
     window = window_in_3d(&window);
-    size_t in = window_inputs(&window), out = window_outputs(&window);
+    size_t in = window_volume(window.in), out = window_volume(window.out);
     size_t planes = (size_t)x->shape.dims[0] * (size_t)x->shape.dims[1];
     enum dtype dtype = compared_as(x->dtype);
     size_t size = dtype_size(dtype);
@@ -303,14 +303,14 @@ static enum status pool_sums(const struct kernel_args *args, double p, struct er
     void *dst;
     TRY(pool_window_init(args->node, x, false, &w, err));
     w = window_in_3d(&w);
-    size_t in = window_inputs(&w), out = window_outputs(&w);
+    size_t in = window_volume(w.in), out = window_volume(w.out);
     TRY(operand_open(args, 0, arithmetic, &src, err));
     TRY(result_open(args, 0, arithmetic, &dst, err));
     for (size_t n = 0; n < resolve_extent(x, 0, 2); n++) {
         struct window_cursor cursor;
         window_cursor_start(&cursor, &w);
         for (size_t i = 0; i < out; i++, window_cursor_next(&cursor)) {
-            TRY(kernel_goes_on(args, window_size(&w), err));
+            TRY(kernel_goes_on(args, window_volume(w.kernel), err));
             double sum = arithmetic == ARITHMETIC_F64
                              ? sum_f64((const double *)src + n * in, &cursor, p)
                              : sum_f32((const float *)src + n * in, &cursor, p);

@@ -215,7 +215,7 @@ KERNEL(kernel_qlinear_average_pool)
     TRY(pool_window_init(args->node, &x->shape, last, &w, err));
     w = window_in_3d(&w);
     size_t channels = (size_t)x->shape.dims[last ? x->shape.rank - 1 : 1];
-    size_t in_plane = window_inputs(&w), out_plane = window_outputs(&w);
+    size_t in_plane = window_volume(w.in), out_plane = window_volume(w.out);
     size_t in_count = shape_count(&x->shape), out_count = shape_count(&y->shape);
     float *src = kernel_scratch(args, in_count, sizeof *src, err);
     TRY(allocated(src));

@@ -125,19 +125,9 @@ struct window window_in_3d(const struct window *window)
     return w;
 }
 
-size_t window_size(const struct window *window)
+size_t window_volume(const int64_t extents[static 3])
 {
-    return (size_t)(window->kernel[0] * window->kernel[1] * window->kernel[2]);
-}
-
-size_t window_inputs(const struct window *window)
-{
-    return (size_t)(window->in[0] * window->in[1] * window->in[2]);
-}
-
-size_t window_outputs(const struct window *window)
-{
-    return (size_t)(window->out[0] * window->out[1] * window->out[2]);
+    return (size_t)(extents[0] * extents[1] * extents[2]);
 }
 
 void window_taps(const struct window *window, int i, int64_t at, int64_t *first, int64_t *end)
