@@ -329,6 +329,9 @@ class OtherModels(unittest.TestCase):
         answer = server.predict(seven())
         self.assertEqual(answer.status, 400)
         self.assertIn("/v2/models/m/infer", answer.json()["error"])
+        answer = server.request("POST", "/v2/models/m/infer", seven())
+        self.assertEqual(answer.status, 400)
+        self.assertIn("GET /v2/models/m lists its inputs", answer.json()["error"])
 
     def test_a_shape_that_depends_on_the_picture(self):
         """As detectors with non-maximum suppression have it: the file tells the shape, or a part."""

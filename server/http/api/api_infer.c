@@ -599,7 +599,8 @@ static enum status check_is_json(const struct exchange *x, struct error *err)
     if (infer_is_image(data, size))
         return error_set(err, STATUS_INVALID,
                          "the body is a picture, but no input of this model takes only a picture; "
-                         "GET /v2/models lists its inputs");
+                         "GET /v2/models/%s lists its inputs",
+                         x->match.model);
     while (json < size && (data[json] == ' ' || (data[json] >= '\t' && data[json] <= '\r')))
         json++;
     if ((json < size && data[json] < ' ') || memchr(data, '\0', size))
