@@ -14,7 +14,7 @@
 
 #define CGROUP_ROOT "/sys/fs/cgroup"
 
-/* Reads at most size - 1 bytes of a file, and terminates them. Returns false if there are none. */
+/* Reads at most size - 1 bytes of a file, and terminates them. Returns false if it has none. */
 static bool read_text(const char *path, char *text, size_t size)
 {
     FILE *file = fopen(path, "re");

@@ -39,14 +39,12 @@ extern const struct batch_rule batch_mixes;
 extern const struct batch_rule batch_elementwise;
 /* Elementwise on input 0; the other inputs must be free and are read as BATCH_OTHER. */
 extern const struct batch_rule batch_unary;
-/* For views: the elements keep their order. batch_is_independent() follows images without an axis.
- */
+/* For views: elements keep their order. batch_is_independent() follows images without an axis. */
 extern const struct batch_rule batch_reshape;
 /* The images lie along dimension 0 of input 0, or of the first two inputs, and do not mix. */
 extern const struct batch_rule batch_by_sample, batch_by_sample_of_two;
-/* For operators that work along the attribute `axis` of input 0, on which no images may lie; its
- * default is -1 in the first rule and 0 in the second. In the third (-1) the images lie before it.
- */
+/* For operators along the attribute `axis` of input 0, on which no images may lie. Its default is
+ * -1, in the second rule 0. In the third rule the images lie on an axis before it. */
 extern const struct batch_rule batch_beside_last, batch_beside_first, batch_before_last;
 /* LSTM, GRU, RNN: the images lie on axis 0 of all outputs, or on axis 2 of Y and 1 of the states.
  * batch_is_independent() treats this rule specially. */

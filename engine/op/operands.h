@@ -13,10 +13,10 @@
  *            input 0, =2 that of input 2
  *   [dims]   a letter is an extent, the same in all operands; a digit is that extent; * is any
  *            number of dimensions; [1] is one number of any rank, [?] at most one
- *   #        its contents decide the outputs' shapes, which are unknown until the contents are
- * known !        it must not be left out, although it comes after the row's min_inputs Declarations
- * after "..." are repeated for all further inputs. Other inputs are not checked. *ret_ready is
- * false if contents are missing. STATUS_MODEL, STATUS_SHAPE. */
+ *   #        its contents decide output shapes, which are unknown until the contents are known
+ *   !        it must not be left out, although it comes after the row's min_inputs
+ * Declarations after "..." are repeated for all further inputs. Other inputs are not checked.
+ * *ret_ready is false if contents are missing. STATUS_MODEL, STATUS_SHAPE. */
 enum status operands_check(const struct node *node, const char *declarations, bool *ret_ready,
                            struct error *err) MUST_USE;
 

@@ -78,8 +78,7 @@ enum status resolve_slice(const struct node *node, const struct shape *data,
                           const struct tensor *const *operands, struct slice *ret,
                           struct error *err) MUST_USE;
 
-/* Pad and CenterCropPad: how many elements each axis gains at its ends; a negative number: loses.
- */
+/* Pad and CenterCropPad: elements that each axis gains at its ends; negative: that it loses. */
 #define PAD_MODES "constant reflect edge wrap"
 enum pad_mode { PAD_CONSTANT, PAD_REFLECT, PAD_EDGE, PAD_WRAP };
 struct padding {

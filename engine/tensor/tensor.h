@@ -17,8 +17,7 @@
 #define TENSOR_MAX_RANK 8
 #define TENSOR_ALIGN    64
 
-/* Numbers are ONNX's TensorProto.DataType. X(NAME, number, bytes, ONNX word, Open Inference word)
- */
+/* X(NAME, number in ONNX's TensorProto.DataType, bytes, ONNX's word, Open Inference's word). */
 #define DTYPE_LIST(X)                                                                              \
     X(F32, 1, 4, "float32", "FP32")                                                                \
     X(U8, 2, 1, "uint8", "UINT8")                                                                  \
