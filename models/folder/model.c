@@ -482,17 +482,10 @@ static enum status fill(struct model *model, const struct model_place *place, co
 enum status model_load(const char *path, const char *name, const struct model_limits *limits,
                        struct model **ret, struct error *err)
 {
-    return model_load_version(path, NULL, name, limits, ret, err);
-}
-
-enum status model_load_version(const char *path, const char *version, const char *name,
-                               const struct model_limits *limits, struct model **ret,
-                               struct error *err)
-{
     struct error ignored;
     struct model_place place;
     err = err ? err : &ignored;
-    TRY(model_place_find(path, version, &place, err));
+    TRY(model_place_find(path, limits ? limits->version : NULL, &place, err));
     if (place.is_pipeline) {
         struct pipeline_config config;
         model_place_done(&place);

@@ -12,9 +12,11 @@
 #include "models/tasks/task.h"
 #include "models/tasks/zero_shot.h"
 
+/* Options of a load. Zeroed: defaults. */
 struct model_limits {
-    size_t memory;  /* bytes that a load may use; 0 = free memory, at most 16 GiB */
-    bool is_immich; /* the model is in Immich's cache (see immich_file()) */
+    size_t memory;       /* bytes that a load may use; 0 = free memory, at most 16 GiB */
+    const char *version; /* of a folder in Triton's layout (repository.h); NULL: the newest */
+    bool is_immich;      /* the model is in Immich's cache (see immich_file()) */
 };
 
 /* An input or output as clients see it: as in the file, or as lensd changed it at load
@@ -120,11 +122,6 @@ bool model_rows_depend_on_data(const struct model *model, const struct shape *ou
  * model_free() (NULL is fine). */
 enum status model_load(const char *path, const char *name, const struct model_limits *limits,
                        struct model **ret, struct error *err) MUST_USE;
-
-/* Loads one version in Triton's layout (models/folder/repository.h); `version` NULL: the newest. */
-enum status model_load_version(const char *path, const char *version, const char *name,
-                               const struct model_limits *limits, struct model **ret,
-                               struct error *err) MUST_USE;
 
 /* A folder may hold a model in two halves, each served as a model. The half for photos has the
  * folder's name. The name of the other half, for texts or for masks, gets one of these endings. */

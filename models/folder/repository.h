@@ -29,7 +29,7 @@ struct repository_version {
 
 struct repository_model {
     char *name;
-    char *path;                          /* for model_load_version() */
+    char *path;                          /* for model_load() */
     struct repository_version *versions; /* to serve, oldest first; after these, the others */
     size_t version_count;
     size_t spare_count;             /* number of the others, which version_policy excludes */

@@ -92,8 +92,8 @@ static enum status scan_disk(const struct loader *loader, struct repository *ret
 static enum status read_model(const struct loader *loader, const char *path, const char *name,
                               const char *version, struct model **ret, struct error *err)
 {
-    const struct model_limits limits = {.is_immich = loader->options.is_immich};
-    return model_load_version(path, version, name, &limits, ret, err);
+    const struct model_limits limits = {.version = version, .is_immich = loader->options.is_immich};
+    return model_load(path, name, &limits, ret, err);
 }
 
 static enum status no_such_model(const struct loader *loader, const char *option, const char *name,
