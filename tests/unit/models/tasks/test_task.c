@@ -407,6 +407,9 @@ Test(task, embeddings_and_classes)
     vector.configured_layout = "yolov9000";
     cr_expect_eq(task_decide(&vector, &task, &err), STATUS_MODEL);
     cr_expect(strstr(err.message, "yolov8"), "%s", err.message);
+    vector.configured_layout = "sam"; /* only mask decoders have it, which lensd recognises */
+    cr_expect_eq(task_decide(&vector, &task, &err), STATUS_MODEL);
+    cr_expect(strstr(err.message, "does not know"), "%s", err.message);
     vector.configured_layout = "detr";
     cr_expect_eq(task_decide(&vector, &task, &err), STATUS_MODEL, "it has one output");
     vector.configured_layout = "yolo-final";
