@@ -27,8 +27,8 @@ struct tokenizer_facts {
     bool has_pad;                /* a file names a padding token */
     bool pads_left;
     size_t added_count;     /* special tokens added to each text ([CLS] and [SEP]: 2) */
-    size_t fixed_length;    /* length to which texts are padded; 0: to the longest */
-    size_t length_multiple; /* the padded length is a multiple of this; at least 1 */
+    size_t fixed_length;    /* tokenizer.json pads texts to this length; 0: to the longest text */
+    size_t length_multiple; /* pad_to_multiple_of of tokenizer.json; at least 1 */
     bool truncates;         /* tokenizer.json truncates long texts */
 };
 
