@@ -235,8 +235,8 @@ static enum status describe(struct repository_model *model, struct error *err)
 
 /* Adds the pipeline `stages`, or if that is NULL the model at `path`. Copies `path` and `name`, and
  * owns `stages` on success. If the model's files are invalid, its `problem` has the reason. */
-static enum status add_model_of(struct repository *repository, const char *path, const char *name,
-                                struct pipeline_config *stages, struct error *err)
+static enum status add_model(struct repository *repository, const char *path, const char *name,
+                             struct pipeline_config *stages, struct error *err)
 {
     struct repository_model *grown =
         reallocarray(repository->models, repository->count + 1, sizeof *grown);
@@ -266,24 +266,18 @@ static enum status add_model_of(struct repository *repository, const char *path,
     return STATUS_OK;
 }
 
-static enum status add_model(struct repository *repository, const char *path, const char *name,
-                             struct error *err)
-{
-    return add_model_of(repository, path, name, NULL, err);
-}
-
 /* Adds the model in a folder, and its second half if it has two. */
 static enum status add_halves(struct repository *repository, const char *path, const char *name,
                               struct error *err)
 {
     char *second = NULL, *second_name = NULL;
     const char *ending;
-    TRY(add_model(repository, path, name, err));
+    TRY(add_model(repository, path, name, NULL, err));
     enum status status = model_find_half(path, &second, &ending, err);
     if (status == STATUS_OK && second && asprintf(&second_name, "%s%s", name, ending) < 0)
         status = error_no_memory(err, "while looking through a repository");
     else if (status == STATUS_OK && second)
-        status = add_model(repository, second, second_name, err);
+        status = add_model(repository, second, second_name, NULL, err);
     FREE_ALL(second, second_name);
     return status;
 }
@@ -393,7 +387,7 @@ static enum status add_part(struct repository *repository, const char *folder, c
     TRY(check_memory(path, "while looking through a repository", err));
     snprintf(own, sizeof own, "%s.%s", name, part);
     const enum status status =
-        stat(path, &info) == 0 ? add_model(repository, path, own, err) : STATUS_OK;
+        stat(path, &info) == 0 ? add_model(repository, path, own, NULL, err) : STATUS_OK;
     free(path);
     return status;
 }
@@ -435,7 +429,7 @@ static enum status add_stages_of(struct repository *repository, const char *fold
     snprintf(config->stages[0].model, sizeof config->stages[0].model, "%.100s.detection",
              dashes ? dashes + 2 : name);
     snprintf(config->stages[1].model, sizeof config->stages[1].model, "%.100s.recognition", name);
-    const enum status status = add_model_of(repository, folder, name, config, err);
+    const enum status status = add_model(repository, folder, name, config, err);
     if (status != STATUS_OK)
         free(config);
     return status;
@@ -482,30 +476,31 @@ static enum status scan_immich(struct repository *repository, const char *folder
     return status;
 }
 
-static enum status scan_done(struct repository *found, enum status status, struct repository *ret)
+static enum status scan_done(struct repository *found, bool sorts, enum status status,
+                             struct repository *ret)
 {
-    struct repository repository = *found;
     if (status != STATUS_OK) {
-        repository_done(&repository);
+        repository_done(found);
         return status;
     }
-    if (repository.count > 1)
-        qsort(repository.models, repository.count, sizeof *repository.models, compare_models);
-    check_pipelines(&repository);
-    *ret = repository;
+    if (sorts && found->count > 1)
+        qsort(found->models, found->count, sizeof *found->models, compare_models);
+    check_pipelines(found);
+    *ret = *found;
     return STATUS_OK;
 }
 
 enum status repository_scan(const char *folder, struct repository *ret, struct error *err)
 {
     struct repository repository = {0};
-    return scan_done(&repository, for_each_entry(folder, add_entry, &repository, err), ret);
+    const enum status status = for_each_entry(folder, add_entry, &repository, err);
+    return scan_done(&repository, true, status, ret);
 }
 
 enum status repository_scan_immich(const char *folder, struct repository *ret, struct error *err)
 {
     struct repository repository = {.is_immich = true};
-    return scan_done(&repository, scan_immich(&repository, folder, err), ret);
+    return scan_done(&repository, true, scan_immich(&repository, folder, err), ret);
 }
 
 /* Adds the models of a pipeline's stages that exist. */
@@ -519,7 +514,7 @@ static enum status add_stages(struct repository *repository, struct error *err)
         char *path = pipeline_stage_path(repository->models[0].path, &stages.stages[i]);
         TRY(check_memory(path, "while looking through a repository", err));
         if (!find_entry(repository, name) && stat(path, &info) == 0)
-            status = add_model(repository, path, name, err);
+            status = add_model(repository, path, name, NULL, err);
         free(path);
     }
     return status;
@@ -535,11 +530,5 @@ enum status repository_scan_model(const char *path, const char *name, struct rep
     FREE_ALL(file, own);
     if (status == STATUS_OK && repository.models[0].stages)
         status = add_stages(&repository, err);
-    check_pipelines(&repository);
-    if (status != STATUS_OK) {
-        repository_done(&repository);
-        return status;
-    }
-    *ret = repository;
-    return STATUS_OK;
+    return scan_done(&repository, false, status, ret);
 }
