@@ -82,8 +82,8 @@ enum status precision_open(const struct model *model, const struct precision_opt
                            struct error *err) MUST_USE;
 
 /* Creates the session for `session`->precision, which must not be PRECISION_AUTO. For int8 of a
- * float32 model it uses the 8-bit form that trials have stored in the cache. Errors as above; if
- * that form is missing, those of session_create() for a model that is not quantized. */
+ * float32 model it uses the 8-bit form that trials have stored in the cache. Errors: those of
+ * session_create(), and of reading that form; without it the model is not quantized. */
 enum status precision_session(const struct model *model, const struct precision_options *options,
                               const struct session_options *session, struct session **ret,
                               struct error *err) MUST_USE;
