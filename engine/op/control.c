@@ -192,9 +192,8 @@ KERNEL(kernel_if)
 /* One scan output: the concatenated elements of all iterations so far. */
 struct collection {
     enum dtype dtype;
-    struct shape item; /* valid if there are items */
-    size_t item_bytes, count,
-        capacity; /* bytes of an item; number of items, and of those that fit */
+    struct shape item;                  /* valid if there are items */
+    size_t item_bytes, count, capacity; /* bytes of an item; number of items; places for items */
     char *data;
 };
 
