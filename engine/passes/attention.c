@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/op/resolve.h"
 #include "engine/passes/passes.h"
 #include "engine/passes/view.h"
 
@@ -449,9 +450,7 @@ static bool find_attention(struct match *m, struct node *softmax, struct node **
     if (!source || !read_product(source, &first))
         return false;
     /* the scores are the first product's, batch by batch, even if a Reshape has regrouped them */
-    a->batch = 1;
-    for (int d = 0; d < m->scores.rank - 2; d++)
-        a->batch *= m->scores.dims[d];
+    a->batch = (int64_t)resolve_extent(&m->scores, 0, m->scores.rank - 2);
     a->depth = first.a->shape.dims[first.a->shape.rank - 1];
     if (!take_operand(m, first.a, false, true, &m->q, &a->q) ||
         !take_operand(m, first.b, !first.b_transposed, true, &m->k, &a->k))
@@ -463,10 +462,8 @@ static bool find_attention(struct match *m, struct node *softmax, struct node **
     m->scores = p->shape;
     a->width = v->shape.dims[v_transposed ? rank - 2 : rank - 1];
     const struct shape *y = &product->outputs[0]->shape;
-    int64_t made = 1;
-    for (int d = 0; d < y->rank - 2; d++)
-        made *= y->dims[d];
-    if (made != a->batch || !take_operand(m, v, v_transposed, false, &m->v, &a->v) ||
+    if ((int64_t)resolve_extent(y, 0, y->rank - 2) != a->batch ||
+        !take_operand(m, v, v_transposed, false, &m->v, &a->v) ||
         !take_result(m, product->outputs[0], transposed))
         return false;
     *ret_at = product;

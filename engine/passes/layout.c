@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "engine/op/ops.h"
+#include "engine/op/resolve.h"
 #include "engine/passes/passes.h"
 
 struct forms {
@@ -84,10 +85,7 @@ static struct value *make_node(struct layout_pass *layout, struct value *from,
 /* True if both layouts have the same bytes (one channel, or one pixel). */
 static bool same_bytes(const struct shape *plain)
 {
-    size_t spatial = 1;
-    for (int a = 2; a < plain->rank; a++)
-        spatial *= (size_t)plain->dims[a];
-    return spatial == 1 || plain->dims[1] == 1;
+    return resolve_extent(plain, 2, plain->rank) == 1 || plain->dims[1] == 1;
 }
 
 static struct value *permuted_constant(struct layout_pass *layout, const struct tensor *constant,

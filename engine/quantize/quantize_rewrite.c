@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/op/resolve.h"
 #include "engine/passes/edit.h"
 
 /* An int32 bias may use half of the range, because the product's sums need the rest. */
@@ -91,36 +92,21 @@ int64_t quantize_layer_channels(const struct node *layer)
     return layer->inputs[1]->known->shape.dims[channel_axis(layer)];
 }
 
-/* Weights as [outer, count, inner], `count` channels. A Conv's are [M, C / groups, positions],
- * those of products [N, K] or [K, N]. */
-struct channels {
-    size_t outer, count, inner;
-};
-
-static struct channels channels_of(const struct node *layer, const struct tensor *weights)
-{
-    const int axis = channel_axis(layer);
-    struct channels c = {1, (size_t)weights->shape.dims[axis], 1};
-    for (int d = 0; d < weights->shape.rank; d++)
-        *(d < axis ? &c.outer : &c.inner) *= d == axis ? 1 : (size_t)weights->shape.dims[d];
-    return c;
-}
-
 /* Limit for a bias in units of input scale x weight scale: ONNX Runtime 1.32 converts float32
  * biases to int32, and larger ones overflow. The margin up to BIAS_MOST is for methods that give
  * the input a smaller scale than its whole range needs. */
 #define BIAS_UNITS 0x1p24f
 
 /* Chooses each channel's scale: its largest weight becomes `most`, or less if the bias is far
- * larger. */
-static void choose_scales(const float *weights, struct channels c, const float *bias,
+ * larger. `c` is the layout of the weights around the axis of channels. */
+static void choose_scales(const float *weights, struct axis_layout c, const float *bias,
                           float input_scale, float most, float *scales)
 {
     for (size_t o = 0; o < c.outer; o++)
-        for (size_t m = 0; m < c.count; m++)
+        for (size_t m = 0; m < c.extent; m++)
             for (size_t i = 0; i < c.inner; i++, weights++)
                 scales[m] = fmaxf(scales[m], fabsf(*weights) / most);
-    for (size_t m = 0; m < c.count; m++) {
+    for (size_t m = 0; m < c.extent; m++) {
         scales[m] = scales[m] > 1e-30f ? scales[m] : 1e-4f; /* all its weights are 0 */
         const float least = bias ? fabsf(bias[m]) / BIAS_UNITS / input_scale : 0;
         scales[m] = isfinite(least) ? fmaxf(scales[m], least) : scales[m];
@@ -143,7 +129,7 @@ static double round_weights(const float *from, int8_t *to, size_t count, float s
 }
 
 static void store_numbers(const struct node *layer, const struct number_range *input,
-                          const struct channels c, float most, struct stored_layer *ret)
+                          const struct axis_layout c, float most, struct stored_layer *ret)
 {
     const float *from = layer->inputs[1]->known->data, *scales = ret->scales->data;
     int8_t *to = ret->weights->data;
@@ -154,8 +140,8 @@ static void store_numbers(const struct node *layer, const struct number_range *i
     /* The sums do not count the zeros that pad an image. */
     const bool has_means = input->summed > 0 && groups && each;
     for (size_t o = 0; o < c.outer; o++)
-        for (size_t m = 0; m < c.count; m++, from += c.inner, to += c.inner) {
-            size_t first = is_conv && groups ? m / (c.count / groups) * each : o;
+        for (size_t m = 0; m < c.extent; m++, from += c.inner, to += c.inner) {
+            size_t first = is_conv && groups ? m / (c.extent / groups) * each : o;
             first = first + c.inner / positions <= input->channels ? first : 0;
             const double change = round_weights(from, to, c.inner, scales[m], most,
                                                 has_means ? input->sums + first : NULL, positions);
@@ -169,12 +155,12 @@ static enum status round_layer(const struct node *layer, const struct number_ran
                                float most, struct stored_layer *ret, struct error *err)
 {
     const struct tensor *weights = layer->inputs[1]->known;
-    const struct channels c = channels_of(layer, weights);
+    const struct axis_layout c = axis_layout_of(&weights->shape, channel_axis(layer));
     const struct value *bias = layer->op == OP_MATMUL ? NULL : node_input(layer, 2);
-    *ret = (struct stored_layer){.corrections = alloc_array(c.count, sizeof *ret->corrections)};
+    *ret = (struct stored_layer){.corrections = alloc_array(c.extent, sizeof *ret->corrections)};
     TRY(check_memory(ret->corrections, "while quantizing", err));
     TRY(tensor_create(NULL, DTYPE_I8, &weights->shape, &ret->weights, err));
-    TRY(tensor_create(NULL, DTYPE_F32, &SHAPE((int64_t)c.count), &ret->scales, err));
+    TRY(tensor_create(NULL, DTYPE_F32, &SHAPE((int64_t)c.extent), &ret->scales, err));
     memset(ret->scales->data, 0, ret->scales->bytes);
     choose_scales(weights->data, c, bias ? bias->known->data : NULL, range_scale(input, true).scale,
                   most, ret->scales->data);

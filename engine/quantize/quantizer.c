@@ -6,6 +6,7 @@
 
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
+#include "engine/op/resolve.h"
 #include "engine/passes/edit.h"
 #include "engine/quantize/quantize_rewrite.h"
 #include "engine/quantize/quantize_smooth.h"
@@ -247,10 +248,8 @@ static enum status allocate_ranges(const struct quantizer *q, const bool *is_sto
         if (!is_stored[v])
             continue;
         const int axis = channel_axis(q, v);
-        size_t inner = 1;
-        for (int d = axis + 1; d < shape->rank; d++)
-            inner *= (size_t)shape->dims[d];
-        TRY(range_init(&q->ranges[v], shape->rank ? (size_t)shape->dims[axis] : 1, inner, err));
+        TRY(range_init(&q->ranges[v], shape->rank ? (size_t)shape->dims[axis] : 1,
+                       resolve_extent(shape, axis + 1, shape->rank), err));
     }
     return STATUS_OK;
 }
