@@ -422,18 +422,6 @@ static enum status build_node(struct scope *scope, const Onnx__NodeProto *proto,
 /* From this opset on ai.onnx has operators that older opsets write as several simpler ones. */
 #define FUSED_OPSET 23
 
-/* Refuses an operator that lensd supports only at other opsets. */
-static enum status refuse_version(struct import *import, const Onnx__NodeProto *node,
-                                  const char *domain, int opset, int first, int last)
-{
-    const char *op_type = text_or_empty(node->op_type);
-    (void)error_set(import->err, STATUS_UNSUPPORTED,
-                    "operator %.60s%s%.60s is not supported at opset %d, only from %d to %d",
-                    domain, *domain ? "." : "", op_type, opset, first, last);
-    return error_advise(import->err, "convert the model with onnx.version_converter, or export it "
-                                     "again, with one of those");
-}
-
 static enum status refuse_operator(struct import *import, const Onnx__NodeProto *node,
                                    const char *domain, int opset)
 {
@@ -446,8 +434,13 @@ static enum status refuse_operator(struct import *import, const Onnx__NodeProto 
         return error_set(import->err, STATUS_MODEL,
                          "the operator set '%.60s' of %.60s is not imported by the model",
                          *domain ? domain : "ai.onnx", op_type);
-    if (first)
-        return refuse_version(import, node, domain, opset, first, last);
+    if (first) {
+        (void)error_set(import->err, STATUS_UNSUPPORTED,
+                        "operator %.60s%s%.60s is not supported at opset %d, only from %d to %d",
+                        domain, dot, op_type, opset, first, last);
+        return error_advise(import->err, "convert the model with onnx.version_converter, or export "
+                                         "it again, with one of those");
+    }
     bool is_own =
         *domain && strncmp(domain, "ai.onnx", 7) != 0 && strcmp(domain, "com.microsoft") != 0;
     (void)error_set(import->err, STATUS_UNSUPPORTED,

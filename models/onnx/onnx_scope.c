@@ -70,15 +70,6 @@ enum status scope_declare(struct scope *scope, const char *name, enum dtype dtyp
     return STATUS_OK;
 }
 
-static bool remember_capture(struct scope *scope, struct value *value)
-{
-    if (!array_reserve(&scope->captured, &scope->captured_capacity, scope->captured_count + 1,
-                       sizeof(struct value *)))
-        return false;
-    scope->captured[scope->captured_count++] = value;
-    return true;
-}
-
 /* Recursion follows the nesting of bodies, at most IMPORT_MAX_BODIES. */
 static enum status scope_find(struct scope *scope, const char *name, bool *ret_found,
                               struct value **ret)
@@ -98,8 +89,11 @@ static enum status scope_find(struct scope *scope, const char *name, bool *ret_f
     struct value *value;
     TRY(add_value(scope, name, outer->dtype, &outer->shape, &value));
     value->outer = outer;
-    TRY(check_memory(name_map_put(&scope->names, name, value) && remember_capture(scope, outer),
+    TRY(check_memory(name_map_put(&scope->names, name, value) &&
+                         array_reserve(&scope->captured, &scope->captured_capacity,
+                                       scope->captured_count + 1, sizeof(struct value *)),
                      "while building the graph", scope->import->err));
+    scope->captured[scope->captured_count++] = outer;
     *ret = value;
     return STATUS_OK;
 }
