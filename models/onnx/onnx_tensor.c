@@ -17,8 +17,8 @@
 #endif
 
 /* Size of a tensor object without its elements. The budget counts it, because a file may have a
- * million empty tensors. The sum cannot overflow, because shape_check() limits elements to
- * INT64_MAX bytes. */
+ * million empty tensors. Adding it to the elements' bytes cannot overflow, because shape_check()
+ * limits these to INT64_MAX. */
 #define TENSOR_OVERHEAD 320
 
 /* Smaller tensors are read: a mapping costs more than copying a few pages. */

@@ -51,8 +51,8 @@ struct agreement {
     int same; /* for vectors: images with the same best class, clear or not */
     size_t clear,
         agreeing; /* images (for a map: positions) with a clear class, and how many of them agree */
-    double mean, greatest; /* of the images' changes: of a probability, else relative errors.
-                              INFINITY: a number was not finite, or tensors could not be compared */
+    double mean, greatest; /* change of an image: of a probability, or a relative error. INFINITY: a
+                              number was not finite, or tensors could not be compared */
     double correlation;    /* for vectors: the mean over the images */
 };
 

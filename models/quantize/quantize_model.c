@@ -26,8 +26,9 @@ enum {
  * no faster than float32 is useless. docs/quantize.md has the results for other limits. */
 #define KEPT_WORK (1.0 / 3)
 
-/* While the bounds do not hold, more layers stay in float32 only if this lowers the error to this
- * share. Smaller gains on the photos that choose the layers were losses on the held-out photos. */
+/* While the bounds do not hold, more layers stay in float32 only if they lower the error to this
+ * share of it. Smaller gains on the photos that choose the layers were losses on the held-out
+ * photos. */
 #define KEPT_GAIN 0.5
 
 #define LEAST_PROBABILITY 1e-7f
@@ -48,7 +49,7 @@ struct quantize_state {
                           one */
     size_t each;       /* count of the numbers in an answer */
     int tried, held_out;
-    struct task_answer *decoded; /* fp32's for the held-out photos; NULL: no boxes, no text */
+    struct task_answer *decoded; /* fp32's answers for held-out photos; NULL: no boxes, no text */
     struct quantizer *quantizer;
     bool corrects_biases;
     /* Error and bounds of the best choice of layers so far (in report->layers), on `tried`
