@@ -202,26 +202,24 @@ static void want_layers(struct quantize_plan *plan, const bool *is_float)
     }
 }
 
+/* True if a node that is no layer computes on integers, given that the tensors in `flags` (by
+ * value->index) are stored. `from`: where root_of() starts for a clamp or unary operator. */
+static bool runs_on(const struct quantize_plan *plan, const struct node *node,
+                    enum quantize_kind kind, const bool *flags, const struct value *from)
+{
+    if (kind == QUANTIZE_CLAMP || kind == QUANTIZE_UNARY)
+        return flags[root_of(plan, from)->index];
+    return kind >= QUANTIZE_JOIN &&
+           (all_inputs(node, flags) || (kind == QUANTIZE_JOIN && is_of_one(plan, node) &&
+                                        flags[root_of(plan, node->inputs[0])->index]));
+}
+
 static bool producer_can_store(const struct quantize_plan *plan, size_t n)
 {
     const struct node *node = plan->graph->nodes[n];
-    switch (plan->kinds[n]) {
-    case QUANTIZE_LAYER:
+    if (plan->kinds[n] == QUANTIZE_LAYER)
         return node->op == OP_CONV;
-    case QUANTIZE_CLAMP:
-    case QUANTIZE_UNARY:
-        return plan->can_store[root_of(plan, node->outputs[0])->index];
-    case QUANTIZE_JOIN:
-        return (is_of_one(plan, node) && plan->can_store[root_of(plan, node->inputs[0])->index]) ||
-               all_inputs(node, plan->can_store);
-    case QUANTIZE_CONCAT:
-    case QUANTIZE_MOVE:
-    case QUANTIZE_POOL:
-        return all_inputs(node, plan->can_store);
-    case QUANTIZE_OTHER:
-        break;
-    }
-    return false;
+    return runs_on(plan, node, plan->kinds[n], plan->can_store, node->outputs[0]);
 }
 
 static void find_storable(struct quantize_plan *plan, const bool *is_float)
@@ -278,27 +276,11 @@ static void want_between(struct quantize_plan *plan)
 static bool producer_is_integer(const struct quantize_plan *plan, const struct value *value)
 {
     const struct value *made = quantize_before_clamp(plan, value);
+    const enum quantize_kind kind = kind_of_producer(plan, made);
     const struct node *node = made->producer;
-    if (!node)
-        return false;
-    switch (plan->kinds[edit_position(plan->graph, node)]) {
-    case QUANTIZE_LAYER:
-        return true;
-    case QUANTIZE_CLAMP:
-    case QUANTIZE_UNARY:
-        made = root_of(plan, node->inputs[0]->known ? made : node->inputs[0]);
-        return plan->is_stored[made->index];
-    case QUANTIZE_JOIN:
-        return all_inputs(node, plan->is_stored) ||
-               (is_of_one(plan, node) && plan->is_stored[root_of(plan, node->inputs[0])->index]);
-    case QUANTIZE_CONCAT:
-    case QUANTIZE_MOVE:
-    case QUANTIZE_POOL:
-        return all_inputs(node, plan->is_stored);
-    case QUANTIZE_OTHER:
-        break;
-    }
-    return false;
+    const struct value *x = node ? node_input(node, 0) : NULL;
+    return kind == QUANTIZE_LAYER ||
+           (node && runs_on(plan, node, kind, plan->is_stored, x && !x->known ? x : made));
 }
 
 static void find_integers(struct quantize_plan *plan)
