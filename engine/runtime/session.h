@@ -58,8 +58,8 @@ struct session_options {
     bool poison;                      /* for tests: a GPU fills activations with NaN before a run */
     bool max_batch_is_pinned; /* if max_batch does not fit memory_limit, report an error instead of
                                  compiling only the batches that fit, with a note */
-    size_t input_batches, input_images; /* whole batches and single images whose inputs the caller
-                                           allocates, for memory_limit */
+    size_t input_batches, input_images; /* inputs that the caller allocates, counted in
+                                           memory_limit: for so many batches, and further images */
     /* session_create() calls it on its thread with the current phase ("compiling") and the finished
      * share, 0 … 1. May be NULL. */
     void (*on_progress)(void *context, const char *phase, double fraction);

@@ -22,7 +22,7 @@ struct compiled_size {
     struct program *program;
     const void **static_data;
     struct tensor **tensors; /* the session's outputs: wrappers of static data, or tail results */
-    struct tensor **tail_inputs; /* tensors around the tail's inputs */
+    struct tensor **tail_inputs; /* tensors that wrap the tail's inputs */
     struct tensor **tail_outputs;
 };
 

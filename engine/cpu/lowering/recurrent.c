@@ -43,7 +43,8 @@ struct recurrent_step {
     const float *x;
     const int32_t *lengths;
     float *y;                             /* NULL: output 0 is omitted */
-    float *gates_data, *h[2], *c, *spare; /* [direction][image][width]; the others [hidden] */
+    float *gates_data, *h[2], *c, *spare; /* gates_data: [direction][image][width]; others:
+                                             [direction][image][hidden] */
     size_t from, to;                      /* steps */
 };
 
