@@ -104,6 +104,9 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
                             struct error *err) MUST_USE;
 void compiled_done(struct session *session, struct compiled_size *c);
 
+/* For a session of size 1 only: sets info.batched and info.rows_mix as a size of 2 would. */
+void compiled_look_at_two(struct session *session);
+
 /* Output i of the session; its shape is SHAPE_NONE when it depends on data. */
 const struct value *compiled_output(const struct compiled_size *c, size_t i);
 
@@ -127,14 +130,6 @@ enum status session_settle_weights(const struct graph *graph, struct error *err)
 /* Allocates memory that runs need in addition to their programs, and sets info.depth,
  * info.takes_pixels and info.best. Call it after compiling. */
 enum status session_prepare_runs(struct session *session, struct error *err) MUST_USE;
-
-/* Runs exactly this size; no run may be in flight. are_pixels is as in struct session_request. */
-enum status compiled_run(struct session *session, struct compiled_size *c,
-                         const void *const *inputs, const uint8_t *are_pixels,
-                         const struct tensor **outputs, struct error *err) MUST_USE;
-
-/* For a session of size 1 only: sets info.batched and info.rows_mix as a size of 2 would. */
-void compiled_look_at_two(struct session *session);
 
 /* ---- session_memory.c ---- */
 

@@ -91,9 +91,13 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
     const double before = session_cpu_ms(session);
     const int64_t start = clock_now();
     /* Send images as the server does: as bytes if the session accepts them. */
-    const enum status status =
-        compiled_run(session, &session->compiled[i], (const void *const *)m->feed.buffers,
-                     session->all_pixels, m->outputs, err);
+    const int size = session->compiled[i].size;
+    const struct session_request run = {.batch = size,
+                                        .inputs = (const void *const *)m->feed.buffers,
+                                        .are_pixels = session->all_pixels,
+                                        .valid_rows = size};
+    enum status status = session_submit(session, &run, err);
+    IF_OK(status, session_collect(session, m->outputs, err));
     const double ms = clock_ms(clock_now() - start), cpu = session_cpu_ms(session) - before;
     if (options->on_progress)
         options->on_progress(options->progress_context, PHASE_MEASURE,

@@ -131,32 +131,17 @@ void session_drop_outputs(struct session *session)
         compiled_drop_tail_outputs(session, session->last);
 }
 
-static enum status collect(struct session *session, struct compiled_size *c, int batch,
-                           const struct tensor **outputs, struct error *err)
-{
-    struct run_result result = {.outputs = c->static_data};
-    session_drop_outputs(session);
-    TRY(session->ops->collect(session->backend, &result, err));
-    session->best = result.best;
-    session->best_step = result.best_step;
-    return wrap(session, c, batch, outputs, err);
-}
-
 enum status session_collect(struct session *session, const struct tensor **outputs,
                             struct error *err)
 {
     assert(under_way(session) > 0);
     const struct submitted_run *run = &session->runs[session->collected++ % SESSION_MOST_DEPTH];
-    return collect(session, run->c, run->batch, outputs, err);
-}
-
-enum status compiled_run(struct session *session, struct compiled_size *c,
-                         const void *const *inputs, const uint8_t *are_pixels,
-                         const struct tensor **outputs, struct error *err)
-{
-    const struct run_request request = {.inputs = inputs, .are_pixels = are_pixels};
-    TRY(session->ops->submit(c->program, &request, err));
-    return collect(session, c, c->size, outputs, err);
+    struct run_result result = {.outputs = run->c->static_data};
+    session_drop_outputs(session);
+    TRY(session->ops->collect(session->backend, &result, err));
+    session->best = result.best;
+    session->best_step = result.best_step;
+    return wrap(session, run->c, run->batch, outputs, err);
 }
 
 enum status session_run(struct session *session, int batch, const void *const *inputs,
