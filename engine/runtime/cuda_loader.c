@@ -31,7 +31,7 @@ static bool try_path(const char *path)
     const struct cuda_module *module = dlsym(handle, CUDA_MODULE_SYMBOL);
     if (!module || module->abi != CUDA_MODULE_ABI || strcmp(module->version, LENSD_VERSION) != 0) {
         snprintf(why_not, sizeof why_not,
-                 "%.150s belongs to another version of lensd; install the one built with this one",
+                 "%.150s belongs to another version of lensd; install the module of this version",
                  path);
         dlclose(handle);
         return false;
