@@ -8,38 +8,23 @@
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec_8bit.h"
 
-#define EACH_ROW_1(each, X) each(X, 0)
-#define EACH_ROW_2(each, X) EACH_ROW_1(each, X) each(X, 1)
-#define EACH_ROW_3(each, X) EACH_ROW_2(each, X) each(X, 2)
-#define EACH_ROW_4(each, X) EACH_ROW_3(each, X) each(X, 3)
-#define EACH_ROW_5(each, X) EACH_ROW_4(each, X) each(X, 4)
-#define EACH_ROW_6(each, X) EACH_ROW_5(each, X) each(X, 5)
-#define EACH_ROW_7(each, X) EACH_ROW_6(each, X) each(X, 6)
-#define EACH_ROW_8(each, X) EACH_ROW_7(each, X) each(X, 7)
+/* FOR_ROWS_n is M(r, …) for r = 0 … n - 1. */
+#define FOR_ROWS_1(M, ...) M(0, __VA_ARGS__)
+#define FOR_ROWS_2(M, ...) FOR_ROWS_1(M, __VA_ARGS__) M(1, __VA_ARGS__)
+#define FOR_ROWS_3(M, ...) FOR_ROWS_2(M, __VA_ARGS__) M(2, __VA_ARGS__)
+#define FOR_ROWS_4(M, ...) FOR_ROWS_3(M, __VA_ARGS__) M(3, __VA_ARGS__)
+#define FOR_ROWS_5(M, ...) FOR_ROWS_4(M, __VA_ARGS__) M(4, __VA_ARGS__)
+#define FOR_ROWS_6(M, ...) FOR_ROWS_5(M, __VA_ARGS__) M(5, __VA_ARGS__)
+#define FOR_ROWS_7(M, ...) FOR_ROWS_6(M, __VA_ARGS__) M(6, __VA_ARGS__)
+#define FOR_ROWS_8(M, ...) FOR_ROWS_7(M, __VA_ARGS__) M(7, __VA_ARGS__)
 
-#define BEGIN_ROW(r) const unsigned char *const a##r = rows[r] + t->offset;
-#define BEGIN_ROW_1  BEGIN_ROW(0)
-#define BEGIN_ROW_2  BEGIN_ROW_1 BEGIN_ROW(1)
-#define BEGIN_ROW_3  BEGIN_ROW_2 BEGIN_ROW(2)
-#define BEGIN_ROW_4  BEGIN_ROW_3 BEGIN_ROW(3)
-#define BEGIN_ROW_5  BEGIN_ROW_4 BEGIN_ROW(4)
-#define BEGIN_ROW_6  BEGIN_ROW_5 BEGIN_ROW(5)
-#define BEGIN_ROW_7  BEGIN_ROW_6 BEGIN_ROW(6)
-#define BEGIN_ROW_8  BEGIN_ROW_7 BEGIN_ROW(7)
-
-#define ADD_ROW(each, r)                                                                           \
+#define EACH_ROW(r, each, X) each(X, r)
+#define BEGIN_ROW(r, none)   const unsigned char *const a##r = rows[r] + t->offset;
+#define ADD_ROW(r, each)                                                                           \
     {                                                                                              \
         const TILE_FACTOR x = TILE_REPEAT(a##r + p);                                               \
         each(ADD_SUM, r)                                                                           \
     }
-#define ADD_ROW_1(each) ADD_ROW(each, 0)
-#define ADD_ROW_2(each) ADD_ROW_1(each) ADD_ROW(each, 1)
-#define ADD_ROW_3(each) ADD_ROW_2(each) ADD_ROW(each, 2)
-#define ADD_ROW_4(each) ADD_ROW_3(each) ADD_ROW(each, 3)
-#define ADD_ROW_5(each) ADD_ROW_4(each) ADD_ROW(each, 4)
-#define ADD_ROW_6(each) ADD_ROW_5(each) ADD_ROW(each, 5)
-#define ADD_ROW_7(each) ADD_ROW_6(each) ADD_ROW(each, 6)
-#define ADD_ROW_8(each) ADD_ROW_7(each) ADD_ROW(each, 7)
 
 /* Applies X to those registers of a panel that have columns. */
 #define EACH_OF_1(X, r) X(r, 0)

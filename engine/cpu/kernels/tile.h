@@ -25,19 +25,19 @@
     {                                                                                              \
         const unsigned char *b = t->b, *const *rows = t->rows;                                     \
         int32_t *c = t->c;                                                                         \
-        EACH_ROW_##count(each, DECLARE_SUM) if (t->adds)                                           \
+        FOR_ROWS_##count(EACH_ROW, each, DECLARE_SUM) if (t->adds)                                 \
         {                                                                                          \
-            EACH_ROW_##count(each, LOAD_SUM)                                                       \
+            FOR_ROWS_##count(EACH_ROW, each, LOAD_SUM)                                             \
         }                                                                                          \
         for (size_t tap = 0; tap < t->taps; tap++, rows += TILE_ROWS) {                            \
             const size_t run = t->run;                                                             \
-            BEGIN_ROW_##count for (size_t p = 0; p < run;                                          \
-                                   p += 4, b += TILE_REGISTERS * TILE_BYTES)                       \
+            FOR_ROWS_##count(BEGIN_ROW, ) for (size_t p = 0; p < run;                              \
+                                               p += 4, b += TILE_REGISTERS * TILE_BYTES)           \
             {                                                                                      \
-                each(LOAD_WEIGHTS, 0) ADD_ROW_##count(each)                                        \
+                each(LOAD_WEIGHTS, 0) FOR_ROWS_##count(ADD_ROW, each)                              \
             }                                                                                      \
         }                                                                                          \
-        EACH_ROW_##count(each, STORE_SUM)                                                          \
+        FOR_ROWS_##count(EACH_ROW, each, STORE_SUM)                                                \
     }
 #if TILE_ROWS > 6
 #define TILES_OF_MORE(each) TILE_OF(7, each) TILE_OF(8, each)
