@@ -42,11 +42,10 @@ struct row_step {
 
 enum { PIECE = 4096, MOST_TAPS = 256 };
 
-/* Computes n elements of y from x_at on; b starts at b_at. */
-static void qrows_binary(const struct row_step *s, size_t x_at, size_t b_at, size_t n)
+/* Computes n elements of y by an Add or Mul. */
+static void qrows_binary(const struct row_step *s, const uint8_t *x, const uint8_t *b, uint8_t *y,
+                         size_t n)
 {
-    const unsigned char *x = s->step.x + x_at, *b = s->b_data + b_at;
-    unsigned char *y = s->step.y + x_at;
     if (s->kind == ROW_ADD)
         s->simd->add_8bit(x, s->a_ratio, b, s->b_ratio, s->fixed, s->is_signed, y, n);
     else
@@ -74,7 +73,7 @@ static void qrows_pieces(void *context, size_t begin, size_t end)
         s->simd->lookup(&(struct lookup_rows){.table = s->table}, x, y, 1, n);
         break;
     default:
-        qrows_binary(s, first, first, n);
+        qrows_binary(s, x, s->b_data + first, y, n);
         break;
     }
 }
@@ -83,7 +82,8 @@ static void qrows_pixels(void *context, size_t begin, size_t end)
 {
     const struct row_step *s = context;
     for (size_t p = begin; p < end; p++)
-        qrows_binary(s, p * s->channels, p / s->pixels * s->channels, s->channels);
+        qrows_binary(s, s->step.x + p * s->channels, s->b_data + p / s->pixels * s->channels,
+                     s->step.y + p * s->channels, s->channels);
 }
 
 /* ---- pools ---- */
@@ -216,12 +216,7 @@ static void become_table(struct row_step *s, const struct tensor *number)
     memset(same, *(const uint8_t *)number->data, sizeof same);
     for (int i = 0; i < 256; i++)
         all[i] = (uint8_t)i;
-    if (s->kind == ROW_ADD)
-        s->simd->add_8bit(all, s->a_ratio, same, s->b_ratio, s->fixed, s->is_signed, s->table,
-                          sizeof s->table);
-    else
-        s->simd->mul_8bit(all, s->from.zero, same, s->from_b.zero, s->a_ratio, s->to.zero,
-                          s->is_signed, s->table, sizeof s->table);
+    qrows_binary(s, all, same, s->table, sizeof s->table);
     s->kind = ROW_LOOKUP;
 }
 
@@ -369,16 +364,6 @@ KERNEL_CLAIM(qrows_claim)
     return true;
 }
 
-static const char *name_of(const struct row_step *s)
-{
-    switch (s->kind) {
-    case ROW_LOOKUP:
-        return "table";
-    default:
-        return s->by_channel ? "int8:channels" : s->simd->name;
-    }
-}
-
 STEP_CREATE(lower_qrows)
 {
     const struct node *node = lowering->node;
@@ -399,7 +384,9 @@ STEP_CREATE(lower_qrows)
         step_create_as(lowering, &proto.step, sizeof *step, qrows_run, ret, err);
     TRY(allocated(step));
     step->step.x_value = step->x;
-    step->step.kernel = name_of(step);
+    step->step.kernel = step->kind == ROW_LOOKUP ? "table"
+                        : step->by_channel       ? "int8:channels"
+                                                 : step->simd->name;
     if (step->kind == ROW_MEAN) {
         step->thread_bytes = size_align(step->channels * sizeof(int32_t), TENSOR_ALIGN);
         step->step.scratch = step->thread_bytes * (size_t)lowering->backend->options.threads;
