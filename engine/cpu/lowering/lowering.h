@@ -30,8 +30,7 @@ extern const struct cpu_kernel cpu_quantized_conv, cpu_quantized_matmul, cpu_qua
     cpu_quantized_concat, cpu_dynamic_round, cpu_recurrent;
 extern const struct cpu_kernel cpu_transpose, cpu_concat, cpu_view, cpu_cast;
 extern const struct cpu_kernel cpu_deconv, cpu_scaled_parts, cpu_pool, cpu_groups, cpu_resize;
-extern const struct cpu_kernel cpu_attention, cpu_elementwise, cpu_norm, cpu_cast, cpu_copy,
-    cpu_reference;
+extern const struct cpu_kernel cpu_attention, cpu_elementwise, cpu_norm, cpu_reference;
 
 /* For a QLinearConv that cpu_quantized_conv has claimed: *ret stays NULL if this kernel does not
  * fit. */
