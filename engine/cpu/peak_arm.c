@@ -5,7 +5,7 @@
 
 enum { SUMS = 12 };
 
-/* Written out as variables, because an array of sums would live in memory. */
+/* Each sum is a variable, because an array of sums would live in memory. */
 #define EACH_SUM(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 #define DECLARE(n)  float32x4_t s##n = vdupq_n_f32((float)(n));
 #define FMA(n)      s##n = vfmaq_f32(b, s##n, a);
