@@ -91,20 +91,6 @@ size_t program_activation_bytes(const struct program *program)
     return size_align(program->plan.arena_bytes, 4096) + size_align(program->scratch_bytes, 4096);
 }
 
-static size_t arena_bytes(const struct program *program)
-{
-    return size_align(program->plan.outputs_at, 4096) + size_align(program->scratch_bytes, 4096);
-}
-
-static size_t largest_arena(const struct backend *backend)
-{
-    size_t bytes = 0;
-    for (const struct program *program = backend->programs; program; program = program->next)
-        if (arena_bytes(program) > bytes)
-            bytes = arena_bytes(program);
-    return bytes;
-}
-
 /* Sets the addresses of the program's values. There is no arena if no value needs it: for a graph
  * of constants, or without nodes. */
 static void place(struct program *program)
@@ -126,13 +112,17 @@ static void place(struct program *program)
 
 enum status programs_place(struct backend *backend, struct error *err)
 {
-    size_t most = 0;
+    size_t most = 0, arena = 0;
     for (const struct program *program = backend->programs; program; program = program->next) {
-        const size_t outputs = program->plan.arena_bytes - program->plan.outputs_at;
+        const struct plan *plan = &program->plan;
+        const size_t outputs = plan->arena_bytes - plan->outputs_at;
+        const size_t bytes =
+            size_align(plan->outputs_at, 4096) + size_align(program->scratch_bytes, 4096);
         most = outputs > most ? outputs : most;
+        arena = bytes > arena ? bytes : arena;
     }
     most = size_align(most, 4096);
-    backend->arena_bytes = largest_arena(backend);
+    backend->arena_bytes = arena;
     if (!arena_fit(backend->arena) || !pages_resize(&backend->outputs, backend->output_bytes, most))
         return error_set(err, STATUS_NO_MEMORY,
                          "out of memory: %zu bytes of activations on the CPU (%s)",
