@@ -82,14 +82,9 @@ static enum status add_steps(struct program *program, const struct graph *graph,
     return STATUS_OK;
 }
 
-static enum status bind_ends(struct program *program, const struct graph *graph, struct error *err)
+static enum status set_outputs(struct program *program, const struct graph *graph,
+                               struct error *err)
 {
-    for (size_t v = 0; v < graph->value_count; v++) {
-        if (program->plan.places[v].kind != PLACE_INPUT)
-            continue;
-        program->input_values[program->input_value_count] = (uint32_t)v;
-        program->input_of[program->input_value_count++] = program->plan.places[v].input;
-    }
     for (size_t i = 0; i < graph->output_count; i++) {
         const struct value *value = graph->outputs[i];
         program->output_values[i] = value->index;
@@ -109,19 +104,15 @@ enum status cpu_compile(struct backend *backend, const struct graph *graph, stru
     program->next = backend->programs;
     program->weights_before = backend->weights;
     backend->programs = program;
-    program->value_count = graph->value_count;
     program->data = alloc_array(graph->value_count, sizeof *program->data);
     program->steps = alloc_array(graph->node_count, sizeof *program->steps);
-    program->input_values = alloc_array(graph->value_count, sizeof *program->input_values);
-    program->input_of = alloc_array(graph->value_count, sizeof *program->input_of);
     program->output_values = alloc_array(graph->output_count, sizeof *program->output_values);
     enum status status = STATUS_OK;
-    if (!program->data || !program->steps || !program->input_values || !program->input_of ||
-        !program->output_values)
+    if (!program->data || !program->steps || !program->output_values)
         status = error_no_memory(err, "while compiling");
     IF_OK(status, plan_create(graph, cpu_claim, true, &program->plan, err));
     IF_OK(status, add_steps(program, graph, err));
-    IF_OK(status, bind_ends(program, graph, err));
+    IF_OK(status, set_outputs(program, graph, err));
     if (status != STATUS_OK) {
         program_free(program);
         return status;

@@ -80,8 +80,7 @@ void program_free(struct program *program)
     for (size_t i = 0; i < program->constant_count; i++)
         tensor_unref(program->constants[i]);
     plan_done(&program->plan);
-    FREE_ALL(program->steps, program->constants, program->data, program->input_values,
-             program->input_of, program->output_values, program);
+    FREE_ALL(program->steps, program->constants, program->data, program->output_values, program);
 }
 
 /* ---- the arena ---- */
@@ -98,7 +97,7 @@ static void place(struct program *program)
     const struct plan *plan = &program->plan;
     unsigned char *base = program->backend->arena->base;
     program->base = base;
-    for (size_t v = 0; v < program->value_count; v++) {
+    for (size_t v = 0; v < plan->value_count; v++) {
         const size_t offset = plan->places[v].offset;
         if (plan->places[v].kind != PLACE_ARENA)
             continue;
@@ -140,8 +139,9 @@ static void bind_places(struct program *program, const void *const *inputs)
 {
     if (program->base != program->backend->arena->base)
         place(program);
-    for (size_t i = 0; i < program->input_value_count; i++)
-        program->data[program->input_values[i]] = (void *)(uintptr_t)inputs[program->input_of[i]];
+    for (size_t v = 0; v < program->plan.value_count; v++)
+        if (program->plan.places[v].kind == PLACE_INPUT)
+            program->data[v] = (void *)(uintptr_t)inputs[program->plan.places[v].input];
 }
 
 enum status backend_check_stop(const struct backend *backend, struct error *err)

@@ -33,16 +33,12 @@ struct program {
     struct program *next;
     struct weight *weights_before; /* backend->weights when compilation started */
     struct plan plan;
-    size_t value_count;
     void **data;               /* address of each value, by index */
     const unsigned char *base; /* the arena's base when `data` was set */
     struct step **steps;
     size_t step_count;
     size_t scratch_bytes; /* of the step with most; the scratch follows the arena's values */
     unsigned char *scratch;
-    uint32_t *input_values; /* values that the caller provides: inputs, and views of them … */
-    size_t *input_of;       /* … and the index of the input that each reads */
-    size_t input_value_count;
     uint32_t *output_values;
     size_t output_count;
     struct tensor **constants; /* references held for steps that read them in place */
@@ -175,8 +171,8 @@ typedef void (*weights_pack)(const void *context, const struct tensor *constant,
 enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
                              size_t bytes, weights_pack pack, const void *context,
                              const float **ret, struct error *err) MUST_USE;
-/* Frees the packed weights from `newest` back to `oldest`, but not `oldest`. Both are earlier
- * values of backend->weights. No step may read the freed weights. */
+/* Frees the packed weights from `newest` back to `oldest`, but not `oldest`. Both are present or
+ * earlier values of backend->weights. No step may read the freed weights. */
 void weights_free_since(struct backend *backend, struct weight *newest,
                         const struct weight *oldest);
 /* Call it after compiling: drops the references to constants that have been packed. */
