@@ -206,7 +206,8 @@ void agreement_add_tensors(struct agreement *a, const struct agreement_tensor *t
 bool agreement_holds(const struct agreement *a, char *why)
 {
     const char *change = a->is_vector ? "mean change of probability" : "mean relative error";
-    const double bound = a->is_vector ? AGREEMENT_PROBABILITY : AGREEMENT_RELATIVE;
+    const double share = a->images < AGREEMENT_FEW ? 0.5 : 1, vector = share * AGREEMENT_VECTOR;
+    const double bound = share * (a->is_vector ? AGREEMENT_PROBABILITY : AGREEMENT_RELATIVE);
     char text[AGREEMENT_TEXT] = "";
     if (!a->has_numbers || !isfinite(a->mean))
         snprintf(text, sizeof text, "there are no finite numbers to compare");
@@ -220,9 +221,9 @@ bool agreement_holds(const struct agreement *a, char *why)
                  a->mean, bound);
     else if (a->mean > bound)
         snprintf(text, sizeof text, "%s %.4f (limit %g)", change, a->mean, bound);
-    else if (a->is_vector && a->clear < AGREEMENT_FEW && 1 - a->correlation > AGREEMENT_VECTOR)
+    else if (a->is_vector && a->clear < AGREEMENT_FEW && 1 - a->correlation > vector)
         snprintf(text, sizeof text, "mean distance of the class scores %.5f (limit %g)",
-                 1 - a->correlation, AGREEMENT_VECTOR);
+                 1 - a->correlation, vector);
     if (why)
         memcpy(why, text, sizeof text);
     return !text[0];

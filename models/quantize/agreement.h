@@ -14,6 +14,8 @@
  *   vector        The mean of 1 - Pearson's correlation of the class scores is at most
  *                 AGREEMENT_VECTOR: an error of 4.5 % of the vector's length. Applies only if fewer
  *                 than AGREEMENT_FEW images are clear: their classes then prove little.
+ *   few images    With fewer than AGREEMENT_FEW images all means must keep half of their bounds,
+ *                 because a mean of few numbers is less certain.
  *   tensor        For outputs not known to be class scores: boxes, masks, embeddings, single
  *                 numbers. Per channel, the root mean square of the error divided by that of the
  *                 numbers. An image's error is the mean over channels, of its worst tensor; the
