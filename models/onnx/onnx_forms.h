@@ -19,8 +19,8 @@ struct onnx_form {
 /* The form with that name and opset, if it differs from the operator's record; otherwise NULL. */
 const struct onnx_form *onnx_form_find(const char *domain, const char *name, int opset);
 
-/* The operands and attributes allowed for a node of that name: a form's or the operator's record.
- * NULL: lensd does not support it at that opset. */
+/* Returns the operands and attributes that a node with this name may have: those of a form, or of
+ * the operator's record. NULL: lensd does not support the node at that opset. */
 const struct op_info *onnx_spec(const char *domain, const char *name, int opset);
 
 /* Checks the operands of `node`, which the caller has just added with its attributes, and rewrites

@@ -183,7 +183,7 @@ static enum status wire_push(struct wire_parser *w, struct wire_frame frame)
     return STATUS_OK;
 }
 
-/* True if these are complete varints of at most 10 bytes each. */
+/* True if the bytes are complete varints of at most 10 bytes each. */
 static bool varints_are_whole(const uint8_t *bytes, size_t size)
 {
     size_t length = 0;

@@ -388,7 +388,7 @@ static enum status try_layers(struct quantize_state *q, int photos, bool *ret_is
     return status;
 }
 
-/* Corrects biases only if that lowers the error. If layers amplify the error, it does not. */
+/* Corrects biases only if that lowers the error, which it may not do if later layers amplify it. */
 static enum status quantize_all(struct quantize_state *q)
 {
     struct agreement plain, corrected;
