@@ -67,8 +67,8 @@ struct lane {
     struct device_turn turn;
     int64_t turn_used;             /* nanoseconds that passes of this turn have used */
     struct error device_error;     /* from the last failed probe */
-    const struct tensor **outputs; /* of the last run, session_output_count */
-    const void **inputs;           /* of the next run, input_count */
+    const struct tensor **outputs; /* of the last run; as many as the session has outputs */
+    const void **inputs;           /* of the next run; input_count */
     struct inflight_batch inflight[BATCHER_MAX_DEPTH];
     int first_inflight, inflight_count;
     int64_t ended; /* end of the last pass */

@@ -91,8 +91,7 @@ static double end_phase(struct scheduler *scheduler, struct predict_image *image
     int64_t now = clock_now();
     int64_t spent = now - image->since;
     image->since = now;
-    if (phase !=
-        PHASE_QUEUE) /* lane_inflight.c adds the wait for the lane; lane_passes.c records */
+    if (phase != PHASE_QUEUE) /* recorded by lane_passes.c, after the wait for the lane was added */
         metric_observe(scheduler_served(scheduler)->meters.phases[phase], (double)spent * 1e-9);
     return clock_ms(spent);
 }
