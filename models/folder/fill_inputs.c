@@ -147,12 +147,11 @@ static enum status check_named(const struct model *model, const struct input_con
                                size_t count, struct error *err)
 {
     for (size_t i = 0; i < count; i++) {
-        const struct value *input = NULL;
-        for (size_t k = 0; k < model->graph->input_count; k++)
-            if (k != model->image_input &&
-                !strcmp(model->graph->inputs[k]->name, constants[i].name))
-                input = model->graph->inputs[k];
-        if (!input)
+        const struct graph *graph = model->graph;
+        const struct value *input =
+            value_named(graph->inputs, graph->input_count, constants[i].name);
+        if (!input ||
+            (model->image_input != SIZE_MAX && input == graph->inputs[model->image_input]))
             return error_set(
                 err, STATUS_MODEL,
                 "lensd.json: \"inputs\" names '%.60s', but the model has no such input "

@@ -109,11 +109,10 @@ static bool cut_points(struct edit *edit, struct mask_prompt *prompt)
 /* Returns the first output with one of these names, or NULL. */
 static struct value *output_of(const struct graph *graph, const char *const *names, size_t count)
 {
-    for (size_t k = 0; k < count; k++)
-        for (size_t i = 0; i < graph->output_count; i++)
-            if (!strcmp(graph->outputs[i]->name, names[k]))
-                return graph->outputs[i];
-    return NULL;
+    struct value *found = NULL;
+    for (size_t k = 0; k < count && !found; k++)
+        found = value_named(graph->outputs, graph->output_count, names[k]);
+    return found;
 }
 
 /* Identifies the decoder's inputs by their names, and fixes their shapes. */

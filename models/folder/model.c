@@ -93,11 +93,11 @@ static enum status labels_from_file(const struct model_place *place, const char 
     return side_file_close(&file, read(file.text, file.size, ret, err), err);
 }
 
-static struct value *input_named(const struct graph *graph, const char *name)
+struct value *value_named(struct value *const *values, size_t count, const char *name)
 {
-    for (size_t i = 0; i < graph->input_count; i++)
-        if (!strcmp(graph->inputs[i]->name, name))
-            return graph->inputs[i];
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(values[i]->name, name))
+            return values[i];
     return NULL;
 }
 
@@ -143,9 +143,9 @@ static enum status fix_dimensions(struct graph *graph, const struct triton_confi
 {
     for (size_t k = 0; k < config->input_count; k++) {
         const struct triton_input *input = &config->inputs[k];
-        struct value *value = input->name ? input_named(graph, input->name) : NULL;
         if (!input->name)
             return error_set(err, STATUS_MODEL, "it describes an input without a name");
+        struct value *value = value_named(graph->inputs, graph->input_count, input->name);
         if (!value)
             return no_such_input(graph, input->name, err);
         TRY(fix_input(value, input, config->max_batch > 0, err));

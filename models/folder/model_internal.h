@@ -153,6 +153,9 @@ enum status model_split(struct model *model, bool wants_texts, bool *ret_is_half
  * vectors, if the model's other half makes them (`is_half`), or tokens. */
 void word_input_find(struct model *model, bool is_half);
 
+/* Returns the value of that name; NULL if there is none. */
+struct value *value_named(struct value *const *values, size_t count, const char *name);
+
 /* True if an input of the model's graph takes words. */
 bool word_input_is(const struct model *model, const struct value *input);
 

@@ -1,15 +1,5 @@
 /* Finds inputs for words: vectors of YOLO-World and YOLOE, tokens of Grounding DINO. */
-#include <string.h>
-
 #include "models/folder/model_internal.h"
-
-static bool has_output(const struct graph *graph, const char *name)
-{
-    for (size_t i = 0; i < graph->output_count; i++)
-        if (!strcmp(graph->outputs[i]->name, name))
-            return true;
-    return false;
-}
 
 /* True for an input [batch, words, numbers] of float32. */
 static bool is_vectors(const struct value *input)
@@ -39,7 +29,8 @@ void word_input_find(struct model *model, bool is_half)
         has_photo = has_photo || input->shape.rank == 4;
         vectors = is_vectors(input) ? input : vectors;
     }
-    if (has_photo && has_ids && has_output(graph, "logits") && has_output(graph, "pred_boxes"))
+    if (has_photo && has_ids && value_named(graph->outputs, graph->output_count, "logits") &&
+        value_named(graph->outputs, graph->output_count, "pred_boxes"))
         model->words.form = WORDS_TOKENS;
     if (!is_half || !has_photo || !vectors || graph->input_count != 2)
         return;
