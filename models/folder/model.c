@@ -93,14 +93,6 @@ static enum status labels_from_file(const struct model_place *place, const char 
     return side_file_close(&file, read(file.text, file.size, ret, err), err);
 }
 
-struct value *value_named(struct value *const *values, size_t count, const char *name)
-{
-    for (size_t i = 0; i < count; i++)
-        if (!strcmp(values[i]->name, name))
-            return values[i];
-    return NULL;
-}
-
 static enum status no_such_input(const struct graph *graph, const char *name, struct error *err)
 {
     char names[160] = "";

@@ -1,6 +1,8 @@
 /* Private to models/folder/: the places of a model's files, and shared readers. */
 #pragma once
 
+#include <string.h>
+
 #include "models/folder/model.h"
 #include "models/onnx/onnx.h"
 
@@ -154,7 +156,13 @@ enum status model_split(struct model *model, bool wants_texts, bool *ret_is_half
 void word_input_find(struct model *model, bool is_half);
 
 /* Returns the value of that name; NULL if there is none. */
-struct value *value_named(struct value *const *values, size_t count, const char *name);
+static inline struct value *value_named(struct value *const *values, size_t count, const char *name)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(values[i]->name, name))
+            return values[i];
+    return NULL;
+}
 
 /* True if an input of the model's graph takes words. */
 bool word_input_is(const struct model *model, const struct value *input);
