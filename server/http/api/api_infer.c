@@ -37,14 +37,12 @@ struct infer_work {
 static void infer_free_work(struct exchange *x)
 {
     struct infer_work *work = x->work;
-    struct infer_work rest = *work;
     submission_free(x); /* before the memory that its images point into */
-    v2_request_free(rest.v2);
-    for (size_t i = 0; rest.memory && i < rest.input_count; i++)
-        free(rest.memory[i]);
-    FREE_ALL(rest.memory, rest.tensors, rest.texts);
-    texts_done(&rest.rows_of_texts);
-    free(rest.wanted);
+    v2_request_free(work->v2);
+    for (size_t i = 0; work->memory && i < work->input_count; i++)
+        free(work->memory[i]);
+    texts_done(&work->rows_of_texts);
+    FREE_ALL(work->memory, work->tensors, work->texts, work->wanted);
 }
 
 enum status v2_admit(struct exchange *x, struct error *err)

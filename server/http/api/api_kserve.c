@@ -26,11 +26,10 @@ struct kserve_work {
 static void kserve_free_work(struct exchange *x)
 {
     struct kserve_work *work = x->work;
-    struct kserve_work rest = *work;
     submission_free(x); /* before the memory that its images point into */
-    texts_done(&rest.texts);
-    v1_request_free(rest.v1);
-    free(rest.numbers);
+    texts_done(&work->texts);
+    v1_request_free(work->v1);
+    free(work->numbers);
 }
 
 static enum status take_photos(struct kserve_work *work, struct error *err)

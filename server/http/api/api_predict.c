@@ -21,22 +21,15 @@
 static void predict_free_work(struct exchange *x)
 {
     struct predict_work *work = x->work;
-    struct multipart multipart = work->multipart;
-    struct predict_json *json = work->json;
-    struct sliced_photo slices = work->slices;
-    struct staged_request *staged = work->staged;
-    struct request_texts texts = work->texts;
-    free(work->before);
-    uint8_t *photo = work->photo;
     request_labels_done(&work->labels);
     request_prompt_done(&work->prompt);
     submission_free(x); /* before the memory that its images point into */
-    free(photo);
-    texts_done(&texts);
-    multipart_done(&multipart);
-    predict_json_free(json);
-    slices_free(&slices);
-    stages_free(staged);
+    texts_done(&work->texts);
+    multipart_done(&work->multipart);
+    predict_json_free(work->json);
+    slices_free(&work->slices);
+    stages_free(work->staged);
+    FREE_ALL(work->before, work->photo);
 }
 
 /* ---- admission ---- */

@@ -14,12 +14,6 @@ struct repository_work {
     struct error outcome; /* status OK: done */
 };
 
-static void repository_free_work(struct exchange *x)
-{
-    free(x->work);
-    x->work = NULL;
-}
-
 /* As in Triton, the answer to success has no content. */
 static void repository_finish(struct exchange *x)
 {
@@ -83,7 +77,6 @@ static void repository_submit(struct exchange *x, enum loader_job job)
     }
     work->exchange = x;
     x->work = work;
-    x->free_work = repository_free_work;
     exchange_wait(x, NULL, repository_finish);
     if (loader_submit(loader, job, x->match.model, repository_loaded, work, &err) == STATUS_OK)
         return;

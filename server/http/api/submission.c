@@ -181,8 +181,7 @@ void submission_free(struct exchange *x)
 {
     struct predict_request *request = x->work;
     predict_request_free_results(request);
-    FREE_ALL(request->images, request);
-    x->work = NULL;
+    free(request->images);
 }
 
 /* True if the client sends `directive` in Cache-Control (RFC 9111, section 5.2.1). */

@@ -36,7 +36,7 @@ bool respond_failed_row(struct exchange *exchange, const char *row);
 /* Sets the model that a message names in its body. */
 void submission_name_model(struct exchange *exchange, const struct v2_named *named);
 
-/* Frees exchange->work and the request's images; for the endpoint's free_work. */
+/* Frees the request's results and images; for the endpoint's free_work. */
 void submission_free(struct exchange *exchange);
 
 /* Allocates request->images. */

@@ -50,6 +50,8 @@ void answer_write(struct exchange *x)
         x->finish(x);
     if (x->free_work)
         x->free_work(x);
+    free(x->work);
+    x->work = NULL;
     x->free_work = NULL;
     upload_done(&x->body);
     answer_pack(x);

@@ -72,7 +72,7 @@ void exchange_free(struct exchange *x)
         x->free_work(x);
     upload_done(&x->body);
     http_budget_release(x->body.budget, x->answer.charged);
-    FREE_ALL(x->answer.text, x);
+    FREE_ALL(x->answer.text, x->work, x);
 }
 
 /* Returns the client's share of the budget. Clients with the same hash use one share. */

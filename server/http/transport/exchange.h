@@ -149,9 +149,9 @@ struct exchange {
     bool is_cached; /* the answer came from the response cache */
 
     /* Members for handlers that wait. */
-    void *work;
+    void *work;                                   /* malloc'ed; owned */
     void (*finish)(struct exchange *exchange);    /* answers; called if there is no answer yet */
-    void (*free_work)(struct exchange *exchange); /* called before the exchange is freed */
+    void (*free_work)(struct exchange *exchange); /* frees what `work` owns; or NULL */
     struct offload_job offload;                   /* private to exchange_offload() */
     void (*offloaded)(struct exchange *exchange); /* private to exchange_offload() */
     void (*awaited)(struct exchange *exchange);   /* called when the requested model is loaded */
