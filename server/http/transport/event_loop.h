@@ -37,7 +37,7 @@ struct event_loop {
     /* Used by the thread only. */
     int64_t full_until; /* accept() failed for lack of resources: do not call it before this time */
     size_t added;       /* connections handed to the daemon since its last run */
-    _Atomic size_t unread; /* connections whose PROXY header has not arrived; for any thread */
+    _Atomic size_t unread; /* connections whose PROXY header has not arrived; any thread reads it */
 
     pthread_mutex_t lock;
     bool woken, stop, accepts; /* guarded by lock */

@@ -7,9 +7,9 @@
  * message (PING, SETTINGS, RST_STREAM, PRIORITY, WINDOW_UPDATE, empty DATA) cost credit, as do all
  * bytes outside messages; time, answered calls and sent data restore some. RST_STREAM costs much
  * before the call's handler runs and little afterwards; with the cancelled calls that still run, a
- * connection has at most 2 * GRPC_CALLS calls.
- * When its credit is used up, a connection gets ENHANCE_YOUR_CALM and ends. Nothing is read while
- * the socket accepts no output. An endless header block (CONTINUATION) also ends the connection. */
+ * connection has at most 2 * GRPC_CALLS calls. When its credit is used up, a connection gets
+ * ENHANCE_YOUR_CALM and ends. Nothing is read while the socket accepts no output. An endless header
+ * block (CONTINUATION) also ends the connection. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -34,7 +34,7 @@ struct response_key {
 
 /* The model and version that a request names, and which load of the model answered. */
 struct cached_model {
-    char name[128], version[32]; /* "": the default model; the newest version */
+    char name[128], version[32]; /* "": the default model, the newest version */
     uint64_t generation;
 };
 
