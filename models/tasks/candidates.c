@@ -196,7 +196,7 @@ static void oriented_add(struct oriented_boxes *boxes, const struct detection *b
  * if d is below a limit; log(r) >= 2 (r - 1) / (r + 1) for r >= 1 saves most logarithms. */
 static bool oriented_is_suppressed(const struct oriented_boxes *boxes, float iou, bool agnostic)
 {
-    static const float tiny = 1e-7f; /* Ultralytics' batch_probiou() */
+    static const float tiny = 1e-7f; /* as in Ultralytics' batch_probiou() */
     const size_t last = boxes->count - 1;
     const float most = -logf(1 + tiny - (1 - iou) * (1 - iou));
     for (size_t i = 0; i < last; i++) {

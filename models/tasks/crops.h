@@ -1,4 +1,4 @@
-/* The parts of a photo inside a detector's boxes, for a pipeline's next model. Pure; any thread. */
+/* Cuts out a detector's boxes for a pipeline's next model. Pure; any thread. */
 #pragma once
 
 #include "models/tasks/detect.h"

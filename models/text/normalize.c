@@ -148,7 +148,7 @@ static void run_replace(const struct text_step *step, const char *text, size_t s
 
 /* ---- Precompiled: sentencepiece's table of replacements ---- */
 
-/* The table is a double array of 32-bit units (Darts). Its values are offsets of later texts. */
+/* The table is a double array of 32-bit units (Darts). Texts follow; values are offsets in them. */
 const char *charsmap_find(const struct text_step *step, const char *text, size_t size,
                           bool is_longest, size_t *ret_key, size_t *ret_length)
 {
