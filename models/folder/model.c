@@ -117,7 +117,7 @@ static enum status fix_input(struct value *value, const struct triton_input *inp
         return error_set(err, STATUS_MODEL,
                          "input '%.60s' has %d dims, but the model's shape is %s%s", input->name,
                          input->rank, SHAPE_STRING(shape),
-                         batched ? ", of which max_batch_size is the first" : "");
+                         batched ? ", whose first dimension is the batch (max_batch_size)" : "");
     for (int d = 0; d < input->rank; d++) {
         int64_t *own = &shape->dims[d + first], declared = input->dims[d];
         if (*own == DIM_UNKNOWN && declared > 0)
