@@ -244,7 +244,7 @@ static void print_report(const struct quantizing *q)
         printf("\nBounds not met: %s, measured on %d held-out photo%s. %s\n", report->bound,
                report->agreement.images, report->agreement.images == 1 ? "" : "s",
                report->agreement.images < 2 ? "Give more photos."
-                                    : "The model loses accuracy; see " REPORT_FILE ".");
+                                            : "The model loses accuracy; see " REPORT_FILE ".");
 }
 
 /* ---- the command ---- */

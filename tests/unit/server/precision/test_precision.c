@@ -61,7 +61,8 @@ Test(agreement, of_one_image_proves_nothing)
     const float scores[] = {1, 2, 3};
     struct agreement a = {.is_vector = true};
     agreement_add_vector(&a, scores, scores, 3, false);
-    expect_bound(a, "mean change of probability 0.0000 (limit 0.005), but one image proves nothing");
+    expect_bound(a,
+                 "mean change of probability 0.0000 (limit 0.005), but one image proves nothing");
     a.mean = 0.5;
     expect_bound(a, "mean change of probability 0.5000 (limit 0.005), but one image");
     a.mean = 0;
