@@ -9,6 +9,7 @@
 #include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "models/folder/model_internal.h"
+#include "models/text/tokenizer.h"
 
 static enum status write_copy(const char *path, const char *data, size_t size, struct error *err)
 {
@@ -46,10 +47,12 @@ enum status model_copy_files(const char *path, const char *labels, const char *f
                                  "index_to_name.json",
                                  "labels.json",
                                  "imagenet_classes.txt",
+                                 "characters.txt",
                                  "preprocessor_config.json",
                                  "preprocess_cfg.json",
-                                 "tokenizer.json",
+                                 "merges.txt",
                                  "tokenizer_config.json",
+                                 "special_tokens_map.json",
                                  "config.json",
                                  "lensd.json",
                                  "zero_shot.json",
@@ -61,6 +64,8 @@ enum status model_copy_files(const char *path, const char *labels, const char *f
     for (size_t i = 0; status == STATUS_OK && i < COUNT_OF(names); i++)
         if (names[i][0] && !strchr(names[i], '/'))
             status = copy_one(&place, names[i], folder, err);
+    for (size_t i = 0; status == STATUS_OK && tokenizer_file(i); i++)
+        status = copy_one(&place, tokenizer_file(i), folder, err);
     model_place_done(&place);
     return status;
 }

@@ -162,6 +162,20 @@ class Quantize(unittest.TestCase):
         self.assertIn("the model finds nothing in the held-out photos", ended.stdout)
         self.assertNotIn("relative error", ended.stdout)
 
+    def test_files_beside_the_model_are_copied(self):
+        """A tokenizer in any of its forms, and the characters of a model that reads text."""
+        self.add_photos(10)
+        names = ("characters.txt", "merges.txt", "sentencepiece.bpe.model", "special_tokens_map.json", "tokenizer.json", "vocab.json",
+                 "vocab.txt")
+        model = os.path.join(self.folder, "model")
+        shutil.copytree(MODEL, model)
+        for name in names:
+            with open(os.path.join(model, name), "w", encoding="utf-8") as file:
+                file.write("{}")
+        ended = self.quantize(model=model)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertLessEqual(set(names), set(os.listdir(self.out)))
+
     def test_folders_and_formats(self):
         images = os.path.join(harness.ROOT, "tests", "data", "images")
         for path in ("a/one.bmp", "a/two.BMP", "b/c/three.gif", "four.png", ".hidden/five.png", "b/.six.png", "b/notes.txt"):
