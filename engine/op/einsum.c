@@ -1,7 +1,6 @@
-/* Einsum equations: "bij,bjk->bik", "...ii->...i", "ij,jk", with spaces anywhere.
- *
- * Ellipsis dimensions are numbered from the end, so that different ellipses broadcast as in
- * numpy. */
+/* Einsum equations: "bij,bjk->bik", "...ii->...i", "ij,jk". Spaces are ignored, but not in "..."
+ * and "->". Ellipsis dimensions are numbered from the end, so that different ellipses broadcast as
+ * in numpy. */
 #include <string.h>
 
 #include "engine/op/family.h"

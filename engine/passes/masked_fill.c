@@ -32,8 +32,8 @@ static const struct node *masked_places(const struct value *places)
     return from && from->op == OP_NON_ZERO ? from : NULL;
 }
 
-/* If `column`, [count] (`rank` is 1) or [count, 1] (2), is coordinate `at` of a NonZero's
- * positions, returns the NonZero; otherwise NULL. */
+/* Returns the NonZero of whose positions `column` is coordinate `at`; otherwise NULL. `column` is
+ * [count] if `rank` is 1, [count, 1] if it is 2. */
 static const struct node *masked_column(const struct value *column, int64_t at, int rank)
 {
     const struct node *node = column->producer;

@@ -14,7 +14,7 @@
 
 enum { MOST_NODES = 32, MOST_LEAVES = 8, NUMBERS = 256 };
 
-/* The stored tensors that an expression reads: the root, or the result of an OP_LOOKUP of it. */
+/* A stored tensor that an expression reads: its root, or the result of an OP_LOOKUP of the root. */
 struct leaf {
     struct value *stored;
     enum dtype dtype;

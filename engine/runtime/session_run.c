@@ -33,7 +33,7 @@ static enum status wrap(struct session *session, struct compiled_size *c, int ba
         struct tensor *tensor = c->tensors[i];
         if (c->output_of[i] >= 0) {
             tensor->data = (void *)(uintptr_t)c->static_data[c->output_of[i]];
-            /* A batch of one is whole: its first dimension may be anything, even 0. */
+            /* At size 1 no row is cut off, and the first dimension may be anything, even 0. */
             if (session->info.batched && c->size > 1 && tensor->shape.rank > 0) {
                 size_t each = tensor->bytes / (size_t)tensor->shape.dims[0];
                 tensor->shape.dims[0] = batch;

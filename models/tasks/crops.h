@@ -12,7 +12,7 @@ struct crop {
                                right, bottom right, bottom left; may lie outside the photo */
     bool is_turned;         /* warped: turned by 90 degrees counter-clockwise afterwards */
     bool is_aligned;        /* warped: by `map`, from the crop to the photo, not by corners */
-    double map[6]; /* crop pixel (x, y) is at (map[0] x + map[1] y + map[2], map[3] x + …) */
+    double map[6]; /* crop's (x, y) is photo's (map[0] x + map[1] y + map[2], map[3] x + …) */
 };
 
 /* Positions of a box's points in its crop. */

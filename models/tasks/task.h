@@ -78,7 +78,7 @@ enum task_layout {
 #define TASK_MAX_DETECTIONS 1000
 #define TASK_MAX_DIMENSIONS 65536
 #define TASK_MAX_POINTS     256
-#define TASK_TRACK_MAX      64 /* bytes of a camera's name, the option "track" */
+#define TASK_TRACK_MAX      64 /* maximum bytes of the option "track", a camera's name */
 
 /* Number of key points of a face, and of corners of TASK_TEXT_BOXES (struct task_point, too). */
 #define FACE_POINTS  5

@@ -51,7 +51,7 @@ static inline int32_t trie_find(const struct trie *trie, const char *text, size_
     return node ? trie->ids[node] : -1;
 }
 
-/* Finds the longest token at the start of text[0 … size), after a walk to `node`. Returns its id
- * and its length in bytes; -1 if there is none. */
+/* Continues a walk from `node` along text[0 … size). Returns the id of the longest token found and
+ * the number of its bytes in `text`; -1 if there is none. */
 int32_t trie_longest(const struct trie *trie, uint32_t node, const char *text, size_t size,
                      size_t *ret_length);

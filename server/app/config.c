@@ -226,8 +226,8 @@ static enum status read_flags(struct config_reading *reading, int argc, char *co
 
 /* ---- environment, file, defaults ---- */
 
-/* True for variables that lensd's engine or tests read, and for those that Kubernetes sets for a
- * service named lensd. `name` is without "LENSD_". */
+/* True for the variables in `known`, which lensd's engine or tests read, and for those that
+ * Kubernetes sets for a service named lensd. `name` is without "LENSD_". */
 static bool is_foreign(const char *name, const char *value)
 {
     static const char *const known[] = {"SHARED",      "FAMILIES",    "SKIP_PACKAGES",

@@ -52,7 +52,7 @@ struct config {
 
     char *model;      /* path of an .onnx file or a folder; NULL: the embedded digits */
     char *models;     /* serve, pull: a folder of models; NULL: serve one model */
-    char *immich;     /* serve: Immich's cache of models, which becomes `models`; NULL: none */
+    char *immich;     /* serve: Immich's cache of models, also copied to `models`; NULL: none */
     bool watch;       /* serve: reload models that change on disk */
     int64_t load;     /* serve: enum config_load */
     char *preload;    /* serve: "a,b": models to load at start although lazy; NULL: none */

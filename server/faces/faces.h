@@ -51,7 +51,7 @@ enum status faces_register(struct faces *faces, const char *name, const struct f
 /* Deletes a person, if present, and rewrites the file without the deleted data. */
 enum status faces_delete(struct faces *faces, const char *name, struct error *err) MUST_USE;
 
-/* Calls `visit` for each name, in order. */
+/* Calls `visit` for each name, sorted by bytes. */
 enum status faces_list(struct faces *faces, void (*visit)(void *context, const char *name),
                        void *context, struct error *err) MUST_USE;
 

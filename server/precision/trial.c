@@ -192,9 +192,9 @@ static enum status run_images(struct trial *trial, int side, int images, struct 
     return outputs_run(&trial->outputs, session, trial->numbers, images, ret, err);
 }
 
-/* Runs a session on the batch. With `ret_cost` also on its first probe alone: *ret_cost is the
- * geometric mean of both costs, because a server runs both. Copies the answers before the gate
- * releases the session. */
+/* Runs a session on the batch. If `ret_cost`, first runs it on the batch's first image alone; sets
+ * *ret_cost to the geometric mean of the two costs, because a server runs both sizes. Copies the
+ * answers to new images before the gate releases the session. */
 static enum status run_side(struct trial *trial, int side, double *ret_cost, struct error *err)
 {
     const struct precision_gate *gate = trial->input->gate;

@@ -388,7 +388,7 @@ enum status runs_capture(struct cuda_program *program, struct error *err)
 
 /* ---- submit ---- */
 
-/* Copies rows of the image input; of a row of bytes, only the part that it fills. */
+/* Copies the image input's rows and marks; of a row of 8-bit pixels, only the bytes with pixels. */
 static enum status copy_image_rows(struct cuda_program *program, const struct cuda_slot *slot,
                                    const char *from, int valid_rows, struct error *err)
 {

@@ -233,8 +233,8 @@ void exchange_set_client(struct exchange *exchange, const char *address);
  * NULL. */
 void exchange_find_client(struct exchange *exchange, const char *forwarded_for);
 
-/* Returns when a request with this method may continue if its client was refused just before
- * (connection_penalty()); 0: at once. */
+/* Returns the time (clock_now()) until which a request with this method must wait, because its
+ * client was refused just before (connection_penalty()); 0: it need not wait. */
 int64_t exchange_delay(struct exchange *exchange, const char *method);
 
 /* Records whether the answer is a refusal, for exchange_delay(). `last`: the server closes the

@@ -26,8 +26,8 @@ struct latency {
     int most;                     /* images of the largest pass: LATENCY_MAX_BATCH, or fewer */
     double floor;                 /* lowest value that ns[0] has had */
 
-    /* Derived from ns: for n images in consecutive passes on this lane, the shortest total time,
-     * and the size of the first pass. */
+    /* Computed from ns[]. totals[n]: the shortest time for n images in consecutive passes on this
+     * lane; firsts[n]: the size of the first of these passes. */
     double totals[LATENCY_MAX_BATCH + 1];
     int16_t firsts[LATENCY_MAX_BATCH + 1];
     int best; /* images of the pass with the most images per second */

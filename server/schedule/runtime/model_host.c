@@ -285,8 +285,8 @@ static enum status check_request(const struct predict_request *request, struct e
     return STATUS_OK;
 }
 
-/* Checks that the request has words for each input beside the photo, and that they were encoded for
- * this model, which may have been reloaded since. */
+/* Checks that the model takes the request's words or texts, and that each input beside the photo
+ * has words of its size. The model may have been reloaded after they were encoded. */
 static enum status check_words(const struct deployment *deployment,
                                const struct predict_request *request, struct error *err)
 {

@@ -31,8 +31,8 @@ struct scheduler_options {
     struct device_id device; /* device that batches are copied to; determines the kind of memory */
     bool takes_pixels;       /* every lane's session takes photos as bytes */
     int workers;             /* threads of the pool */
-    struct batch_layout layout; /* layout of a buffer, whose rows are the padded size of a full
-                                   batch, at least max_batch. The scheduler owns it on success. */
+    struct batch_layout layout; /* of a batch buffer. layout.rows: the padded size of a full batch,
+                                   at least max_batch. The scheduler owns it on success. */
 };
 
 /* Allocates lanes * depth + 1 batch buffers, and at least one more, so that all workers have slots.
