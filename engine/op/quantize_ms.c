@@ -20,7 +20,7 @@ static enum status infer_qlinear_concat(struct node *node, struct error *err)
     struct shape out;
     if (node->input_count % 3 != 2)
         return error_set(err, STATUS_MODEL,
-                         "%zu inputs, expected the output's scale and zero point, then triples",
+                         "%zu inputs, expected 2 (scale, zero point) plus 3 for each operand",
                          node->input_count);
     TRY(infer_joined(node, 2, 3, &out, err));
     return infer_output(node, 0, quantized_dtype(node, 1, node->inputs[2]->dtype), &out, err);

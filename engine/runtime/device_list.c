@@ -116,7 +116,7 @@ static enum status parse_one(const char *word, const struct device_info *devices
         long n = strtol(word + 5, &end, 10);
         if (errno || end == word + 5 || *end || n < 0 || n > 1023 || word[5] == '+')
             return error_set(err, STATUS_CONFIG,
-                             "device '%s': expected cuda:N with N a number from 0", word);
+                             "device '%s': expected cuda:N with N a number from 0 to 1023", word);
         index = (int)n;
     } else if (strcmp(word, "cuda") != 0) {
         return error_set(err, STATUS_CONFIG,

@@ -939,7 +939,7 @@ static void refuse_inexact(const struct task_facts *facts, struct task *task)
          "Transformers computes its scores from masks as large as the photo, but lensd would use "
          "the small masks; to accept that, write {\"layout\": \"maskformer\"} into lensd.json"},
         {"ZoeDepthForDepthEstimation",
-         "its processor mirrors the edges of a photo and cuts the mirrored edges off the depth "
+         "Transformers mirrors the edges of a photo and cuts the mirrored edges off the depth "
          "map, but lensd does neither; to accept that, write {\"task\": \"depth\"} into "
          "lensd.json"}};
     for (size_t i = 0; facts->architecture && i < COUNT_OF(inexact); i++)

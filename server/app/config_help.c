@@ -157,8 +157,8 @@ void config_help(enum command command, FILE *out)
         out,
         command == COMMAND_HEALTH
             ? "Each option is also an environment variable (--port: LENSD_PORT) and "
-              "a key of the file that --config names, which may be the server's "
-              "own. A flag wins over the environment, the environment over the file."
+              "a key of the file that --config names; the server's configuration file works too. "
+              "A flag wins over the environment, the environment over the file."
             : "Each option is also an environment variable (--top-k: LENSD_TOP_K) "
               "and a key of the file that --config names (\"top-k\"). A flag wins "
               "over the environment, the environment over the file.",

@@ -128,7 +128,7 @@ const struct option config_options[] = {
      "device: cpu=2G,cuda:0=12G; 0: three quarters of the memory that the process may use, nine "
      "tenths of a GPU's memory"},
     {"gpu-memory", BYTES(RUNS, gpu_memory, 0, 1024 * 1024 * GIB), "0", "BYTES", DEVICE,
-     "the same limit for every GPU in use; overrides --memory there"},
+     "limit for all models together on each GPU in use; overrides --memory for GPUs"},
     {"old-libheif", SWITCH(RUNS | COMMAND_INSPECT | COMMAND_QUANTIZE, old_libheif), DEVICE,
      "also read AVIF and HEIC with a libheif older than 1.23: a small hostile file can then use "
      "memory beyond all limits"},

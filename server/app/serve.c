@@ -432,7 +432,7 @@ static void print_banner(const struct serve *serve, const struct model_status *s
                "  curl %s%s%s%s\n",
                loader_served(serve->loader), where, choice, devices[0] ? " on " : "", devices,
                with_threads, status->is_default ? "" : "; requests must name a model (?model=NAME)",
-               status->answers_photos ? "try it" : "its inputs are tensors; this lists them",
+               status->answers_photos ? "try it" : "list the model's input tensors",
                path ? "--unix-socket " : "", path ? path : "", path ? " " : "", call);
 }
 

@@ -115,7 +115,7 @@ class Start(Lifecycle):
         answer = server.get("/v2/models/sum")
         log = self.assert_ended(server)
         first, second = server.output.splitlines()
-        self.assertRegex(first, r"; its inputs are tensors; this lists them:$")
+        self.assertRegex(first, r"; list the model's input tensors:$")
         self.assertEqual((second, answer.status), (f"  curl {url}/v2/models/sum", 200))
         self.assertIn(f"{url}/v2/models/sum/infer", page)
         self.assertNotIn("@photo.jpg", page)

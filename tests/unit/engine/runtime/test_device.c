@@ -167,6 +167,7 @@ Test(device, says_what_is_wrong_and_what_there_is)
         {"cuda:x", STATUS_CONFIG, "expected cuda:N"},
         {"cuda:-1", STATUS_CONFIG, "expected cuda:N"},
         {"cuda:99999999999999999999", STATUS_CONFIG, "expected cuda:N"},
+        {"cuda:1024", STATUS_CONFIG, "a number from 0 to 1023"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct error err = {0};
