@@ -57,8 +57,7 @@ __device__ static inline unsigned char combined(const cuda_int8_binary &b, int p
     const float value =
         b.is_product ? plus(times((float)((p - b.a_zero) * (q - b.b_zero)), b.a_ratio), b.fixed)
                      : plus(plus(b.fixed, times((float)q, b.b_ratio)), times((float)p, b.a_ratio));
-    const unsigned char stored = (unsigned char)clamped_byte(rintf(value), lowest);
-    return b.table ? b.table[stored] : stored;
+    return (unsigned char)clamped_byte(rintf(value), lowest);
 }
 
 __global__ void binary_dense_kernel(const unsigned char *x, const unsigned char *z,

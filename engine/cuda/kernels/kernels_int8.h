@@ -80,7 +80,6 @@ struct cuda_int8_binary {
     int is_dense; /* a and b are shaped like y: the map is not needed */
     struct cuda_access_map map;
     size_t count;
-    const unsigned char *table; /* as in an epilogue */
 };
 void cuda_int8_apply_binary(cudaStream_t stream, const void *a, const void *b, void *y,
                             const struct cuda_int8_binary *binary);
