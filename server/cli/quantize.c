@@ -204,6 +204,15 @@ static void print_kept(const struct quantize_report *report)
     printf("\n");
 }
 
+/* True if the bounds may hold with more photos: a single one proves nothing, or the means keep the
+ * bounds of AGREEMENT_FEW photos. */
+static bool wants_photos(const struct quantize_report *report)
+{
+    struct agreement many = report->agreement;
+    many.images = AGREEMENT_FEW;
+    return report->agreement.images < 2 || agreement_holds(&many, NULL);
+}
+
 static void print_report(const struct quantizing *q)
 {
     const struct quantize_report *report = &q->report;
@@ -243,8 +252,8 @@ static void print_report(const struct quantizing *q)
     if (!report->holds)
         printf("\nBounds not met: %s, measured on %d held-out photo%s. %s\n", report->bound,
                report->agreement.images, report->agreement.images == 1 ? "" : "s",
-               report->agreement.images < 2 ? "Give more photos."
-                                            : "The model loses accuracy; see " REPORT_FILE ".");
+               wants_photos(report) ? "Give more photos."
+                                    : "The model loses accuracy; see " REPORT_FILE ".");
 }
 
 /* ---- the command ---- */
