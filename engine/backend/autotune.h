@@ -3,13 +3,13 @@
  * Candidate 0 is the incumbent: the choice that a rule makes without measurements. The caller runs
  * and times candidates; the autotuner has no clock. It handles noise as follows:
  *
- * - A cost is CPU time on a CPU, as other work hardly affects it, and wall-clock time on a GPU.
- * - Candidates run in turns. Each round starts with another candidate, so that a change in the
- *   machine's speed affects all.
- * - A candidate's first run is a warm-up. Its cost counts only until the second run.
+ * - A cost is CPU time on a CPU, which other programs hardly affect, and wall-clock time on a GPU.
+ * - Candidates run in turns. Each round starts with the next candidate, so that a change in the
+ *   machine's speed affects all candidates.
+ * - A candidate's first run is a warm-up. Its cost counts only if there is no second run.
  * - From the second run on, a candidate's lowest cost counts: other work can only increase a cost.
  * - From the second round on, candidates that cost more than twice the lowest cost are skipped
- *   (unless autotune.all).
+ *   (unless autotune.all is set).
  * - The incumbent stays unless another candidate's cost is clearly lower (autotune.clear).
  * - When the budget is spent, no further round starts, and no further candidate warms up. A
  *   candidate that did not run is not chosen (with autotune.all each runs at least once).

@@ -18,8 +18,8 @@ struct backend_options {
     struct device_id device;
     enum precision precision;
     int threads; /* CPU only; less than 1: device_cpu_threads() */
-    bool poison; /* as session_options.poison */
-    /* The format of photos as bytes, read by open(); NULL: the caller sends no bytes. */
+    bool poison; /* for tests: a GPU fills activations with NaN before a run */
+    /* Format of images passed as bytes; only open() reads it. NULL: bytes are never passed. */
     const struct session_pixels *pixels;
     size_t pixels_input; /* index of the graph input that receives the pixels */
     /* Budget for the packed weights of a device that computes in host memory; NULL: no limit. */
@@ -37,10 +37,10 @@ struct backend_options {
 /* The inputs of one run. */
 struct run_request {
     const void *const *inputs; /* host memory, one per graph input */
-    int rows, valid_rows;      /* images to compute, and images in inputs; 0: whole batch */
-    const uint8_t *are_pixels; /* as in struct session_request */
+    int rows, valid_rows; /* number of images to compute, and number in inputs; 0: batch size */
+    const uint8_t *are_pixels; /* one per image; 1: the image is 8-bit pixels; NULL: no image is */
     const bool *wanted;        /* one per graph output; NULL: all outputs */
-    int best;                  /* as session_want.best, for graph output `scores` */
+    int best; /* number of best scores per row of output `scores`; 0: return outputs */
     size_t scores;
 };
 
@@ -56,7 +56,7 @@ struct backend_ops {
 
     enum status (*open)(const struct backend_options *options, struct backend **ret,
                         struct error *err);
-    void (*close)(struct backend *backend); /* called after its programs are freed; NULL is fine */
+    void (*close)(struct backend *backend); /* call it after freeing its programs; accepts NULL */
 
     /* Prepares the calling thread for running the backend's programs, as open() did for its own
      * thread. STATUS_NO_MEMORY. NULL: no preparation is needed. */
@@ -80,8 +80,8 @@ struct backend_ops {
     void (*free_program)(struct program *program);
 
     /* Allocates the arena for the largest program. A GPU then measures its kernels and records its
-     * runs. Another call may shrink the arena if programs were freed. STATUS_NO_MEMORY /
-     * STATUS_DEVICE_MEMORY name bytes and device. */
+     * runs. After programs were freed, another call may shrink the arena. Errors: STATUS_NO_MEMORY,
+     * STATUS_DEVICE_MEMORY; the message has the number of bytes and the device. */
     enum status (*reserve)(struct backend *backend, struct error *err);
 
     /* Returns the arena's pages to the system; the next run allocates them again. NULL: the device
@@ -89,8 +89,8 @@ struct backend_ops {
     void (*release_pages)(struct backend *backend);
 
     /* Moves the activations of the backend's programs, except outputs, to `arena`, which must
-     * outlive the backend. Not during a run. Returns the number of bytes that they need there; 0
-     * when out of memory, and then nothing changes. NULL: the device cannot share memory. */
+     * outlive the backend. Do not call it during a run. Returns the bytes that they need there.
+     * When out of memory, returns 0 and changes nothing. NULL: the device cannot share memory. */
     size_t (*share_arena)(struct backend *backend, struct shared_arena *arena);
 
     /* submit() starts a run of a program. collect() waits for the oldest run and returns its
@@ -114,8 +114,8 @@ struct backend_ops {
     /* Bytes that reserve() has allocated; NULL: it allocates the largest activation_bytes(). */
     size_t (*reserved_bytes)(const struct backend *backend);
 
-    /* As node_runner.run (engine/op/interpret.h), with a backend that is used for nothing else.
-     * NULL: the interpreter runs all nodes. */
+    /* Runs a node for the interpreter (node_runner.run in engine/op/interpret.h). This must be the
+     * backend's only use. NULL: the interpreter runs all nodes. */
     enum status (*run_node)(void *backend, const struct node_call *call, bool *ret_taken,
                             struct error *err);
 
@@ -129,8 +129,8 @@ struct backend_ops {
 
     /* CPU time in milliseconds so far, averaged over the threads that run the calling thread's
      * passes. On an idle machine a pass increases it by the pass's duration, because waiting
-     * threads spin first. On a busy machine the increase is hardly larger. NULL: a pass takes no
-     * CPU time. */
+     * threads spin first. A busy machine hardly changes the increase. NULL: a pass takes no CPU
+     * time. */
     double (*cpu_ms)(const struct backend *backend);
 
     /* Measures the milliseconds of `runs` consecutive passes without the copies before and after

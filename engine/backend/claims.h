@@ -4,21 +4,21 @@
 #include "engine/graph/graph.h"
 
 /* True if input 0 is an image that channels-last kernels can read: float32, or 16 bits wide after
- * the layout pass. Its shape is ONNX's, or the one that the pass has set. */
+ * the layout pass. The layout of its shape may be ONNX's or channels-last. */
 bool claim_reads_image(const struct node *node);
 
-/* Index of the residual, which product kernels may overwrite; -1 without a residual, or if the
- * result has 8 bits. */
+/* Index of the input that is the residual, which product kernels may overwrite; -1 if there is no
+ * residual, or if the result has 8 bits. */
 int claim_residual(const struct node *node);
 
 /* The first of inputs `first` and `second` that is not constant and has output 0's type and shape,
  * or -1. A kernel that reads each element before it writes it may overwrite that input. */
 int claim_in_place(const struct node *node, size_t first, size_t second);
 
-/* True for a Gemm with alpha 1, and with beta 1 and a constant vector C, or without C. */
+/* True for a Gemm whose alpha is 1 and which has either no C, or beta 1 and a constant vector C. */
 bool claim_gemm_is_plain(const struct node *node);
 
-/* Row length of a Softmax or a normalization of rows; 0 if it is not over the last dimensions.
+/* Length of a row of a Softmax or normalization; 0 if its rows do not span the last dimensions.
  * claim_is_row(): true if `value` is a float32 constant with the shape of such a row. */
 size_t claim_row_length(const struct node *node);
 bool claim_is_row(const struct node *node, const struct value *value);
@@ -32,11 +32,12 @@ struct scale_zero {
     int zero;
 };
 
-/* Reads operand `at`, a scalar float32 constant and normal number, and operand `at + 1`, a scalar
- * constant zero point of `dtype`, which is optional for uint8. Returns false for other operands. */
+/* Reads a scale from operand `at` and its zero point from operand `at + 1`. Returns false unless
+ * the scale is a constant float32 scalar (not 0, subnormal, infinite or NaN), and the zero point a
+ * constant scalar of `dtype`. For uint8 the zero point may be missing and is then 0. */
 bool scale_zero_of(const struct node *node, size_t at, enum dtype dtype, struct scale_zero *ret);
 
-/* Returns part p of a Concat, QLinearConcat or Split, or of the image that a ScaleShift joins; NULL
- * for an output of Split without readers. */
+/* Returns input p of a Concat or QLinearConcat, output p of a Split, or input p of the Concat that
+ * a ScaleShift includes. Returns NULL for an output of Split without readers. */
 const struct value *concat_part(const struct node *node, size_t p);
 size_t concat_part_count(const struct node *node);

@@ -1,5 +1,5 @@
-/* Each backend has a table of kernels. compile() uses the first kernel that claims a node and
- * creates a step for it. The optimizer uses the first claim. */
+/* Each backend has a table of kernels. The first kernel that claims a node runs it: compile()
+ * creates a step for this kernel, and the optimizer asks for its abilities. */
 #pragma once
 
 #include "engine/backend/claims.h"

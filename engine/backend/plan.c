@@ -45,8 +45,8 @@ static bool claims(const struct planner *p, const struct node *node, struct kern
     return p->claim(node, ret) && kernel_fits_layout(ret, node);
 }
 
-/* Places inputs of a Concat along the last dimension inside its result, if their producers can
- * write rows with a pitch. Offsets must be multiples of ROW_ALIGN, for vector instructions. */
+/* If `concat` joins along the last dimension: places inputs inside its result, if their producers
+ * can write rows with a pitch. Offsets must be multiples of ROW_ALIGN, for vector instructions. */
 static void find_parts(struct planner *p, struct plan *plan, const struct node *concat)
 {
     const struct value *whole = node_output(concat, 0);
@@ -172,7 +172,7 @@ static enum status make_blocks(struct planner *p, struct plan *plan, struct erro
                 continue;
             }
             plan->places[value->index].kind = PLACE_ARENA;
-            if (p->block_of[value->index] != NO_BLOCK) /* the Concat's inputs made the block */
+            if (p->block_of[value->index] != NO_BLOCK) /* a Concat whose input made the block */
                 continue;
             const struct value *from = o == 0 ? overwritten(p, node, n) : NULL;
             if (from) {

@@ -19,11 +19,11 @@ enum precision {
 #define PRECISION_COUNT PRECISION_AUTO /* number of precisions that a session can have */
 
 /* If session_info.takes_pixels is set, images may be passed as bytes instead of floats: [H, W, C]
- * uint8, from the place where the floats begin. The session converts them on its device:
+ * uint8 where the floats would begin. The session converts them on its device:
  *
  *     y[h, w, c] = table[c][x[h, w, is_reversed ? C - 1 - c : c]]
  *
- * So a quarter of the bytes are copied. The result is bit-identical to floats from the table. */
+ * This copies a quarter of the bytes. The result is bit-identical to passing y as floats. */
 struct session_pixels {
     float table[3][256];
     int channels; /* C: 1 or 3 */

@@ -17,7 +17,7 @@ struct shared_arena {
     struct backend *users;      /* linked by next_user; guarded by lock */
     const struct backend *last; /* the backend whose program ran last; guarded by lock */
     _Atomic size_t bytes;       /* changes under the lock */
-    size_t booked;              /* bytes; budget_book_arena() sets it under the budget's lock */
+    size_t booked;              /* bytes, counted by a memory budget and guarded by its lock */
 };
 
 static inline void shared_arena_init(struct shared_arena *arena)
@@ -26,7 +26,7 @@ static inline void shared_arena_init(struct shared_arena *arena)
     pthread_mutex_init(&arena->lock, NULL);
 }
 
-/* Call it after the last user has left, which has freed the memory. */
+/* Call it after the last user has left. That user freed `base` when it left. */
 static inline void shared_arena_done(struct shared_arena *arena)
 {
     pthread_mutex_destroy(&arena->lock);

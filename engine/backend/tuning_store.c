@@ -23,7 +23,7 @@
 
 enum {
     ENTRIES_MOST = 8192,
-    FILE_MOST = 40 << 20, /* bytes: enough for ENTRIES_MOST of maximal length */
+    FILE_MOST = 40 << 20, /* bytes: enough for ENTRIES_MOST entries of maximal length */
     HASH_TEXT = 33,       /* 32 hexadecimal digits and a terminator */
     HEAD_MOST = 64,
 };
@@ -169,7 +169,7 @@ char *tuning_folder(const char *option)
         return NULL;
     if (option)
         n = asprintf(&folder, "%s", option);
-    else if (base && base[0] == '/') /* the XDG base directory specification ignores other values */
+    else if (base && base[0] == '/') /* the XDG specification forbids relative paths */
         n = asprintf(&folder, "%s/lensd", base);
     else if (home && home[0] == '/' && access(home, F_OK) == 0) /* $HOME may be wrong */
         n = asprintf(&folder, "%s/.cache/lensd", home);
@@ -322,8 +322,8 @@ bool tuning_make_folder(const char *folder)
     return made;
 }
 
-/* Returns a descriptor that holds the lock until it is closed; -1 without a lock, also after 5
- * seconds: a holder writes only one file, so a slower one has stopped. */
+/* Locks the folder until the returned descriptor is closed. Returns -1 on failure, or after 5
+ * seconds: a holder of the lock writes only one file, so it has stopped. */
 static int lock_folder(const char *folder)
 {
     enum { TRIES = 500 };
@@ -341,7 +341,7 @@ static int lock_folder(const char *folder)
     return -1;
 }
 
-/* Returns the file's contents, malloc'ed, and its newest change; NULL when out of memory. */
+/* Returns the file's new text, malloc'ed, and its newest change; NULL when out of memory. */
 static char *print_file(size_t *ret_size, uint64_t *ret_change)
 {
     char *bytes = NULL, head[HEAD_MOST], end[LAST_LINE + 1], key[HASH_TEXT];
@@ -366,7 +366,7 @@ static char *print_file(size_t *ret_size, uint64_t *ret_change)
     return text_close(file, &bytes);
 }
 
-/* Writes a file beside `path` and renames it. Returns 0 or errno. */
+/* Writes a new file beside `path` and renames it to `path`. Returns 0 or errno. */
 static int replace_file(const char *path, const char *bytes, size_t size)
 {
     char *beside;

@@ -50,8 +50,8 @@ void tuning_forget(void);
 
 /* ---- the file ---- */
 
-/* Returns the folder for `option` (--cache), malloc'ed. NULL means $XDG_CACHE_HOME/lensd or
- * ~/.cache/lensd. Returns NULL, and nothing is saved, for "none" or without a home folder. */
+/* Returns the folder for `option` (--cache), malloc'ed. If `option` is NULL: $XDG_CACHE_HOME/lensd
+ * or ~/.cache/lensd. Returns NULL to save nothing: for "none", or without a home folder. */
 char *tuning_folder(const char *option);
 
 /* Adds the entries of the folder's file, but does not replace those that this process measured
@@ -63,8 +63,9 @@ enum status tuning_read(const char *folder, struct error *err) MUST_USE;
  * On STATUS_IO the old file stays as it was, and the next call tries again. STATUS_NO_MEMORY. */
 enum status tuning_write(const char *folder, struct error *err) MUST_USE;
 
-/* Writes to the folder that tuning_read() read last, if any. Loads call this after each batch size,
- * so that results survive a killed load. Failures are not reported; tuning_write() reports them. */
+/* Writes to the folder that tuning_read() read last, if any. A load calls this after each batch
+ * size, so that results survive a killed load. Failures are not reported; tuning_write() reports
+ * them. */
 void tuning_save(void);
 
 /* Creates the folder and missing parent folders. Returns false with errno set on failure. */
