@@ -40,7 +40,7 @@ static bool try_path(const char *path)
     return true;
 }
 
-/* Writes the folder of the program, or "". */
+/* Writes the folder of the program's executable; "" if it is unknown. */
 static void program_folder(char folder[static PATH_MAX])
 {
     ssize_t length = readlink("/proc/self/exe", folder, PATH_MAX - 1);

@@ -1,9 +1,9 @@
 /* A session: one model on one device, compiled for a set of batch sizes.
  *
  * session_create() does everything that can be slow or fail: optimise, plan, pack weights, compile,
- * measure. session_submit() and session_collect(), or session_run() for both, only run. On a CPU
- * only data-dependent parts of a graph allocate memory. Nothing is kept for a backward pass. One
- * thread at a time (the lane) uses a session. */
+ * measure. session_submit() and session_collect(), or session_run() for both, only run. A run on a
+ * CPU allocates memory only for data-dependent parts of the graph. Nothing is kept for a backward
+ * pass. Only one thread at a time may use a session. */
 #pragma once
 
 #include "engine/backend/run.h"
@@ -45,12 +45,12 @@ struct session_options {
     struct session_batch known[SESSION_MAX_BATCHES];
     size_t image_input; /* index of the image in graph->inputs; SIZE_MAX: none */
     enum image_layout image_layout;
-    const struct session_pixels *pixels; /* of image_input, or NULL; read by session_create() */
+    const struct session_pixels *pixels; /* format of image_input's pixels as bytes; NULL: no bytes.
+                                            Only session_create() reads it */
     bool image_channels_last;            /* the file declares [N, H, W, C], not [N, C, H, W] */
-    int image_height, image_width;       /* sizes where the file leaves H and W free; 0: it does
-                                            not */
+    int image_height, image_width;       /* used if the file leaves H and W free */
     size_t memory_limit; /* bytes for weights, activations and the caller's inputs; 0 = no limit */
-    size_t batch_memory; /* memory_limit of all sizes but the smallest if max_batch is not pinned:
+    size_t batch_memory; /* if max_batch is not pinned: limit for all sizes but the smallest, which
                             leaves memory for other models; 0 = memory_limit */
     size_t batch_activations; /* limit for the activations of each size but the smallest; 0: none */
     struct memory_budget *run_memory; /* for data-dependent parts of all sessions' runs; must
@@ -58,19 +58,20 @@ struct session_options {
     bool poison;                      /* for tests: a GPU fills activations with NaN before a run */
     bool max_batch_is_pinned; /* if max_batch does not fit memory_limit, report an error instead of
                                  compiling only the batches that fit, with a note */
-    size_t input_batches, input_images; /* inputs that the caller allocates, counted in
-                                           memory_limit: for so many batches, and further images */
+    size_t input_batches, input_images; /* the caller allocates inputs for this many batches plus
+                                           this many images; they count against memory_limit */
     /* session_create() calls it on its thread with the current phase ("compiling") and the finished
      * share, 0 … 1. May be NULL. */
     void (*on_progress)(void *context, const char *phase, double fraction);
     void *progress_context;
-    const _Atomic int *cancel; /* if it becomes 1, session_create(), and runs before
-                                  session_set_stop(), return STATUS_CANCELLED; may be NULL */
+    const _Atomic int *cancel; /* if it becomes 1, session_create() returns STATUS_CANCELLED; so do
+                                  runs until session_set_stop() is called. May be NULL */
 };
 
 /* Allocates memory for inputs of sessions on `device`: zeroed, aligned to at least 64 bytes, for a
- * GPU page-locked. A CPU's pages are allocated on first write. Any thread. STATUS_NO_MEMORY,
- * STATUS_DEVICE. session_buffer_free() takes NULL and works after the sessions are freed. */
+ * GPU page-locked. A CPU's pages are allocated on first write. Any thread may call it.
+ * STATUS_NO_MEMORY, STATUS_DEVICE. session_buffer_free() accepts NULL and works after the sessions
+ * are freed. */
 enum status session_buffer_create(struct device_id device, size_t bytes, void **ret,
                                   struct error *err) MUST_USE;
 void session_buffer_free(struct device_id device, void *data);
@@ -89,8 +90,8 @@ struct session_info {
     size_t parameter_bytes;  /* packed weights on the device */
     size_t activation_bytes; /* size of the arena, for the largest batch */
     int depth;               /* number of runs that may be in flight: session_submit() */
-    enum dtype image_dtype;  /* of an NHWC image input: DTYPE_F32; with IMAGE_NHWC_ANY also
-                                DTYPE_BF16 */
+    enum dtype image_dtype;  /* data type of an NHWC image input: DTYPE_F32, or with IMAGE_NHWC_ANY
+                                possibly DTYPE_BF16 */
     bool takes_pixels;       /* images may be passed as bytes (struct session_pixels) */
     int best;                /* largest session_want.best; 0: outputs are always complete */
     bool batched;   /* false: graph or memory do not allow batches, so images are run one by one */
@@ -102,7 +103,7 @@ struct session_info {
     struct session_batch batches[SESSION_MAX_BATCHES]; /* ascending sizes */
 };
 
-/* The most images of a run. */
+/* Returns the maximum number of images in one run. */
 static inline int session_max_batch(const struct session_info *info)
 {
     return info->batched ? info->batches[info->batch_count - 1].size : 1;
@@ -189,8 +190,8 @@ enum status session_submit(struct session *session, const struct session_request
 enum status session_collect(struct session *session, const struct tensor **outputs,
                             struct error *err) MUST_USE;
 
-/* Frees the results of the last run's data-dependent part. Outputs that tensor_keep() has kept for
- * options.run_memory live until their references are dropped. */
+/* Frees the results of the last run's data-dependent part. Outputs that the caller has passed to
+ * tensor_keep() live until their references are dropped. */
 void session_drop_outputs(struct session *session);
 
 /* Submits and collects; no other run may be in flight. */

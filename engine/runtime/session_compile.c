@@ -120,8 +120,8 @@ const struct value *compiled_output(const struct compiled_size *c, size_t i)
                                 : c->tail->outputs[-1 - c->output_of[i]];
 }
 
-/* Returns OK if the first dimension of every output is the batch size, and 1 for one image. So a
- * dimension with that size by chance does not count. */
+/* Checks that the first dimension of every output is the batch size, and that it is 1 for one
+ * image: a fixed dimension may equal the batch size by chance. */
 static enum status outputs_follow_batch(const struct session *session, const struct graph *graph,
                                         int size, struct error *err)
 {

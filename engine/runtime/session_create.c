@@ -3,7 +3,7 @@
  *     graph ─ passes (optimize.h has their order) ─▶ static part ─▶ program (backend)
  *                                                └─▶ data-dependent tail, run by the interpreter
  *
- * session_create() makes everything on the loader's thread. Then a lane's thread owns it. */
+ * session_create() runs on the loader's thread. Then another thread owns and runs the session. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,7 @@ static enum status describe(struct session *session, const struct graph *graph, 
         char *copy = arena_copy_text(c->graph->arena, name, strlen(name));
         TRY(check_memory(copy, "while creating a session", err));
         session->outputs[i] = described(c, copy, compiled_output(c, i));
-        /* graph_validate() detects this only if the file fixes all shapes. */
+        /* graph_validate() detects a wrong declared type only if the file fixes all shapes. */
         const enum dtype declared = graph->outputs[i]->dtype, made = session->outputs[i].dtype;
         if (declared != DTYPE_NONE && made != DTYPE_NONE &&
             dtype_is_float(declared) != dtype_is_float(made))
@@ -92,8 +92,8 @@ static bool file_fixes_batch(const struct session *session)
            session->base->inputs[options->image_input]->shape.dims[0] >= 1;
 }
 
-/* Compiles the sizes 1, 2, 4 … max, or options.batches, up to one that graph or memory do not
- * allow. */
+/* Compiles the sizes 1, 2, 4 … max, or options.batches. Stops at the first size that the graph or
+ * the memory does not allow. */
 static enum status compile_all(struct session *session, struct error *err)
 {
     enum { MOST_IMAGES = 4096 };
@@ -352,8 +352,8 @@ static enum status refuse_int8(const struct graph *graph, struct error *err)
                      "is not; make one with lensd quantize, or leave it at auto");
 }
 
-/* A run's share of the machine's memory. Clients' values can determine the shapes of data-dependent
- * parts. Models, bodies and photos need memory, too, so one request must leave room for others. */
+/* A run may use 1 / RUN_SHARE of the machine's memory: clients' values can determine the shapes of
+ * data-dependent parts, and models, bodies, photos and other requests need memory, too. */
 #define RUN_SHARE 8
 
 static void session_limit_runs(struct session *session, const struct session_options *options)

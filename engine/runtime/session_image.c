@@ -13,8 +13,8 @@ static bool only_rounds(const struct node *node, const struct value *image)
            node->outputs[0]->dtype == DTYPE_BF16 && node->epilogue.activation == ACTIVATION_NONE;
 }
 
-/* Follows the image through Reshapes that are its only readers (the layout pass leaves them) and
- * returns the last result. */
+/* Follows the image through Reshapes (the layout pass leaves some behind), each the only reader of
+ * its input. Returns the last Reshape's result. */
 static struct value *follow_views(const struct edit *edit, struct value *image)
 {
     const struct graph *graph = edit->graph;
@@ -43,7 +43,7 @@ static bool all_readers_round(const struct edit *edit, const struct value *image
 static void remove_casts(struct edit *edit, struct value *last)
 {
     struct graph *graph = edit->graph;
-    /* Backwards, because nodes that now read `last` must not be visited afterwards. */
+    /* Backwards, because the readers of a removed Cast then read `last` and must not be removed. */
     for (size_t n = graph->node_count; n-- > 0;) {
         struct node *node = graph->nodes[n];
         if (node->op == OP_NONE || node->input_count < 1 || node->inputs[0] != last)

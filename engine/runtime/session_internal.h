@@ -17,7 +17,7 @@ struct compiled_size {
     int size;
     struct graph *graph; /* static part; constants dropped once compiled */
     struct graph *tail;  /* data-dependent part; NULL: none */
-    int *output_of;      /* see optimize_split() */
+    int *output_of;      /* output i: x >= 0: output x of graph; x < 0: output -1 - x of tail */
     size_t crossing;     /* number of inputs of the tail: the last outputs of the static part */
     struct program *program;
     const void **static_data;
@@ -51,7 +51,7 @@ struct session {
     struct graph *base;    /* NULL after session_create() */
     struct graph *single;  /* the graph for one image, until size 1 is compiled; may be NULL */
     bool fixes_batch;      /* the file fixes the batch size (1 or more) */
-    uint64_t rows_hash;    /* batch_is_independent()'s hash for the first size; 0: none */
+    uint64_t rows_hash;    /* batch_is_independent()'s hash for the first size; 0: not proven */
     bool rows_are_refused; /* a size was dropped because images may affect each other */
     struct {
         int at, count; /* index of the size that is now compiled; number of sizes */
@@ -66,7 +66,7 @@ struct session {
     struct backend *tail_backend;     /* runs products of the tails; NULL: not needed */
     struct compiled_size *last;       /* the size whose tail outputs are still allocated */
     struct session_options options;
-    bool (*stop)(void *context); /* session_set_stop */
+    bool (*stop)(void *context); /* set by session_set_stop() */
     void *stop_context;
     bool image_is_integer; /* the file declares integers, but the caller passes float32 */
 
@@ -76,7 +76,7 @@ struct session {
     bool *wanted; /* one per output of the static part, for the run being submitted */
     const unsigned char *best;
     size_t best_step;
-    uint8_t *all_pixels; /* are_pixels of the largest batch, all 1; NULL: takes no pixels */
+    uint8_t *all_pixels; /* are_pixels with 1 for each image; NULL: the session takes no pixels */
 };
 
 /* ---- session_state.c ---- */

@@ -26,8 +26,8 @@ static void feed_done(struct feed *feed)
     free(feed->buffers);
 }
 
-/* Fills `data` with a fixed sequence: floats from -1 to 1 (float32 `pixels`: 0 to 255), any bytes
- * in uint8 and in int8 `pixels`. Other integers stay 0, because they may be indices. */
+/* Fills `data` with a fixed sequence: floats from -1 to 1 (float32 pixels: 0 to 255), any bytes for
+ * uint8 and for int8 pixels. Other integers stay 0, because they may be indices. */
 static void feed_numbers(void *data, enum dtype dtype, size_t count, bool pixels)
 {
     uint32_t state = 12345;

@@ -59,7 +59,7 @@ void session_begin_memory(struct session *session)
     uint64_t total, available;
     const size_t limit = session->options.memory_limit, held = held_bytes(session->base);
     cpu_memory(&total, &available);
-    /* Free memory does not include the constants. */
+    /* The limit includes the constants, but the free memory does not. */
     available = add(available ? (size_t)available : 1, held);
     session->memory.limit = limit && limit < available ? limit : (size_t)available;
     session->memory.used = held;
@@ -67,8 +67,8 @@ void session_begin_memory(struct session *session)
     session->base->budget = &session->memory;
 }
 
-/* Returns the bytes of the constants that nodes read, each counted once; With `packed`, only of
- * constants that are packed: tables of Gather are read in place. */
+/* Returns the bytes of the constants that nodes read, each counted once. With `packed`, omits
+ * tables of Gather, which are read in place. */
 static enum status constant_bytes(const struct graph *graph, bool packed, size_t *ret,
                                   struct error *err)
 {
@@ -100,7 +100,7 @@ enum status session_check_weights(const struct session *session, struct error *e
     TRY(constant_bytes(session->base, true, &packed, err));
     bytes /= share;
     /* On a CPU the load needs most memory while weights are packed: folded constants then exist
-     * twice, and those of a mapped file can be read again. */
+     * twice. Mapped constants do not count: their pages can be read again. */
     packed = add(packed / share, atomic_load(&session->memory.used));
     if (options->device.kind == DEVICE_CPU && (!limit || bytes <= limit)) {
         bytes = packed;
