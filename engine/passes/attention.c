@@ -24,7 +24,7 @@ struct match {
     struct attention attention;
     struct value *q, *k, *v, *bias[ATTENTION_BIASES]; /* inputs of the new node */
     struct shape scores;                              /* shape of the first product's result */
-    struct value *result; /* the second product's result, or what moves make of it */
+    struct value *result; /* result of the second product, or of the moves after it */
 };
 
 static bool is_float(const struct value *value)
@@ -91,7 +91,7 @@ static bool take_bias(struct match *m, struct value *bias, const struct shape *s
         return true;
     if (a->bias_count == ATTENTION_BIASES)
         return false;
-    for (int plain = 0; plain < 2; plain++) { /* first the base of its view, then `bias` itself */
+    for (int plain = 0; plain < 2; plain++) { /* first its view's base, then `bias` itself */
         struct access_map *map = &a->bias[a->bias_count];
         const int rank = shape->rank;
         if (plain)
@@ -112,7 +112,7 @@ static bool take_bias(struct match *m, struct value *bias, const struct shape *s
     return false;
 }
 
-/* True if all keys of some row are hidden: `condition` is nowhere equal to `where`. */
+/* True if all keys of some row are hidden: no element of this row equals `where`. */
 static bool hides_a_row(const struct value *condition, bool where)
 {
     const bool *keeps = condition->known->data;
@@ -210,7 +210,7 @@ static struct value *pass_score_node(struct match *m, struct node *node)
             return NULL;
         a->scale *= node->op == OP_DIV ? 1 / factor : factor;
         return node->inputs[i];
-    case OP_ADD: /* a factor of the sum would scale the bias, too */
+    case OP_ADD: /* a factor that multiplies the sum would scale the bias, too */
         i = scores_operand(node);
         return shape_equal(&node->inputs[i]->shape, y) && a->scale == 1 &&
                        take_bias(m, node->inputs[1 - i], y)
@@ -294,8 +294,8 @@ static bool take_operand(struct match *m, struct value *value, bool transposed, 
 
 /* ---- the result, from the second product downwards ---- */
 
-/* Inverts `view`, which has the product's elements in another order: maps each element of the
- * product to its place in that order. groups: extents of batch, rows and columns. */
+/* Inverts `view`, which has the product's elements in another order: *ret maps each element of the
+ * product to its position in that order. groups: extents of batch, rows and columns. */
 static bool invert(const struct view *view, const int64_t *groups, struct access_map *ret)
 {
     struct access_map_part from[ACCESS_MAP_GROUPS * ACCESS_MAP_PARTS],
@@ -310,7 +310,7 @@ static bool invert(const struct view *view, const int64_t *groups, struct access
             to[count] = (struct access_map_part){from[count].extent, stride};
             stride *= from[count++].extent;
         }
-    for (int i = 1; i < count; i++) /* sort by stride, largest first: the product's own order */
+    for (int i = 1; i < count; i++) /* restore the product's order: sort by stride, largest first */
         for (int k = i; k > 0 && from[k - 1].stride < from[k].stride; k--) {
             const struct access_map_part a = from[k], b = to[k];
             from[k] = from[k - 1];
@@ -377,8 +377,8 @@ static bool take_result(struct match *m, struct value *product, bool transposed)
 
 /* ---- the whole ---- */
 
-/* Returns what the second product reads: the Softmax's result, or that of a Where(IsNaN(p), 0, p)
- * or a Transpose of the last two dimensions after it. */
+/* Returns the operand of the second product: the Softmax's result p, or the result of a
+ * Where(IsNaN(p), 0, p) or of a Transpose of the last two dimensions. */
 static struct value *probabilities(struct match *m, struct node *softmax, bool *ret_transposed)
 {
     struct value *p = softmax->outputs[0];
@@ -401,7 +401,7 @@ static struct value *probabilities(struct match *m, struct node *softmax, bool *
         }
         if (reader || m->edit->readers[p->index] != 2)
             return p;
-        /* two readers: an IsNaN, and the Where that reads its result */
+        /* p has two readers: an IsNaN, and a Where that reads p and the IsNaN's result */
         struct value *replaced = NULL;
         for (size_t n = 0; n < m->edit->graph->node_count && !replaced; n++) {
             const struct node *node = m->edit->graph->nodes[n];
@@ -449,13 +449,13 @@ static bool find_attention(struct match *m, struct node *softmax, struct node **
     const struct node *source = find_scores(m, softmax->inputs[0]);
     if (!source || !read_product(source, &first))
         return false;
-    /* the scores are the first product's, batch by batch, even if a Reshape has regrouped them */
+    /* use the batch count of the first product, because a Reshape may have regrouped the scores */
     a->batch = (int64_t)resolve_extent(&m->scores, 0, m->scores.rank - 2);
     a->depth = first.a->shape.dims[first.a->shape.rank - 1];
     if (!take_operand(m, first.a, false, true, &m->q, &a->q) ||
         !take_operand(m, first.b, !first.b_transposed, true, &m->k, &a->k))
         return false;
-    /* v with the batch dimensions of the second product */
+    /* read v with the batch dimensions of the second product */
     struct value *v = transposed ? second.a : second.b;
     const int rank = v->shape.rank;
     const bool v_transposed = transposed || second.b_transposed;

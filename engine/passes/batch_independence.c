@@ -16,9 +16,9 @@
 #include "engine/op/ops.h"
 #include "engine/op/resolve.h"
 
-/* Special spans of values that belong to images but contain positions; few operators may read
- * these. POSITIONS: a MaxPool's indices, which count from the first image. OWN_TUPLES: tuples that
- * begin with the number of their image, or indices of their image's rows in a list of all rows. */
+/* Special spans: values that belong to images and contain positions. Few operators may read them.
+ * POSITIONS: a MaxPool's indices, which count from the first image. OWN_TUPLES: tuples that begin
+ * with the number of an image, or indices of an image's rows in a list of all rows. */
 #define SPAN_POSITIONS  SIZE_MAX
 #define SPAN_OWN_TUPLES (SIZE_MAX - 1)
 
@@ -35,8 +35,8 @@ struct batch_proof {
     uint64_t *hash; /* FNV-1a of the free values that images read, and of the shapes of one image */
 };
 
-/* True if a MaxUnpool's indices come from a MaxPool of images as large as its results. The indices
- * of an image then point into that image, wherever it lies in the batch. */
+/* True if a MaxUnpool's indices come from a MaxPool of images as large as the MaxUnpool's results.
+ * An image's indices then point into that image, wherever it lies in the batch. */
 static bool proof_unpools_itself(const struct node *node)
 {
     const struct node *pool = node->inputs[1]->producer;
@@ -80,7 +80,7 @@ static int proof_axis(const struct batch_proof *proof, const struct node *node, 
 }
 
 /* Fills proof->axes. Returns how many consecutive positions of these axes belong to one image; 0 if
- * the inputs differ in this, or one has no such axis. */
+ * this count differs between inputs, or an input has no such axis. */
 static size_t proof_find_axes(const struct batch_proof *proof, const struct node *node)
 {
     size_t run = 0;
@@ -148,8 +148,8 @@ static void proof_hash_whole(const struct batch_proof *proof, const struct node 
         proof_hash(proof, value->known->data, value->known->bytes);
 }
 
-/* True if all images read the same numbers of a free value: `run` consecutive positions each along
- * its axis `at`, or the whole value. Adds those of the first image to the hash. */
+/* True if all images read the same numbers of a free value: the whole value, or `run` consecutive
+ * positions each along axis `at`. Adds the first image's numbers to the hash. */
 static bool proof_are_alike(const struct batch_proof *proof, const struct value *value, int at,
                             size_t run)
 {
@@ -193,8 +193,8 @@ static bool proof_free_are_alike(const struct batch_proof *proof, const struct n
     return true;
 }
 
-/* True for a Gather along the images' axis that takes the same positions from each image for
- * itself. Exporters write as_strided so. *ret: the span of the result. */
+/* True for a Gather along the images' axis that copies the same positions of each image to this
+ * image's result. Exporters write as_strided this way. *ret: the span of the result. */
 static bool proof_gather_own(const struct batch_proof *proof, const struct node *node, size_t *ret)
 {
     const struct tensor *indices = node->inputs[1]->known;
@@ -220,8 +220,8 @@ static bool proof_gather_own(const struct batch_proof *proof, const struct node 
     return true;
 }
 
-/* Returns the span of a scatter's operand, or for a constant with the same block for each image the
- * size of a block, whose numbers it adds to the hash. 0: the operand is neither. */
+/* Returns the span of operand i of a ScatterND. If the operand is a constant that repeats one block
+ * for each image, returns the size of a block and adds its numbers to the hash. 0: neither. */
 static size_t proof_block(const struct batch_proof *proof, const struct node *node, size_t i)
 {
     const struct value *value = node->inputs[i];
@@ -258,8 +258,8 @@ static size_t proof_addressed(const struct tensor *tuples, size_t depth, size_t 
     return at * resolve_extent(data, (int)depth, data->rank);
 }
 
-/* True for a ScatterND at constant positions (exporters write t[..., :2] += r so) if each image
- * changes only itself, at the same positions in the same order. *ret: the span of the result. */
+/* True for a ScatterND at constant positions, such as t[..., :2] += r, if each image changes only
+ * itself, at the same positions in the same order. *ret: the span of the result. */
 static bool proof_scatter_own(const struct batch_proof *proof, const struct node *node, size_t *ret)
 {
     const struct shape *data = &node->inputs[0]->shape;
@@ -270,7 +270,7 @@ static bool proof_scatter_own(const struct batch_proof *proof, const struct node
     const size_t span = count ? proof_block(proof, node, 0) : 0;
     const size_t from = span ? proof_block(proof, node, 2) : 0;
     const size_t round = span * proof->batch;
-    /* Either each slice contains all images in turn, or each slice belongs to one image. */
+    /* Either each slice contains elements of all images in turn, or of only one image. */
     const bool has_all = from && from == span && slice % round == 0;
     if (!from || shape_count(data) % round != 0 || count * slice % (from * proof->batch) != 0 ||
         (!has_all && (span % slice != 0 || from % slice != 0)))
@@ -278,7 +278,7 @@ static bool proof_scatter_own(const struct batch_proof *proof, const struct node
     for (size_t t = 0; t < count; t++) {
         const size_t update = t * slice, image = has_all ? 0 : update / from % proof->batch;
         const size_t first =
-            (update - image * from) / slice; /* the same tuple of the first image */
+            (update - image * from) / slice; /* where the first image has this tuple */
         const size_t at = proof_addressed(tuples, depth, t, data);
         if (at == SIZE_MAX || (!has_all && at / span % proof->batch != image))
             return false;
@@ -294,8 +294,8 @@ static bool proof_scatter_own(const struct batch_proof *proof, const struct node
     return true;
 }
 
-/* True for a Concat that puts the number of its own image before each tuple of indices:
- * f[arange(n)[:, None], i]. All images lie on axis 0. */
+/* True for a Concat that puts the image's number before each tuple of its indices, as
+ * f[arange(n)[:, None], i] does. Each image has an equal part of axis 0. */
 static bool proof_joins_own(const struct batch_proof *proof, const struct node *node)
 {
     const struct value *numbers = node->inputs[0];
@@ -321,7 +321,7 @@ static bool proof_joins_own(const struct batch_proof *proof, const struct node *
     return true;
 }
 
-/* True for a GatherND by tuples of proof_joins_own(): each image reads its own rows. */
+/* True for a GatherND with the Concat of proof_joins_own(): each image reads only its own rows. */
 static bool proof_gathers_own(const struct batch_proof *proof, const struct node *node)
 {
     const struct shape *data = &node->inputs[0]->shape;
@@ -363,7 +363,7 @@ static bool proof_adds_own(const struct batch_proof *proof, const struct node *n
     if (!first->known || first->dtype != DTYPE_I64 || each == 0 || count % proof->batch != 0 ||
         proof_span(proof, node, k) != each || shape_count(&chosen->shape) != count)
         return false;
-    /* arange(n)[:, None]: one number per row of the output. */
+    /* `first` has one number per element of the output, or per row: arange(n)[:, None]. */
     const size_t firsts = shape_count(&first->shape), shares = firsts ? count / firsts : 1;
     const bool is_of_rows = first->shape.rank == out->rank &&
                             first->shape.dims[0] == out->dims[0] && firsts == (size_t)out->dims[0];
@@ -439,7 +439,7 @@ static bool proof_visit(const struct batch_proof *proof, const struct node *node
     for (size_t i = 0; i < node->input_count; i++)
         is_free = is_free && proof_span(proof, node, i) == 0;
     for (size_t i = 0; is_free && i < node->input_count; i++)
-        if (node->inputs[i]) /* images may read the result, which no hash covers */
+        if (node->inputs[i]) /* the hash must cover results that images may read */
             proof_hash_whole(proof, node, i);
     if (is_free || op_has(node->op, OP_SHAPE_ONLY))
         return true;
@@ -462,7 +462,7 @@ static bool proof_visit(const struct batch_proof *proof, const struct node *node
         return true;
     }
     *proof->hash = before;
-    /* One image cannot mix with others: only the hash is computed. */
+    /* For a batch of 1, only the hash is computed: there is no other image. */
     const size_t run = proof->batch > 1 ? proof_find_axes(proof, node) : 1;
     const int axis = proof->batch == 1     ? 0
                      : !run || !rule->axis ? BATCH_MIXES

@@ -12,6 +12,6 @@
  * may depend on the batch size. False means not proven. *ret_hash covers the constants that are
  * combined with an image, and the shapes of an image. If it differs between batch sizes, results
  * depend on the batch size. For a batch of 1, true only means that the hash is complete. *ret_node
- * is the node where the proof failed, or NULL. Only reads. */
+ * is the node where the proof failed, or NULL. Does not change the graph. */
 bool batch_is_independent(const struct graph *graph, const struct graph *base, int64_t batch,
                           const bool *follows, uint64_t *ret_hash, const struct node **ret_node);

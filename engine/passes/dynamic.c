@@ -10,7 +10,7 @@
 
 /* One operand of an integer product: stored numbers, their zero point and their scale. */
 struct side {
-    const struct node *dynamic; /* the DynamicQuantizeLinear that makes it; NULL: constants */
+    const struct node *dynamic; /* DynamicQuantizeLinear of the operand; NULL: it is constant */
     const struct tensor *weights, *zero, *scale;
 };
 
@@ -97,8 +97,8 @@ static struct value *real_weights(struct edit *edit, const struct side *side)
     return real;
 }
 
-/* Returns the input of a DynamicQuantizeLinear after a DynamicRound. If there is no such node yet,
- * it is inserted before node *n, and *n grows by one. */
+/* Returns the result of a DynamicRound that reads the input of `dynamic`. If there is no such
+ * DynamicRound yet, inserts it before node *n and increments *n. */
 static struct value *rounded(struct edit *edit, const struct node *dynamic, size_t *n)
 {
     for (size_t i = 0; i < *n; i++) {

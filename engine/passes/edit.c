@@ -74,7 +74,7 @@ struct node *edit_only_reader(const struct edit *edit, const struct value *value
     return NULL;
 }
 
-/* Bodies refer to outer values through value->outer. */
+/* Replaces `from` also in bodies, which refer to outer values through value->outer. */
 static void replace_in_bodies(const struct node *node, struct value *from, struct value *to)
 {
     for (size_t a = 0; a < node->attr_count; a++) {
@@ -137,7 +137,7 @@ bool edit_has_body(const struct node *node)
     return false;
 }
 
-/* Backwards over the topological order: a node is live if one of its outputs has a reader. */
+/* Visits nodes in reverse topological order: a node is live if one of its outputs has a reader. */
 void edit_sweep(struct edit *edit)
 {
     struct graph *graph = edit->graph;

@@ -1,4 +1,4 @@
-/* For passes, and sessions that edit a graph: visits nodes, and edits nodes and values. */
+/* Functions that visit and edit the nodes and values of a graph, for passes and sessions. */
 #pragma once
 
 #include "engine/passes/optimize.h"
@@ -7,7 +7,7 @@
  * false or NULL; the pass then returns without reporting the error itself. */
 struct edit {
     struct graph *graph;
-    const struct optimize_options *options; /* of optimize_for_backend(); otherwise NULL */
+    const struct optimize_options *options; /* NULL outside optimize_for_backend() */
     struct error *err;
     enum status status; /* of the first failure */
     /* By value->index: how often nodes (as operand or capture) and graph outputs read each value,
@@ -39,7 +39,7 @@ bool edit_kernel_can(const struct edit *edit, const struct node *node, enum kern
 void edit_kill(struct node *node);
 void edit_sweep(struct edit *edit);
 
-/* Makes `node`'s output 0 that of `producer`, and kills `node`. */
+/* Makes output 0 of `node` the output 0 of `producer`, and kills `node`. */
 void edit_take_over(struct node *producer, struct node *node);
 
 bool edit_is_output(const struct graph *graph, const struct value *value);
@@ -89,7 +89,7 @@ bool edit_become(struct edit *edit, struct node *node, enum op op, int opset,
 struct node *edit_insert_node(struct edit *edit, size_t before, enum op op, int opset,
                               const char *name, struct value *const *inputs, size_t count);
 
-/* Inserts a node and returns its new output value. If `shape` is NULL, it is not inferred yet. */
+/* Inserts a node and returns its new output value. If `shape` is NULL, the value has none yet. */
 struct value *edit_insert_value(struct edit *edit, size_t before, enum op op, int opset,
                                 const char *name, struct value *const *inputs, size_t count,
                                 enum dtype dtype, const struct shape *shape);

@@ -116,7 +116,7 @@ static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
             residual->dtype != DTYPE_F32 || !shape_equal(&x->shape, &residual->shape))
             continue;
         size_t p = edit_position(graph, product);
-        if (!best || p > best_at) { /* the operands of the later one are still in the cache */
+        if (!best || p > best_at) { /* the later product's operands are still in the cache */
             best = product;
             best_at = p;
             side = i;
@@ -136,9 +136,9 @@ static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
     return true;
 }
 
-/* Returns the axis of `value` that is the last dimension (the columns) of the product of 8-bit
- * integers that makes it, directly or through a Transpose; -1: none. *ret_product is that
- * product. */
+/* If a product of 8-bit integers computes `value`, directly or before a Transpose, returns the axis
+ * of `value` that counts the product's columns (its last dimension); otherwise -1. Sets
+ * *ret_product. */
 static int column_axis(const struct edit *edit, const struct value *value,
                        struct node **ret_product)
 {
@@ -159,7 +159,7 @@ static int column_axis(const struct edit *edit, const struct value *value,
     return node && node->op != OP_QLINEAR_CONV && is_integer_product(edit, node) ? axis : -1;
 }
 
-/* Folds a factor per column into the weights' scales: ConvNeXt's layer scale. */
+/* Folds a Mul by one factor per column (ConvNeXt's layer scale) into the scales of the weights. */
 static bool fuse_factor(struct edit *edit, struct node *mul)
 {
     for (size_t i = 0; i < 2; i++) {

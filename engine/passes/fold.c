@@ -21,8 +21,8 @@ static bool all_inputs_known(const struct node *node)
     return true;
 }
 
-/* Limit for the work of folding one node (node_work()), so that a load stays fast. Larger products
- * run in each pass. */
+/* Limit for the work of folding one node (node_work()), so that a load stays fast. Nodes with more
+ * work run in each inference. */
 #define FOLDED_WORK 1e10
 
 /* True if folding is cheap: at most FOLDED_WORK, and results of at most 16 MiB or four times the
@@ -41,7 +41,7 @@ static bool worth_folding(const struct node *node)
         if (!value)
             continue;
         if (!shape_is_known(&value->shape))
-            continue; /* data-dependent: bounded by its inputs */
+            continue; /* the size depends on data, and the inputs bound it */
         if (shape_check(&value->shape, value->dtype, NULL, &bytes, NULL) != STATUS_OK ||
             !size_add(out, bytes, &out))
             return false;
@@ -86,7 +86,7 @@ static enum status fold_node(struct graph *graph, struct node *node, struct erro
         struct value *value = node->outputs[i];
         if (!value)
             continue;
-        value->known = outputs[i]; /* the reference moves */
+        value->known = outputs[i]; /* takes over the reference */
         value->dtype = outputs[i]->dtype;
         value->shape = outputs[i]->shape;
         value->producer = NULL;
@@ -287,8 +287,7 @@ static bool is_promoted(const struct graph *graph)
 }
 
 /* Widens every 16-bit constant and Cast, because every backend starts from float32; pass_narrow()
- * narrows again where the precision asks for it. Casts keep the declared dtypes of inputs and
- * outputs. */
+ * narrows again for 16-bit precisions. Casts keep the declared dtypes of inputs and outputs. */
 static enum status promote_half(struct edit *edit)
 {
     struct graph *graph = edit->graph;

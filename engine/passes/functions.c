@@ -146,14 +146,14 @@ static bool is_operand(const struct node *node, const struct value *value)
     return false;
 }
 
-/* Makes `made` output i of the rewritten node, if that output is wanted. Returns the value that
+/* Uses `made` as output i of the rewritten node, if that output is wanted. Returns the value that
  * then has the contents of `made`. */
 static struct value *bind(struct expansion *e, size_t i, struct value *made)
 {
     struct value *output = node_output(e->from, i);
     if (!output || !made || e->edit->status != STATUS_OK)
         return made;
-    if (is_operand(e->from, made)) /* an operand becomes an output unchanged */
+    if (is_operand(e->from, made)) /* an operand is also an output: copy it */
         made = one(e, OP_IDENTITY, made);
     if (!made)
         return NULL;
@@ -335,7 +335,7 @@ static bool may_hide_a_row(const struct attention_expansion *a, const struct val
     const size_t mask_rows = mask && s->rank > 1 ? (size_t)s->dims[s->rank - 2] : 1;
     size_t looks = 0;
     for (size_t at = 0; at < lines; at++) {
-        /* rows of the scores that use this line of the mask */
+        /* rows first … end - 1 of the scores use this row of the mask */
         const int64_t first = mask_rows == 1 ? 0 : (int64_t)(at % mask_rows);
         const int64_t end = mask_rows == 1 ? c->rows : first + 1;
         for (int64_t row = first; row < end; row++) {

@@ -1,4 +1,4 @@
-/* The abilities of a backend's kernels. Passes and the memory planner ask a device only this. */
+/* The abilities of a backend's kernels. Passes and the memory planner ask a device nothing else. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -27,7 +27,7 @@ enum kernel_ability {
 
 struct kernel_caps {
     const char *kernel; /* name in the table of the kernel that claims the node; static text */
-    unsigned can;       /* enum kernel_ability */
+    unsigned can;       /* set of enum kernel_ability */
     enum narrow_support narrow;
     int in_place; /* the input that output 0 may overwrite; -1: none */
 };

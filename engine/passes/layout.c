@@ -27,9 +27,9 @@ struct forms {
 struct layout_pass {
     struct edit *edit;
     struct graph *graph;
-    struct forms *forms; /* by value->index, as of the start of the pass */
+    struct forms *forms; /* by value->index, for the values from before the pass */
     size_t form_count;
-    struct node **nodes; /* all nodes so far, in their new order */
+    struct node **nodes; /* the new list: all nodes so far, in their new order */
     size_t node_count, node_capacity;
 };
 
@@ -75,7 +75,7 @@ static struct value *make_node(struct layout_pass *layout, struct value *from,
                           "layout", &from, 1, from->dtype, shape);
     if (!value)
         return NULL;
-    graph->node_count--; /* the node is only in the new list */
+    graph->node_count--; /* remove the node from graph->nodes: it belongs in the new list */
     if (perm && !node_set_ints(graph, value->producer, "perm", perm, (size_t)shape->rank))
         edit_no_memory(layout->edit);
     push_node(layout, value->producer);
@@ -118,8 +118,8 @@ static struct value *move_channels_last(struct layout_pass *layout, struct value
     return make_node(layout, value, &shape, same_bytes(&value->shape) ? NULL : perm);
 }
 
-/* Returns the forms of a value that existed before the pass. The pass uses values that it makes at
- * once, so they have no forms. */
+/* Returns the forms of a value that existed before the pass. Values that the pass makes have no
+ * forms, because the pass uses them immediately. */
 static struct forms *forms_of(struct layout_pass *layout, const struct value *value)
 {
     return &layout->forms[value->index];
@@ -227,7 +227,7 @@ static struct value *broadcast_operand(struct layout_pass *layout, struct value 
         return value;
     if (value->shape.rank == rank)
         return get_last(layout, value);
-    /* [C, 1, 1] and the like: numpy aligns at the end, so prepend ones first. */
+    /* A lower rank, such as [C, 1, 1]: numpy aligns shapes at their ends, so prepend ones. */
     struct shape full = {.rank = rank};
     int missing = rank - value->shape.rank;
     for (int a = 0; a < rank; a++)
@@ -310,14 +310,14 @@ static bool follows_reduce(struct layout_pass *layout, const struct node *node)
         reduced[axes[i]] = true;
     if (node_int(node, "keepdims", 1))
         return true;
-    /* the remaining axes must keep their order: not both a channel and a spatial axis */
+    /* the remaining axes must keep their order: C and spatial axes must not both remain */
     bool spatial_left = false;
     for (int a = 2; a < rank; a++)
         spatial_left = spatial_left || !reduced[a];
     return reduced[1] || !spatial_left;
 }
 
-/* Renumbers the axes, operand i, of a reduction or Slice. */
+/* Renumbers the axes in operand i of a reduction or Slice. */
 static void follow_axes(struct layout_pass *layout, struct node *node, size_t i, bool stays_image)
 {
     int rank = node->inputs[0]->shape.rank;
@@ -351,7 +351,7 @@ static bool is_way_back(struct layout_pass *layout, const struct node *node)
            !is_last(layout, x);
 }
 
-/* Turns the node into a view of the same bytes. */
+/* Turns the node into a Reshape of its first operand. */
 static void become_view(struct node *node)
 {
     node->op = OP_RESHAPE;
@@ -360,8 +360,8 @@ static void become_view(struct node *node)
     node->opset = 13;
 }
 
-/* Composes the permutation of a Transpose that reads a channels-last value with the layout's; makes
- * it a view if nothing moves. The result has the shape that the file gives it. */
+/* Composes the permutation of a Transpose that reads a channels-last value with the layout's
+ * permutation; makes a Reshape if nothing moves. The file determines the shape of the result. */
 static void compose_transpose(struct layout_pass *layout, struct node *node)
 {
     int rank = node->inputs[0]->shape.rank;

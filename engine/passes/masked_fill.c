@@ -12,7 +12,7 @@
 
 #include "engine/base/size.h"
 
-/* True if operand i is one constant integer: `wanted`, or the same counted from the end. */
+/* True if operand i is one constant integer: `wanted`, or `wanted` - `rank` (from the end). */
 static bool masked_is_number(const struct node *node, size_t i, int64_t wanted, int64_t rank)
 {
     int64_t number;
@@ -32,8 +32,8 @@ static const struct node *masked_places(const struct value *places)
     return from && from->op == OP_NON_ZERO ? from : NULL;
 }
 
-/* Returns the NonZero of whose positions `column` is coordinate `at`; otherwise NULL. `column` is
- * [count] if `rank` is 1, [count, 1] if it is 2. */
+/* If `column` has coordinate `at` of all positions that a NonZero returns, returns the NonZero;
+ * otherwise NULL. `rank` is the rank of `column`: 1 for [count], 2 for [count, 1]. */
 static const struct node *masked_column(const struct value *column, int64_t at, int rank)
 {
     const struct node *node = column->producer;
@@ -59,9 +59,9 @@ static bool masked_is_one(const struct value *value)
     return one && one->kind == ATTR_TENSOR && tensor_number(one->t, 0) == 1;
 }
 
-/* True for the Shape of the sum of all coordinates' columns of `from`. torch.onnx expands each
- * column to this shape. A Where may have set lengths to 1: Expand then keeps the column's own
- * length. */
+/* True if `shape` is Shape(c0 + c1 + …), where c0, c1, … are the columns of coordinates of the
+ * NonZero `from`. torch.onnx expands each column to this shape. A Where may have replaced lengths
+ * by 1: Expand then keeps the column's own length. */
 static bool masked_is_extent(const struct value *shape, const struct node *from)
 {
     const struct node *node = shape->producer;
@@ -79,8 +79,8 @@ static bool masked_is_extent(const struct value *shape, const struct node *from)
     return masked_column(sum, 0, 1) == from;
 }
 
-/* If `part`, [count, 1], is coordinate `at` of a NonZero's positions, perhaps after an Expand to
- * its own length, returns the NonZero; otherwise NULL. */
+/* If `part`, [count, 1], has coordinate `at` of all positions that a NonZero returns, returns the
+ * NonZero; otherwise NULL. An Expand of the column to its own length may lie between. */
 static const struct node *masked_tuple_part(const struct value *part, int64_t at)
 {
     const struct node *last = part->producer;

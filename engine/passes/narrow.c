@@ -15,7 +15,7 @@ struct narrow {
     struct value **narrowed, **widened; /* by value->index: result of the value's Cast, or NULL */
     size_t value_count;
     bool *keeps_f32; /* by value->index: an output of the graph, or no product comes after it */
-    bool *is_narrow; /* this pass made it 16-bit; a file's own do not change */
+    bool *is_narrow; /* by value->index: this pass, not the file, made the value 16-bit */
 };
 
 static bool is_narrow(const struct narrow *narrow, const struct value *value)
@@ -28,8 +28,8 @@ static bool is_activation(const struct narrow *narrow, const struct value *value
     return value && !value->known && (value->dtype == DTYPE_F32 || is_narrow(narrow, value));
 }
 
-/* Returns the value as `to`, by a Cast that is inserted once, before node *at. NULL when out of
- * memory. */
+/* Returns `from` converted to dtype `to`. Inserts the Cast before node *at on the first call for
+ * `from`. Returns NULL when out of memory. */
 static struct value *cast_value(struct narrow *narrow, size_t *at, struct value *from,
                                 enum dtype to)
 {

@@ -1,4 +1,4 @@
-/* Runs the passes that prepare a graph with known shapes for a backend, in order. */
+/* Runs the passes that prepare a graph with known shapes for a backend. */
 #include "engine/passes/passes.h"
 
 /* Copies an output that is an input, because outputs must not change with the caller's buffer. */
@@ -32,7 +32,8 @@ enum status optimize_for_backend(struct graph *graph, const struct optimize_opti
         edit_nodes(&edit, pass_stored_scales);
     if (options->claim && options->fuse)
         edit_nodes(&edit, pass_quantized_epilogues);
-    if (options->fuse) { /* access maps take up Transposes that pass_layout() added */
+    if (options->fuse) { /* after pass_layout(), because access maps absorb the Transposes that it
+                            adds */
         edit_nodes(&edit, pass_attention);
         edit_nodes(&edit, pass_storing);
         pass_strided_copies(&edit);

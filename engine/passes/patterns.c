@@ -368,7 +368,7 @@ static bool is_pointwise(const struct node *conv)
  * the means. */
 static bool match_pooled_conv(struct edit *edit, struct node *pool)
 {
-    enum { MOST_WIDER = 4 }; /* at most so many input channels per output channel */
+    enum { MOST_WIDER = 4 }; /* the maximum of input channels per output channel */
     struct value *between = node_input(pool, 0), *y = node_output(pool, 0);
     struct node *conv = between ? between->producer : NULL;
     struct window window;

@@ -21,7 +21,7 @@
 /* The node whose result a QuantizeLinear stores, and the clamp by a Relu or Clip between the
  * two. */
 struct stored {
-    struct node *producer; /* NULL: none, or another node reads its result or the clamp's */
+    struct node *producer; /* NULL: none, or the producer's or clamp's result has another reader */
     bool clamp;            /* clamp to [low, high], because storing does not do so */
     float low, high;
 };
@@ -69,8 +69,8 @@ static int store(const struct ends *to, float real)
                                  to->zero->known->dtype == DTYPE_I8);
 }
 
-/* Adds an OP_LOOKUP after node n that clamps its stored numbers. Their order is that of the real
- * numbers. */
+/* Adds an OP_LOOKUP after node n that clamps its stored numbers. Stored numbers have the same order
+ * as the real numbers. */
 static void add_clamp(struct edit *edit, size_t n, const struct ends *to,
                       const struct stored *stored)
 {

@@ -49,8 +49,8 @@ bool quantize_makes_float(const struct node *node);
 struct value *quantize_bias(struct edit *edit, const struct node *matmul, const struct value *bias);
 
 /* If the 8-bit result of `node` depends, element by element, only on one other 8-bit tensor,
- * replaces it by an OP_LOOKUP of that tensor, or an Identity. Examples are DequantizeLinear → any
- * chain of elementwise operators and constants → QuantizeLinear, and QLinearAdd; also through an
- * earlier OP_LOOKUP. The reference kernels compute the table for all 256 numbers, so rounding does
- * not change. edit_sweep() later removes nodes without readers. */
+ * replaces it by an OP_LOOKUP of that tensor, or an Identity. Examples are QLinearAdd, and
+ * DequantizeLinear → any chain of elementwise operators, constants and earlier OP_LOOKUPs →
+ * QuantizeLinear. The reference kernels compute the table for all 256 numbers, so rounding does not
+ * change. edit_sweep() later removes nodes without readers. */
 bool quantize_table(struct edit *edit, struct node *node);

@@ -20,7 +20,7 @@ static const struct node *product_of(const struct edit *edit, const struct value
     return node;
 }
 
-/* True if both are constants of one number, the same and of one type. */
+/* True if both are constants of one element with the same type and number. */
 static bool is_same(const struct value *a, const struct value *b)
 {
     return a && b && a->known && b->known && a->known->dtype == b->known->dtype &&
@@ -28,7 +28,7 @@ static bool is_same(const struct value *a, const struct value *b)
            tensor_number(a->known, 0) == tensor_number(b->known, 0);
 }
 
-/* Makes `node` compute what `product` does, with `further` operands from QUANTIZED_RESIDUAL on. */
+/* Makes `node` compute what `product` does; `further` are operands QUANTIZED_RESIDUAL and up. */
 static bool take_product(struct edit *edit, struct node *node, const struct node *product,
                          struct value *const further[QUANTIZED_OPERANDS - QUANTIZED_RESIDUAL])
 {

@@ -55,7 +55,7 @@ struct bias {
     const struct tensor *scale; /* NULL: `number` is float32 */
 };
 
-/* True if `shape` has one number for each of `channels` columns, the same in all rows. */
+/* True if `shape` is [1 …, channels]: one number per column, the same in all rows. */
 static bool is_by_column(const struct shape *shape, int64_t channels)
 {
     return shape_count(shape) == (size_t)channels &&
@@ -129,7 +129,7 @@ bool quantize_conv(struct edit *edit, struct node *quantize, const struct node *
 
 /* ---- Gemm, MatMul ---- */
 
-/* A Gemm without factors is com.microsoft's QGemm; a MatMul with constant weights QLinearMatMul. */
+/* Turns a Gemm without factors into QGemm; a MatMul with constant weights into QLinearMatMul. */
 bool quantize_gemm(struct edit *edit, struct node *quantize, const struct node *gemm,
                    const struct ends *to)
 {

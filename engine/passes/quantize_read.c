@@ -40,7 +40,7 @@ bool quantize_read_quantize(const struct node *node, struct ends *ret)
 bool quantize_become(struct edit *edit, struct node *quantize, const struct node *producer,
                      enum op op, int opset, struct value *const *inputs, size_t count)
 {
-    const struct node from = *producer; /* which may be `quantize` */
+    const struct node from = *producer; /* a copy, because `producer` may be `quantize` */
     if (!edit_become(edit, quantize, op, opset, inputs, count))
         return false;
     quantize->name = from.name;

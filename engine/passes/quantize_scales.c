@@ -22,9 +22,9 @@ static bool copy_terms(struct edit *edit, struct node *node)
     return true;
 }
 
-/* Folds a scale (`step`) and zero point into scale and shift of channels first … first + count - 1:
- * those of an operand, x = (stored - zero) * step, or with `inverse` those of the result, stored =
- * y / step + zero. */
+/* Folds a quantization into scale and shift of channels first … first + count - 1. Without
+ * `inverse` it is that of an operand, x = (stored - zero) * step; with `inverse` that of the
+ * result, stored = y / step + zero. */
 static void change_terms(const struct node *node, int64_t first, int64_t count,
                          const struct tensor *step, const struct tensor *zero, bool inverse)
 {

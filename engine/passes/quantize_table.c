@@ -202,8 +202,8 @@ static void table_take_back(struct value *value, const struct before *before)
     value->shape = before->shape;
 }
 
-/* Runs the expression on all numbers; ret gets the last node's results. Returns false if they are
- * no table. */
+/* Runs the expression on all 256 numbers; ret gets the last node's results. Returns false if a node
+ * fails, or the results are not 256 numbers of 8 bits. */
 static bool evaluate(struct edit *edit, const struct expression *e, uint8_t ret[NUMBERS],
                      enum dtype *ret_dtype)
 {

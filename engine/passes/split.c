@@ -12,7 +12,7 @@ static bool is_dynamic_value(const struct value *value)
     return value && !value->known && (!shape_is_known(&value->shape) || value->dtype == DTYPE_NONE);
 }
 
-/* One sweep is enough, because nodes are in topological order. `made` marks values of the tail. */
+/* Finds nodes of the tail and values that they make. Nodes are sorted, so one sweep is enough. */
 static void mark(const struct graph *graph, bool *in_tail, bool *made)
 {
     for (size_t n = 0; n < graph->node_count; n++) {
@@ -32,12 +32,12 @@ static void mark(const struct graph *graph, bool *in_tail, bool *made)
 struct tail_split {
     struct graph *graph, *tail;
     struct value **in_tail;  /* by value->index of graph: the corresponding value of the tail */
-    struct value **crossing; /* values of graph that the tail reads, in order */
+    struct value **crossing; /* values of graph that become inputs of the tail, in order */
     size_t crossing_count;
 };
 
-/* Returns the tail's counterpart of a value of the graph, and makes it if there is none. It becomes
- * an input of the tail if the static part computes the value. */
+/* Returns the tail's counterpart of a value of the graph, and makes it if there is none. The
+ * counterpart becomes an input of the tail if the static part computes the value. */
 static struct value *carry(struct tail_split *split, struct value *value, bool made_in_tail)
 {
     struct value *copy = split->in_tail[value->index];
@@ -99,7 +99,7 @@ static bool move_node(struct tail_split *split, struct node *node)
     return true;
 }
 
-/* Sets the outputs: first those of the static part, then the values that cross the cut. */
+/* Sets both graphs' outputs. `graph`: those that it computes, then the values the tail reads. */
 static bool set_outputs(struct tail_split *split, int *output_of)
 {
     struct graph *graph = split->graph, *tail = split->tail;

@@ -78,7 +78,7 @@ static enum status compute(struct validation *v, struct node *node)
     struct tensor *outputs[MAX_OUTPUTS] = {NULL};
     enum status status = fold_interpret(node, &v->budget, outputs, v->err);
     if (status == STATUS_NO_MEMORY || status == STATUS_UNSUPPORTED)
-        return STATUS_OK; /* this says nothing about the model */
+        return STATUS_OK; /* does not prove a fault of the model */
     TRY(status);
     for (size_t i = 0; i < node->output_count; i++) {
         struct value *value = node->outputs[i];

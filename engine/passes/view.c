@@ -51,7 +51,7 @@ bool view_is_plain(const struct view *view)
            access_map_extent(&all) == (int64_t)shape_count(&view->base->shape);
 }
 
-/* Splits the outermost `extent` steps off a group, as an outer dimension of their own. */
+/* Splits *rest in two dimensions: *ret gets the outer `extent` steps, *rest keeps the inner. */
 static bool take_front(struct access_map_group *rest, int64_t extent, struct access_map_group *ret)
 {
     *ret = (struct access_map_group){0};
@@ -191,7 +191,7 @@ static bool through_gather(struct view *view, const struct node *node)
     return true;
 }
 
-/* DepthToSpace and SpaceToDepth as Reshape, Transpose, Reshape. */
+/* Applies DepthToSpace or SpaceToDepth as Reshape, Transpose, Reshape. */
 static bool through_blocks(struct view *view, const struct node *node, const struct shape *y)
 {
     const struct shape *x = &node->inputs[0]->shape;
@@ -282,8 +282,8 @@ void view_of(struct value *value, bool scaled, struct view *ret)
         if (v && (v->dtype != value->dtype || v->shape.rank < 0 || !shape_count(&v->shape)))
             v = NULL;
     }
-    /* Now downwards: where a node's result is not an access map, the view starts again, before or
-     * after that node. */
+    /* Now apply the nodes from the start of the chain on. If a node's result is not an access map,
+     * the view starts again at the node's operand, or else at its result. */
     struct view view;
     view_init(&view, chain[length - 1]);
     for (int i = length - 1; i-- > 0;) {

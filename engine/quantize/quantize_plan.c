@@ -146,7 +146,7 @@ static bool all_inputs(const struct node *node, const bool *flags)
 
 /* ---- the passes ---- */
 
-/* True if the node's inputs are part of the answer whenever its output is. */
+/* True if the node's inputs belong to the answer (is_answer) whenever its output does. */
 static bool passes_answers(const struct quantize_plan *plan, size_t n)
 {
     return !op_has(plan->graph->nodes[n]->op, OP_PRODUCT | OP_NORMALIZATION) &&
@@ -171,8 +171,8 @@ static void find_answers(struct quantize_plan *plan)
     }
 }
 
-/* Follows `value` through Relus and Clips that alone read their inputs. Returns the last one's
- * result, or `value` if there is none. */
+/* Follows `value` through Relus and Clips that are the only readers of their inputs. Returns the
+ * result of the last one, or `value` if there is none. */
 static const struct value *behind_clamp(const struct quantize_plan *plan, const struct value *value)
 {
     while (plan->readers[value->index] == 1 && plan->reader[value->index]) {
@@ -250,7 +250,7 @@ static void want_gemm(struct quantize_plan *plan, const struct node *node, enum 
 }
 
 /* If the result of an Add or Mul, Concat, move or pool is stored in 8 bits, stores its inputs, too,
- * provided that all can be. */
+ * provided that all of them can be stored. */
 static void want_between(struct quantize_plan *plan)
 {
     const struct graph *graph = plan->graph;

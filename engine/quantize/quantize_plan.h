@@ -45,8 +45,8 @@ enum status quantize_plan_make(const struct graph *graph, const bool *is_kept, c
                                struct quantize_plan *ret, struct error *err) MUST_USE;
 void quantize_plan_done(struct quantize_plan *plan);
 
-/* If `value` comes from a Relu or Clip that is the only reader of its input, returns that input
- * (the first of a chain), whose producer then stores `value`. Otherwise returns `value`. */
+/* Goes up from `value` through Relus and Clips that are the only readers of their inputs. Returns
+ * the first one's input, whose producer then stores `value`; `value` itself if there is none. */
 const struct value *quantize_before_clamp(const struct quantize_plan *plan,
                                           const struct value *value);
 

@@ -28,7 +28,7 @@ void range_done(struct number_range *range)
     *range = (struct number_range){0};
 }
 
-/* Adds one number per channel. */
+/* Records values[c] for each channel c. */
 static void extend_all(struct number_range *range, const float *values)
 {
     float *lows = range->lows, *highs = range->highs;
@@ -127,7 +127,7 @@ static double square_error(const uint64_t *bins, struct limits whole, struct lim
     return sum;
 }
 
-/* Searches for the limits with the least error: moves each of them inwards twice, in turns. */
+/* Searches for the limits with the least error: varies high, low, high and low, one at a time. */
 static struct limits search_limits(const uint64_t *bins, struct limits seen)
 {
     const struct limits whole = {fmin(seen.low, 0), fmax(seen.high, 0)};
@@ -160,7 +160,7 @@ struct number_scale range_scale(const struct number_range *range, bool is_whole)
     limits.low = fmin(limits.low, 0); /* zero must be exact, because it pads images */
     limits.high = fmax(limits.high, 0);
     double scale = (limits.high - limits.low) / STEPS;
-    scale = scale > 1e-30 ? scale : 1; /* all numbers are zero */
+    scale = scale > 1e-30 ? scale : 1; /* 1 if all numbers are zero */
     const double zero = rint(-limits.low / scale);
     return (struct number_scale){(float)scale, (uint8_t)fmin(fmax(zero, 0), STEPS)};
 }

@@ -16,7 +16,7 @@ struct number_range {
     size_t channels, inner;
 };
 
-/* STATUS_NO_MEMORY. Free with range_done(), also after a failure or if zeroed. */
+/* Error: STATUS_NO_MEMORY. Free with range_done(), which also accepts a failed or zeroed range. */
 enum status range_init(struct number_range *range, size_t channels, size_t inner,
                        struct error *err) MUST_USE;
 void range_done(struct number_range *range);

@@ -149,8 +149,8 @@ static void store_numbers(const struct node *layer, const struct number_range *i
         }
 }
 
-/* `input` has the statistics of the layer's activation. Free the result with drop_rounded(), even
- * after a failure. */
+/* Rounds the weights of a layer. `input` has the statistics of the layer's activation. Free the
+ * result with drop_rounded(), even after a failure. */
 static enum status round_layer(const struct node *layer, const struct number_range *input,
                                float most, struct stored_layer *ret, struct error *err)
 {
@@ -268,7 +268,7 @@ static bool store_layer(struct rewrite *r, struct node *layer)
 
 /* ---- the graph ---- */
 
-/* Nodes of the clone have the same positions as in the plan's graph. */
+/* Stores the layers and activations. Clone and plan->graph have nodes at the same positions. */
 static bool rewrite_nodes(struct rewrite *r)
 {
     const struct quantize_plan *plan = r->plan;

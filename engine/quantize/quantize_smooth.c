@@ -19,10 +19,10 @@
 /* A LayerNorm's last step, gain[c] * x + bias[c]: of a LayerNormalization, or a Mul and an Add. */
 struct smooth_norm {
     struct node *scaler, *shifter;
-    size_t gain, bias; /* inputs of scaler and shifter; without a bias `shifter` is NULL */
+    size_t gain, bias; /* scaler->inputs[gain], shifter->inputs[bias]; shifter may be NULL */
     size_t channels, readers;
     bool is_refused;              /* it has a reader that cannot be smoothed */
-    float *activations, *weights; /* the maximum of each channel; free() */
+    float *activations, *weights; /* largest absolute number of each channel; free() */
 };
 
 struct smoothing {

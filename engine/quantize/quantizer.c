@@ -13,7 +13,7 @@
 
 struct quantizer {
     struct graph *graph;         /* float32; nodes and values do not change */
-    struct shape *shapes;        /* by value index, for one image; of unknown rank if not known */
+    struct shape *shapes;        /* by value index: the shape for one image, which may be unknown */
     bool *is_float;              /* by value index: an activation in float32 of known shape */
     struct number_range *ranges; /* by value index: of tensors that a plan stores */
     struct quantizer_layer *layers;
@@ -35,7 +35,7 @@ bool quantizer_is_quantized(const struct graph *graph)
 
 /* ---- preparing ---- */
 
-/* Restores the file's names and types: passes may replace an output by an Identity's input. */
+/* Restores outputs' names, dtypes and shapes: passes may put an Identity's input in their place. */
 static enum status keep_outputs(const struct graph *from, struct graph *graph, struct error *err)
 {
     struct edit edit = {.graph = graph, .err = err};
@@ -156,7 +156,7 @@ static enum status shapes_of_inputs(const struct quantizer *q,
     return STATUS_OK;
 }
 
-/* Uses a clone, because some values are constant only for this size. */
+/* Infers shapes for one image, on a clone, because some values are constant only for this size. */
 static enum status infer_shapes(struct quantizer *q, const struct session_options *options,
                                 struct error *err)
 {
@@ -194,7 +194,7 @@ static void count_work(struct quantizer *q)
 
 /* ---- observing ---- */
 
-/* The tensors that one session has as outputs to observe. */
+/* A group of tensors that one session returns as outputs, to be observed. */
 struct observed_part {
     const struct quantizer *q;
     size_t *indices;
