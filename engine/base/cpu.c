@@ -14,7 +14,7 @@
 
 #define CGROUP_ROOT "/sys/fs/cgroup"
 
-/* Reads at most size - 1 bytes of a file, and terminates them. Returns false if it has none. */
+/* Reads at most size - 1 bytes of a file, and adds a 0 byte. Returns false if it reads no byte. */
 static bool read_text(const char *path, char *text, size_t size)
 {
     FILE *file = fopen(path, "re");
@@ -36,7 +36,7 @@ struct cgroup_reader {
     void *ret;
 };
 
-/* Calls read() for the folder of `group` and its parents up to `root`, whose limits apply, too. */
+/* Calls read() for the folder of `group` and each parent up to `root`: all their limits apply. */
 static void read_along(const char *root, const char *group,
                        void (*read)(const char *folder, void *ret), void *ret)
 {
@@ -156,7 +156,7 @@ static uint64_t number_in(const char *folder, const char *name)
     return strtoull(text, NULL, 10);
 }
 
-/* Cached file pages count as used in the cgroup, but the kernel reclaims them if necessary. */
+/* Bytes of cached file pages: the cgroup counts them as used, but the kernel can reclaim them. */
 static uint64_t file_pages(const char *folder, const char *active, const char *inactive)
 {
     char path[4352], text[16384];
@@ -297,7 +297,7 @@ void cpu_memory(uint64_t *ret_total, uint64_t *ret_free)
     }
     if (file)
         fclose(file);
-    struct sysinfo info; /* without /proc; it does not count cached file pages as free */
+    struct sysinfo info; /* if /proc is missing; sysinfo() does not count cached pages as free */
     if (total == 0 && sysinfo(&info) == 0) {
         total = (uint64_t)info.totalram * info.mem_unit;
         available = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;

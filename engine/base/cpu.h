@@ -45,8 +45,8 @@ void cpu_instructions(const struct cpu_features *cpu, char *text, size_t size);
 
 extern const char cpu_architecture[]; /* "x86-64" or "arm64" */
 
-/* Writes the CPU's name from /proc/cpuinfo, such as "AMD EPYC 9004", or "x86-64 CPU" if it has
- * none; at most `size` bytes with the terminator. */
+/* Writes the CPU's name from /proc/cpuinfo, such as "AMD EPYC 9004", or "x86-64 CPU" or "arm64 CPU"
+ * if that file has no name; at most `size` bytes with the terminator. */
 void cpu_model_name(char *text, size_t size);
 
 /* Bytes of memory that this process may use, and how many are free. The total is the smallest of

@@ -1,7 +1,8 @@
 /* Opens regular files, and reads them in one allocation of their size.
  *
  * openat2 with RESOLVE_BENEATH makes the kernel keep a name inside its folder, so there is no gap
- * between check and use. Without openat2 the path of the opened file is compared. */
+ * between check and use. Without openat2, the opened file's path is compared with the folder's
+ * path. */
 #include "engine/base/file.h"
 
 #include <errno.h>
@@ -60,7 +61,7 @@ static bool read_up_to(int fd, uint8_t *data, size_t size, size_t *ret)
 }
 
 /* Fails with errno's reason if `fd` is negative. Fails and closes `fd` if it is not a regular file
- * of at most `limit` bytes. After a failure, errno is as in file.h. */
+ * of at most `limit` bytes. After a failure, errno is as file_read() documents. */
 static enum status check_opened(int fd, size_t limit, size_t *ret_size, struct error *err)
 {
     struct stat info;
@@ -174,7 +175,7 @@ static int open_beneath(int folder, const char *name)
     const struct open_how how = {.flags = OPEN_FLAGS,
                                  .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
     int fd = (int)syscall(SYS_openat2, folder, name, &how, sizeof how);
-    /* Older kernels do not have openat2, and older container filters return EPERM. */
+    /* Kernels before 5.6 lack openat2, and old seccomp filters of containers return EPERM. */
     if (fd < 0 && (errno == ENOSYS || errno == EPERM || errno == EAGAIN))
         fd = open_and_compare(folder, name);
     return fd;

@@ -30,8 +30,8 @@ static inline float float_from_half(uint16_t half)
     return float_from_bits(sign | bits);
 }
 
-/* A subnormal result is made by adding 0.5, which moves the 10 bits to the end of the mantissa; the
- * addition itself rounds. 65520 and above round to infinity. */
+/* If the result is subnormal, adding 0.5 rounds to a multiple of 2^-24, the step of subnormal
+ * halves. The last bits of the sum are then the result. 65520 and above round to infinity. */
 static inline uint16_t float_narrow_half(float value)
 {
     uint32_t bits = float_bits(value), magnitude = bits & 0x7fffffff;

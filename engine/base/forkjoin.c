@@ -26,7 +26,7 @@
 #include "engine/base/cpu.h"
 
 #define CACHE_LINES 128  /* cache lines are fetched in pairs */
-#define MOST        1024 /* members of a team */
+#define MOST        1024 /* maximum number of members of a team */
 
 #define SPIN_NS    100000
 #define PAUSES     8   /* between reads of the clock */

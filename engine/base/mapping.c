@@ -16,8 +16,8 @@
 
 enum { MOST_MAPPINGS = 4096, COPY_BYTES = 1 << 20 };
 
-/* Addresses of a mapping, for the signal handler: only atomics, never freed. begin 0: free; 1:
- * being filled. */
+/* Address range of a mapping, for the signal handler. The fields are atomic, and entries are never
+ * freed. `begin` is 0 in an unused entry, and 1 while an entry is being filled. */
 struct guard {
     _Atomic uintptr_t begin, end;
     atomic_bool torn;
@@ -39,7 +39,7 @@ struct mapping {
     size_t lead;                /* position of the mapped bytes in `pages` */
     size_t tail_at, tail_bytes; /* position and size of the last page's bytes in `pages` */
     bool settled;
-    char tail[]; /* a copy of the last page: a file that ends inside it raises no signal */
+    char tail[]; /* a copy of the last page: if the file ends inside it, reads raise no signal */
 };
 
 static struct guard guards[MOST_MAPPINGS];
@@ -102,7 +102,7 @@ static bool is_unchanged(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-/* Returns NULL if memory or descriptors run out. */
+/* Returns the source of an open file, with one more user; NULL on failure. */
 static struct source *take_source(int fd)
 {
     struct stat now;

@@ -21,7 +21,7 @@
 struct mapping;
 
 /* Maps `bytes` (> 0) bytes of the file from `offset` on, read-only. The caller has just checked
- * that the file is long enough, and may close the descriptor afterwards. STATUS_IO, or
+ * that the file is long enough, and may close the descriptor afterwards. Errors: STATUS_IO;
  * STATUS_NO_MEMORY, also when 4096 mappings exist or no descriptor is left. */
 enum status mapping_create(int fd, uint64_t offset, size_t bytes, struct mapping **ret,
                            struct error *err) MUST_USE;
@@ -36,7 +36,7 @@ bool mapping_torn(const struct mapping *mapping);
 
 /* True if the file has not changed since it was mapped: no page is torn, and size, modification
  * time and last page are the same. The last page is compared because a file that ends inside it
- * raises no signal. Always true for a settled mapping. */
+ * raises no signal. Always true after mapping_settle(). */
 bool mapping_is_whole(const struct mapping *mapping);
 
 /* Copies the bytes into process memory at the same address. Afterwards the file may change. No
@@ -44,5 +44,5 @@ bool mapping_is_whole(const struct mapping *mapping);
  * STATUS_NO_MEMORY; the mapping can then only be freed. A second call does nothing. */
 enum status mapping_settle(struct mapping *mapping, struct error *err) MUST_USE;
 
-/* Releases the pages. The next read loads them again. Does nothing for a settled mapping. */
+/* Releases the pages. The next read loads them again. Does nothing after mapping_settle(). */
 void mapping_let_go(struct mapping *mapping);

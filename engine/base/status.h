@@ -96,8 +96,8 @@ static inline enum status check_memory(bool is_allocated, const char *what, stru
 }
 
 /* Appends "; advice" to the message in *err, unless it already has advice: code nearer to the fault
- * knows better. If space is short, the message's end is cut. Returns err's status (NULL:
- * STATUS_INTERNAL). */
+ * knows better. If space is short, the message's end is cut. Returns err's status, or
+ * STATUS_INTERNAL if `err` is NULL. */
 enum status error_advise(struct error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -108,7 +108,7 @@ enum status error_prefix(struct error *err, const char *format, ...)
 
 #define MUST_USE __attribute__((warn_unused_result))
 
-/* Returns a failure to the caller. No other macro than these two hides control flow. */
+/* Returns a failure to the caller. Only TRY and IF_OK hide control flow. */
 #define TRY(expression)                                                                            \
     do {                                                                                           \
         enum status try_status_ = (expression);                                                    \

@@ -38,7 +38,7 @@ const char *text_nearest(const char *word, const char *const *names, size_t coun
     size_t best = strlen(word) / 3 + 1;
     for (size_t i = 0; i < count; i++) {
         size_t d = distance(word, names[i]);
-        /* A prefix of a name counts as one typing error: --max-bo. */
+        /* A prefix of a name, such as --max-bo, counts as one typing error. */
         if (strlen(word) >= 3 && !strncmp(word, names[i], strlen(word)) && d > 1)
             d = 1;
         if (d <= best && (!nearest || d < best)) {

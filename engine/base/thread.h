@@ -1,5 +1,5 @@
 /* Named threads that block all signals but SIGBUS, so that SIGTERM always reaches the main thread;
- * conditions on the monotonic clock; locks that a block holds. */
+ * conditions on the monotonic clock; locks that the end of a block releases. */
 #pragma once
 
 #include <pthread.h>

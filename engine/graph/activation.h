@@ -8,7 +8,7 @@
     X(NONE, 0)                                                                                     \
     X(RELU, 0)                                                                                     \
     X(LEAKY_RELU, 0)   /* alpha */                                                                 \
-    X(CLIP, 0)         /* [alpha, beta]; ReLU6 is clip 0 … 6 */                                    \
+    X(CLIP, 0)         /* clamps to [alpha, beta]; ReLU6 clamps to [0, 6] */                       \
     X(SIGMOID, 1)                                                                                  \
     X(HARD_SIGMOID, 0) /* max(0, min(1, alpha * x + beta)) */                                      \
     X(HARD_SWISH, 0)   /* x * hard_sigmoid(x), alpha 1/6, beta 1/2 */                              \

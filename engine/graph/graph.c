@@ -245,7 +245,7 @@ enum status graph_clone(const struct graph *graph, struct graph **ret, struct er
 
 /* ---- topological order ---- */
 
-/* A node depends on its inputs and on captures of the bodies in its attributes. */
+/* Number of values that a node depends on: inputs, and captures of bodies in its attributes. */
 static size_t operand_count(const struct node *node)
 {
     return node->input_count + node->capture_count;
@@ -269,10 +269,10 @@ void graph_count_readers(const struct graph *graph, uint32_t *readers)
 }
 
 struct sort {
-    size_t *waiting; /* for each node: operands whose producer has not been placed */
+    size_t *waiting; /* for each node: number of operands whose producer is not placed yet */
     size_t *first;   /* for each value: start of its group in readers[]; one more at the end */
     size_t *readers; /* node positions, grouped by value */
-    size_t *heap;    /* positions of ready nodes, smallest first: stable order */
+    size_t *heap;    /* positions of ready nodes; taking the smallest keeps the sort stable */
     struct node **order;
 };
 

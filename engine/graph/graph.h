@@ -61,8 +61,8 @@ struct attr {
 };
 
 /* The operations that a pass has fused into a node: y = activation(op(x) + residual). If `step` is
- * not 0, the result is y quantized to 8 bits like a QuantizeLinear with this scale and zero
- * point. */
+ * not 0, the node's result is y quantized to 8 bits, as by QuantizeLinear with scale `step` and
+ * zero point `zero`. */
 struct epilogue {
     enum activation activation;
     float alpha, beta;
@@ -84,8 +84,8 @@ struct node {
     struct value **captures; /* values of this graph that bodies in attrs read */
     size_t capture_count;
     struct epilogue epilogue;
-    struct value *gate; /* of a Conv, by pass_gates(): its image is first multiplied by this value,
-                           [N, 1 …, C]; also inputs[3]; NULL: none */
+    struct value *gate; /* pass_gates() sets it for a Conv whose image is first multiplied by this
+                           value, [N, 1 …, C]; also inputs[3]; else NULL */
     bool channels_last; /* set by the layout pass: image operands are [N, spatial …, C] */
 };
 
@@ -123,8 +123,8 @@ struct node *graph_add_node(struct graph *graph, enum op op, const char *name, s
 /* Releases an attribute's reference to its tensor, or frees its body. */
 void attr_done(const struct attr *attr);
 
-/* Adds to readers[value->index] how often live nodes (as operand or capture) and the graph's
- * outputs read each value. */
+/* Counts how often each value is read. Adds to readers[value->index] its uses as operand or capture
+ * of nodes (except OP_NONE), and as output of the graph. */
 void graph_count_readers(const struct graph *graph, uint32_t *readers);
 
 /* Sets node->outputs[i] and the value's producer. */
@@ -163,7 +163,8 @@ bool node_set_string(struct graph *graph, struct node *node, const char *name,
 bool node_set_ints(struct graph *graph, struct node *node, const char *name, const int64_t *values,
                    size_t count);
 
-/* True if `value` (may be NULL) is a float32 constant; is_f32_vector(): of shape [1 …, count]. */
+/* True if `value` (may be NULL) is a float32 constant. is_f32_vector() is true only if its shape is
+ * also [count] or [1, …, 1, count]. */
 bool is_f32_constant(const struct value *value);
 bool is_f32_vector(const struct value *value, int64_t count);
 
@@ -173,10 +174,10 @@ size_t value_bytes(const struct value *value);
 /* Input or output i, or NULL if it is omitted or i is out of range. */
 struct value *node_input(const struct node *node, size_t i);
 struct value *node_output(const struct node *node, size_t i);
-/* The bias of a product: its input 2, or NULL if that input is absent or is the residual. */
+/* The bias of a product (Conv, Gemm …): input 2, or NULL if that is absent or the residual. */
 struct value *node_bias(const struct node *node);
 
-/* Infers dtype and shape of the node's outputs by the operator's table, and checks operand counts.
+/* Infers dtypes and shapes of a node's outputs with the table of operators; checks operand counts.
  * Outputs stay unknown when an input's shape is unknown. Errors name node, operator and opset. */
 enum status graph_infer_node(struct node *node, struct error *err) MUST_USE;
 

@@ -1,5 +1,5 @@
-/* The names and domains of operators in OP_LIST. Graphs and errors name operators without the table
- * of operators (engine/op/ops.c). */
+/* The names and domains of operators in OP_LIST. They are separate from the table of operators
+ * (engine/op/ops.c), which engine/graph cannot use. */
 #include "engine/graph/op.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Devices that run forward passes: their names in options, and those of this machine. */
+/* Devices that run forward passes: their names in options, and a list of this machine's devices. */
 #pragma once
 
 #include <stdbool.h>
@@ -67,7 +67,7 @@ static inline bool device_find(struct device_id id, struct device_info *ret)
 /* Parses the user's text: auto | cpu | cuda | cuda:N | a comma list of these | all. "auto" takes
  * the first usable GPU, else the CPU; if the CPU is taken although there is a GPU, *ret_fallback is
  * a sentence with the reason, otherwise empty. STATUS_DEVICE: a named GPU is not usable;
- * STATUS_CONFIG: another text, also "mps". `ret` has room for DEVICE_MAX devices. */
+ * STATUS_CONFIG: any other text, also "mps". `ret` has room for DEVICE_MAX devices. */
 enum status device_parse(const char *text, struct device_id *ret, size_t *ret_count,
                          char *ret_fallback, size_t fallback_size, struct error *err) MUST_USE;
 

@@ -5,9 +5,9 @@
 
 /* Returns saturate(round_half_even(x / scale) + zero), divided in float32; NaN becomes the lowest
  * value. `scale` is finite and above 0. `zero` is in the range of the type: int8 with `is_signed`,
- * else uint8. Without branches and calls, a loop of it is vectorised: adding and subtracting
- * `round` rounds half to even within ±beyond, and a quotient beyond that saturates with every
- * `zero`. */
+ * else uint8. It has no branches or calls, so that compilers can vectorise a loop of it. Adding and
+ * subtracting `round` rounds a quotient within ±beyond half to even; any other quotient saturates
+ * with every `zero`. */
 static inline float quantized_number(float x, float scale, int zero, bool is_signed)
 {
     const float beyond = 1024.0f, round = 12582912.0f;

@@ -325,7 +325,7 @@ void tensor_unref(struct tensor *tensor)
 {
     if (!tensor)
         return;
-    /* acq_rel: the thread that drops the last reference must see the writes of the others. */
+    /* acq_rel: the thread that drops the last reference must see the other threads' writes. */
     int before = atomic_fetch_sub_explicit(&tensor->refs, 1, memory_order_acq_rel);
     assert(before > 0);
     if (before > 1)

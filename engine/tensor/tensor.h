@@ -97,8 +97,8 @@ const char *shape_text(const struct shape *shape, char text[static SHAPE_TEXT]);
 /* The text of shape_text(), in memory that lasts until the enclosing block ends. */
 #define SHAPE_STRING(shape) shape_text((shape), (char[SHAPE_TEXT]){0})
 
-/* A memory limit in bytes for the tensors of one load, or of a session's runs, together. A limit of
- * 0 means none. Thread-safe. */
+/* A limit in bytes on the sum of tensors of one load, of one run, or of all runs of a session. A
+ * limit of 0 means none. Thread-safe. */
 struct memory_budget {
     _Atomic size_t limit, used;
     struct memory_budget *whole; /* for a run: the budget of all runs, charged too; else NULL */
