@@ -6,11 +6,11 @@
 #include "engine/base/clock.h"
 
 #define RETRY_MAX_S   60
-#define SHARE_DIVISOR 8 /* share of the queue reserved for clients with few images */
+#define SHARE_DIVISOR 8 /* max_images / SHARE_DIVISOR is reserved for clients with few images */
 
 /* Every image passes two stages: workers prepare it, then a lane runs it. The prediction is the
- * time of the slower stage. In the second one a lane becomes free, all lanes together run the full
- * batches ahead at `rate`, and then the last pass of the request runs. */
+ * time of the slower stage. The second stage waits until a lane is free; then all lanes together
+ * run the full batches at `rate`, and then the request's last pass runs. */
 int64_t admission_predict(const struct model_load *load, size_t images)
 {
     if (load->rate <= 0)
@@ -52,7 +52,7 @@ static int retry_after(int64_t wait)
     return seconds < RETRY_MAX_S ? (int)seconds : RETRY_MAX_S;
 }
 
-/* Checks limits that waiting cannot help with. */
+/* Checks the limits for which a later retry cannot help. */
 static enum status check_size(const struct admission *admission,
                               const struct admission_request *request, struct error *err)
 {
@@ -116,7 +116,7 @@ static enum status check_time(const struct admission *admission, const struct mo
                          request->model, clock_ms(predicted), clock_ms(admission->max_wait_ns),
                          seconds);
     /* While no image is admitted, no pass renews the measurements, and the prediction may be
-     * outdated. Then the shortest time so far counts. */
+     * outdated. Then the shortest time so far is used instead. */
     int64_t needed = load->images > 0 ? predicted : load->single_floor;
     if (load->single_floor > request->time_left)
         return error_set(

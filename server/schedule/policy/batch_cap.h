@@ -1,10 +1,10 @@
 /* Limits the images per forward pass of a lane while its device is short of memory.
  *
  * Running out of memory is a normal event: another process may have taken the memory, or an image's
- * data-dependent part may need much. The cap then falls below the size that did not fit. It doubles
- * again after a period without shortage: 1 s at first, twice as long each time that raising the cap
- * caused the next shortage (64 s at most), and 1 s again once the lane has run uncapped for that
- * period.
+ * data-dependent tensors may need much. The cap then falls below the size that did not fit. It
+ * doubles again after a period without shortage: 1 s at first, twice as long each time that raising
+ * the cap caused the next shortage (64 s at most), and 1 s again once the cap has been at its
+ * maximum for that period.
  *
  * Pure: the caller passes the time. Owned by the lane's thread. */
 #pragma once

@@ -9,11 +9,11 @@
 #include "engine/base/size.h"
 #include "server/schedule/policy/batcher.h"
 
-#define ARRIVALS_TAU_NS INT64_C(20000000) /* arrival rate's period: bursts are short */
+#define ARRIVALS_TAU_NS INT64_C(20000000) /* averaging time of arrival rates; bursts are short */
 #define PREPARE_WEIGHT  0.1
 #define LEARNING_WEIGHT 0.1
-#define WAIT_SHARE      0.02 /* share of passes that may wait for an image while others are queued */
-#define LATE_FRACTION   0.9  /* an image with less than this share of a pass left counts as late */
+#define WAIT_SHARE      0.02 /* share of passes that may wait for an image if more are queued */
+#define LATE_FRACTION   0.9  /* late: less than this share of a pass is left until the deadline */
 
 enum slot_state { SLOT_FREE, SLOT_WRITING, SLOT_READY, SLOT_RUNNING };
 enum buffer_state { BUFFER_FREE, BUFFER_FORMING, BUFFER_CLOSED, BUFFER_RUNNING };
@@ -44,7 +44,7 @@ struct lane_state {
     bool works, idle;
     struct lane_batch held[BATCHER_MAX_DEPTH]; /* the oldest batch first */
     int held_count;
-    int64_t busy_until; /* predicted; 0 if it is idle */
+    int64_t busy_until; /* predicted time; 0 if the lane is idle */
     struct latency latency;
 };
 
@@ -54,14 +54,14 @@ struct batcher {
     struct buffer_slot *slots; /* of all buffers */
     struct lane_state *lanes;
     int forming; /* index, or -1 */
-    int full;    /* number of images at which a batch closes: update_full() */
-    int ahead;   /* most images between queue and lanes: update_full() */
+    int full;    /* images at which a batch closes; set by update_full() */
+    int ahead;   /* most images between queue and lanes; set by update_full() */
     int free_buffers, closed_buffers, running_buffers;
     int idle_lanes;
     uint64_t answered;
     size_t admitted, granted, preparing;
     size_t larges;               /* large images that are being prepared */
-    size_t slots_taken, running; /* images in forming and closed buffers, and in lanes */
+    size_t slots_taken, running; /* slots_taken: in forming and closed buffers; running: in lanes */
     int64_t next_order, first_order;
     struct queue queue;
     struct arrivals arrivals;
@@ -135,16 +135,17 @@ struct latency *batcher_latency(struct batcher *batcher, int lane)
  *
  * The free slots are the rest of the forming buffer and all free buffers. A batch that closes
  * before it is full wastes at most full - 1 of them. It closes early only for a lane without a
- * closed buffer; so closed and running buffers together are then fewer than lanes * depth, and the
- * difference (`hungry`) is how often that can still happen before a buffer is free again. The room
- * is therefore the free slots less hungry * (full - 1). No event makes it smaller than the tickets:
+ * closed buffer, so only while closed and running buffers together are fewer than lanes * depth.
+ * The difference (`hungry`) is how many more batches can close early before a buffer is free again.
+ * The room is therefore the free slots less hungry * (full - 1). No event makes the room smaller
+ * than the number of tickets:
  *
  *     reserve          room - 1, tickets - 1
  *     close early      hungry - 1; its waste was subtracted before
  *     close full       wastes nothing
  *     take, give back  change nothing
- *     done             the last batch: hungry + 1, a free buffer more; room + 1 or more
- *     abandon          frees a slot; an emptied closed buffer counts as done does */
+ *     done             its last batch frees the buffer; hungry + 1, room + 1 or more
+ *     abandon          frees a slot; as `done` if a closed buffer becomes empty */
 static size_t room(const struct batcher *batcher)
 {
     const size_t full = (size_t)batcher->full;
@@ -258,7 +259,7 @@ void batcher_drop(struct batcher *batcher)
 
 /* --- the forming batch --- */
 
-/* Closes the forming buffer; reserve then opens another one. */
+/* Closes the forming buffer. The next batcher_reserve() opens another one. */
 static void close_forming(struct batcher *batcher, enum batch_close reason, int64_t now)
 {
     struct buffer *buffer = &batcher->buffers[batcher->forming];
@@ -270,7 +271,8 @@ static void close_forming(struct batcher *batcher, enum batch_close reason, int6
     batcher->closed_buffers++;
 }
 
-/* True if a lane is idle without a closed batch for it, and an image is ready. */
+/* True if the forming batch has a ready image, and closed batches are too few for the idle
+ * lanes. */
 static bool lane_wants_forming(const struct batcher *batcher)
 {
     if (batcher->buffers[batcher->forming].ready == 0)
@@ -358,7 +360,7 @@ void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t no
     double took = (double)(now - slot->item->claimed);
     batcher->prepare_ns +=
         batcher->prepare_ns > 0 ? PREPARE_WEIGHT * (took - batcher->prepare_ns) : took;
-    /* A lane has waited for this image while others were queued. */
+    /* A lane has waited for this image although the queue has images. */
     if (batcher->queue.count > 0 && !batcher_has_ready(batcher) && a_lane_is_free(batcher))
         batcher->early = fmin(batcher->early + 1, batcher->config.max_batch);
     slot->state = SLOT_READY;
@@ -366,7 +368,7 @@ void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t no
     close_if_due(batcher, now);
 }
 
-/* Called once a closed buffer has no image left that waits or is being written. */
+/* Called when no image of a closed buffer waits for a lane or is being written. */
 static void leave_closed(struct batcher *batcher, struct buffer *buffer)
 {
     batcher->closed_buffers--;
@@ -399,12 +401,12 @@ void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t n
 
 /* --- lanes --- */
 
-/* Sets `full`, the size of a full batch: more images would gain nothing on any lane. But each
- * worker that the lanes need must be able to hold a ticket while all lanes run and one buffer
- * waits. The size shrinks only if all tickets keep their slots.
+/* Sets `full`, the size of a full batch: more images would gain nothing on any lane. But it is
+ * large enough that each worker that the lanes need can hold a ticket while all lanes run and one
+ * closed buffer waits, and it shrinks only if there is still a slot for every ticket.
  *
  * Sets `ahead`, too. The queue cannot reorder an image that has left it. So if larger batches gain
- * nothing, only images that the lanes need soon leave the queue. */
+ * nothing, an image leaves the queue only when a lane needs it soon. */
 static void update_full(struct batcher *batcher)
 {
     const struct batcher_config *config = &batcher->config;
@@ -463,7 +465,7 @@ struct micro_batch {
     int slots[BATCHER_MAX_BATCH];
 };
 
-/* Finds the first ready slots without a slot of another lane between them. */
+/* Finds the first ready slots that have no slot of another lane between them. */
 static void find_ready(const struct batcher *batcher, const struct buffer *buffer,
                        struct micro_batch *ret)
 {
@@ -602,7 +604,7 @@ bool batcher_take(struct batcher *batcher, int index, int64_t now, struct batch 
     return true;
 }
 
-/* True if nothing is closed and all images of the forming batch are ready. */
+/* True if no batch is closed and all images of the forming batch are ready. */
 static bool may_close_ahead(const struct batcher *batcher)
 {
     if (batcher->closed_buffers > 0 || batcher->forming < 0)
@@ -729,8 +731,8 @@ int64_t batcher_shortest_run(const struct batcher *batcher)
     return (int64_t)(LATE_FRACTION * (double)least);
 }
 
-/* Fills in the working lanes' part of a snapshot. Times of single passes are those of the lane that
- * is free first. */
+/* Fills in what depends on the working lanes. Durations of passes are those of the lane that is
+ * free first. */
 static void load_of_lanes(const struct batcher *batcher, int64_t now, struct model_load *ret)
 {
     const struct lane_state *soonest = NULL;

@@ -12,13 +12,13 @@
  *     FREE ──reserve──▶ FORMING ──close──▶ CLOSED ──take micro-batches ───▶ RUNNING ──┐
  *      ▲                                     ▲  │                                     │
  *      │                                     └──┴───────────── give_back ◀────────────┤
- *      └──────────────────────────────────────── done (the last of it) ◀──────────────┘
+ *      └──────────────────────────────────────── done (its last part) ◀───────────────┘
  *
  * A buffer is memory for one batch. At most one buffer is FORMING. Several may be CLOSED and wait
  * for a lane (a device) or for slots that are still being written. A lane takes as many images from
  * a closed buffer as run fastest by L(b) (latency.h): all images, padded up to a compiled size, or
- * a part (of five images four, and later one). The next idle lane takes the rest. The images that a
- * lane takes at once are a `struct batch`.
+ * some (for example four of five, and the fifth later). The next idle lane takes the rest. The
+ * images that a lane takes at once are a `struct batch`.
  *
  * An idle lane takes ready images at once; batches grow while all lanes are busy.
  *
@@ -47,7 +47,7 @@
 /* The reason why a batch was closed. */
 enum batch_close {
     BATCH_OPEN,        /* none: the batch is open */
-    BATCH_FULL,        /* it has max_batch images, or so many that more gain nothing by L(b) */
+    BATCH_FULL,        /* it has max_batch images, or by L(b) more images would gain nothing */
     BATCH_IDLE_DEVICE, /* a device was idle, or about to be */
 };
 
@@ -78,7 +78,7 @@ struct batch {
     int lane, buffer, first;
     int count; /* at least 1 */
     enum batch_close reason;
-    bool is_first;          /* the first part taken from the buffer since it closed */
+    bool is_first;          /* the first micro-batch that a lane takes from the buffer */
     int64_t opened, closed; /* when the buffer's first slot was reserved, and when it closed */
     int slots[BATCHER_MAX_BATCH];
     void *items[BATCHER_MAX_BATCH]; /* batch_item.owner of each image */
@@ -140,7 +140,7 @@ void batcher_end_large(struct batcher *batcher);
  * does nothing if it is no longer in the queue. */
 bool batcher_remove(struct batcher *batcher, struct batch_item *item);
 
-/* Ends a claimed image without a slot (it could not be decoded, or its client has gone). */
+/* Call it when a claimed image gets no slot: it could not be decoded, or its client has gone. */
 void batcher_drop(struct batcher *batcher);
 
 /* Gives a claimed image a slot of the forming batch; never fails. The last slot closes the
@@ -172,8 +172,8 @@ enum batch_close batcher_should_close(const struct batcher *batcher);
 /* True if the slot of an image is written and no lane has taken the image. */
 bool batcher_has_ready(const struct batcher *batcher);
 
-/* False if batcher_take() would give no batch now. (If it is true, the padding of a batch may still
- * have no room beside another lane's images.) */
+/* True if batcher_take() can probably give a batch now. (It gives none if the padding has no room
+ * beside another lane's images.) */
 bool batcher_can_take(const struct batcher *batcher);
 
 /* An idle lane takes images from the oldest closed batch whose slots are all written; the forming
@@ -184,8 +184,8 @@ bool batcher_take(struct batcher *batcher, int lane, int64_t now, struct batch *
 
 /* A lane that has a batch and room for another (depth) takes the next one, to run it without a gap.
  * It takes images from a closed batch, or with `at_last` (its device is about to be free) from the
- * forming batch once its images are ready. Returns false while another lane has no batch. Otherwise
- * as batcher_take(). */
+ * forming batch once its images are ready. Returns false while another lane has no batch. In all
+ * else as batcher_take(). */
 bool batcher_take_ahead(struct batcher *batcher, int lane, bool at_last, int64_t now,
                         struct batch *ret);
 

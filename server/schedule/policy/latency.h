@@ -23,7 +23,7 @@ struct latency {
     double ns[LATENCY_MAX_SIZES]; /* duration of a pass */
     int age[LATENCY_MAX_SIZES];   /* passes of other sizes since this size last ran, at most OLD */
     bool is_known;                /* at least one size has been measured */
-    int most;                     /* images of the largest pass: LATENCY_MAX_BATCH, or fewer */
+    int most;                     /* most images of a pass, at most LATENCY_MAX_BATCH */
     double floor;                 /* lowest value that ns[0] has had */
 
     /* Computed from ns[]. totals[n]: the shortest time for n images in consecutive passes on this
@@ -31,7 +31,7 @@ struct latency {
     double totals[LATENCY_MAX_BATCH + 1];
     int16_t firsts[LATENCY_MAX_BATCH + 1];
     int best; /* images of the pass with the most images per second */
-    int full; /* images of the smallest pass with more than FULL_RATE of that rate */
+    int full; /* images of the smallest pass with more than FULL_RATE of the highest rate */
 };
 
 /* Sets `count` (1 … LATENCY_MAX_SIZES) compiled sizes, ascending; milliseconds[i] is the time of
@@ -40,7 +40,7 @@ struct latency {
  * padded. */
 void latency_init(struct latency *latency, const int *sizes, const double *milliseconds, int count);
 
-/* Uses the session's measurements. */
+/* Calls latency_init() with the session's compiled sizes and their measured times. */
 void latency_init_session(struct latency *latency, const struct session_info *info);
 
 /* Records that a pass of `images` (padded to the next compiled size) took `ns`. */

@@ -1,4 +1,4 @@
-/* The layout of a batch's inputs in one buffer: input by input, each with its rows in turn.
+/* The layout of a batch's inputs in one buffer: all rows of input 0, then those of input 1, …
  *
  *     | input 0: row 0, row 1 … row R-1 | input 1: row 0 … | …      each input 64-byte aligned
  *

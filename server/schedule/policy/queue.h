@@ -3,20 +3,20 @@
  *     priority 1   client A ─ a a a a a a a a a   B ─ b    A has more than its share: take turns
  *     priority 4   client C ─ c c c   D ─ d d              in order of arrival
  *
- * Within a priority the oldest image goes first, as long as its client has no more than its share:
- * 2 more than twice the average of the other clients. Otherwise the clients of that priority take
- * turns, one image each (deficit round robin with equal costs), so that a client that floods the
- * queue delays only itself. A client without images in the queue gets its turn before the client
- * whose image went last gets another. Taking turns always would not be fairer to equal clients, but
- * waiting times would vary more, and requests would miss more deadlines (tests/simulate: 5 to 10 %
- * less goodput under overload).
+ * Within a priority the oldest image goes first, as long as its client has no more images than its
+ * share: twice the average of the other clients, plus 2. Otherwise the clients of that priority
+ * take turns, one image each (deficit round robin with equal costs), so that a client that floods
+ * the queue delays only itself. A client without images in the queue gets its turn before the
+ * client whose image went last gets another. Taking turns always would not be fairer to equal
+ * clients, but waiting times would vary more, and requests would miss more deadlines
+ * (tests/simulate: 5 to 10 % less goodput under overload).
  *
  * Between priorities the image with the lowest `admitted + priority * QUEUE_AGE_NS` goes first.
  * That is the more urgent image, unless the other one has waited QUEUE_AGE_NS longer for each step
  * of priority between them. So no image starves.
  *
- * Large images, which are slow to prepare, have lines of their own in each priority, so that small
- * images go on when as many large ones as allowed are being prepared.
+ * Large images, which are slow to prepare, have separate lines in each priority, so that small
+ * images are still prepared when the limit of large images is reached.
  *
  * Every operation is O(1); no allocation after queue_init(). Not thread-safe. */
 #pragma once
@@ -26,7 +26,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-/* Urgencies in requests: 1 goes first, 8 last, 0 is the default. */
+/* The priorities in requests: 1 goes first, 8 goes last, 0 means the default. */
 #define QUEUE_PRIORITIES       8
 #define QUEUE_DEFAULT_PRIORITY 4
 #define QUEUE_AGE_NS           INT64_C(250000000)
@@ -72,8 +72,7 @@ struct queue_client {
 
 struct queue_class {
     struct queue_turns turns;
-    struct queue_client *served; /* the client whose image went last; NULL if no more of its images
-                                    wait */
+    struct queue_client *served; /* client of the image popped last; NULL if it has no images */
     struct queue_items items;
     size_t count, clients;
 };
@@ -105,7 +104,7 @@ void queue_remove(struct queue *queue, struct batch_item *item);
 /* Number of a client's images in the queue. */
 size_t queue_of_client(const struct queue *queue, uint64_t client);
 
-/* Estimates how many queued images go before a new image of this client and priority: all more
- * urgent ones, and those of the same priority: all, or a share of each client if clients take
- * turns. Less urgent images that have waited long are not counted. */
+/* Estimates how many queued images go before a new image of this client and priority: all images of
+ * more urgent priorities, and those of the same priority (if clients take turns, only a share of
+ * each client's). Less urgent images that have waited long are not counted. */
 size_t queue_ahead(const struct queue *queue, uint64_t client, int priority);
