@@ -9,7 +9,7 @@
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
-/* Roboflow's and CVAT's names of a task; NULL: it has none. */
+/* Roboflow's name of a task, and CVAT's name of the shape of its answers; NULL if there is none. */
 static const struct {
     const char *roboflow, *shape;
 } words[TASK_KINDS] = {[TASK_CLASSIFICATION] = {"classification", "tag"},
@@ -21,18 +21,18 @@ static const struct {
                        [TASK_SEGMENTATION] = {NULL, "mask"},
                        [TASK_MASKS] = {NULL, "mask"}};
 
-/* Bytes of a label in the answer, in addition to its text. */
+/* Bytes that an answer needs for each label, in addition to the label's text. */
 #define LISTED_LABEL_BYTES 64
 
 /* The models in an answer. */
 struct listed_models {
     struct dialect_model *rows;
-    struct deployment **held; /* acquired, because they own the labels; NULL: no labels */
+    struct deployment **held; /* acquired, because they own the labels; NULL without labels */
     size_t count;
     size_t bytes; /* bytes of the labels in the answer */
 };
 
-/* If the model is loaded, adds its newest version's labels, or whether its decoder takes boxes. */
+/* If the model is loaded, sets the row's labels to the newest version's, and row->takes_boxes. */
 static void add_labels(struct exchange *x, struct listed_models *list)
 {
     struct dialect_model *row = &list->rows[list->count];
@@ -55,8 +55,8 @@ typedef char *(*write_models_fn)(const struct dialect_model *models, size_t coun
 enum model_list {
     LIST_NAMES,     /* detectors, and pipelines that begin with a detector */
     LIST_TASKS,     /* models for whose tasks Roboflow has a name */
-    LIST_DETECTORS, /* detectors with their labels, each once; no pipelines */
-    LIST_SHAPES,    /* models for whose shapes CVAT has a name, with their labels, each once */
+    LIST_DETECTORS, /* detectors and their labels; each model once; no pipelines */
+    LIST_SHAPES,    /* as LIST_DETECTORS, but models for whose shapes CVAT has a name */
 };
 
 static bool is_listed(const struct model_status *model, enum model_list list, const char *only)

@@ -1,6 +1,6 @@
-/* Serves fixed texts, and the files inside the binary: the console's, and the description of the
- * API as YAML, JSON and a page. proto/openapi.py makes these from proto/openapi.yaml during the
- * build. */
+/* Serves fixed texts, and files that are part of the binary: the console's files, and the
+ * description of the API as YAML, JSON and a page. During the build, proto/openapi.py makes the
+ * three forms of the description from proto/openapi.yaml. */
 #include <string.h>
 
 #include "engine/base/size.h"

@@ -42,7 +42,7 @@ static struct deepstack_call face_call(const struct exchange *x, const char *com
 
 /* ---- vectors of faces ---- */
 
-/* Returns a box's crop if it has a vector, else NULL. Sets *ret_failed to the crop if it failed. */
+/* Returns the box's crop if the crop has a vector, else NULL. Sets *ret_failed to a failed crop. */
 static const struct predict_image *face_of(const struct predict_image *image, size_t box,
                                            const struct predict_image **ret_failed)
 {
@@ -74,7 +74,7 @@ static void add_face(const struct predict_image *face, float *sum)
         sum[i] += (float)((double)own->values[i] * scale);
 }
 
-/* True if the model with this fingerprint computed the face; false if it was replaced meanwhile. */
+/* True if the face's vector is from the model with the fingerprint `words`, not a replacement. */
 static bool is_of_model(const struct predict_image *face, const uint64_t *words)
 {
     return memcmp(face->request->used_model->fingerprint.words, words, 2 * sizeof *words) == 0;
@@ -364,7 +364,7 @@ static void delete_face(struct exchange *x)
 static void face_wait(struct exchange *x, void (*run)(struct exchange *exchange))
 {
     exchange_wait(x, NULL, NULL);
-    exchange_offload(x, SIZE_MAX, run); /* a long job: it waits for the disk */
+    exchange_offload(x, SIZE_MAX, run); /* SIZE_MAX: a long job, because `run` waits for the disk */
 }
 
 void face_list_handle(struct exchange *x)

@@ -1,8 +1,8 @@
 /* POST /v2/models/M[/versions/V]/infer: the Open Inference Protocol's inference.
  *
- * A body has one of three forms: JSON; JSON followed by binary tensors, where
- * Inference-Header-Content-Length is the size of the JSON; or raw bytes that are the single input,
- * where that header is 0. Binary tensors are used in place in the body, JSON numbers are read into
+ * A body has one of three forms: JSON; JSON followed by binary tensors (the header
+ * Inference-Header-Content-Length is the size of the JSON); or only the raw bytes of the single
+ * input (the header is 0). Binary tensors are used in place in the body, JSON numbers are read into
  * separate memory. An image input also accepts BYTES with a JPEG or PNG in each element, which is
  * decoded and prepared as for /predict. gRPC calls send messages instead. */
 #include <errno.h>
@@ -24,13 +24,13 @@
 
 struct infer_work {
     struct predict_request request; /* must be first (submission.h) */
-    struct v2_request *v2;          /* NULL: a raw body */
-    const void **tensors;           /* one per input of the model; NULL: photos */
+    struct v2_request *v2;          /* NULL if the body is raw */
+    const void **tensors;           /* one per input of the model; NULL if the inputs are photos */
     void **memory;                  /* memory of JSON tensors, indexed by the model's inputs */
     size_t input_count;
     uint8_t *texts; /* owned: decoded JSON strings of a BYTES input */
     struct request_texts rows_of_texts;
-    bool *wanted, *as_binary; /* one per output of the model; one allocation */
+    bool *wanted, *as_binary; /* one per output of the model; `wanted` owns both */
     size_t rows;
 };
 
@@ -141,7 +141,7 @@ static enum status infer_read_numbers(struct exchange *x, const struct v2_input 
                          "input '%.80s' has too little data for its shape %s: the %zu elements "
                          "need more than the %zu bytes of its \"data\"",
                          input->name, SHAPE_STRING(&input->shape), input->count, input->json_size);
-    TRY(upload_charge(&x->body, input->count * size, err)); /* no overflow: shape_check() */
+    TRY(upload_charge(&x->body, input->count * size, err)); /* shape_check() excludes an overflow */
     *ret = alloc_array(input->count, size);
     return *ret ? v2_read_numbers(input, *ret, err) : error_no_memory(err, "for a request");
 }
@@ -211,7 +211,8 @@ static void take_base64(struct v2_bytes *bytes, uint8_t *texts)
 }
 
 /* Reads the elements of a BYTES input into *ret, which the caller frees after success. `what` names
- * them in errors. `is_bare`: as for v2_read_bytes(). */
+ * the elements in errors. A binary input of one element may lack the length if `is_bare` returns
+ * true for its data. */
 static enum status read_elements(struct exchange *x, struct infer_work *work,
                                  const struct v2_input *input, const char *what,
                                  bool (*is_bare)(const uint8_t *data, size_t size),
@@ -290,8 +291,8 @@ static enum status take_texts(struct exchange *x, struct infer_work *work,
     return infer_make_images(work, input->count, err);
 }
 
-/* Takes a body without JSON as the single input: one row or one image. An image may follow its
- * length in four bytes, as an element of BYTES does. */
+/* Takes a body without JSON as the single input: one row or one image. The length of the image, in
+ * four bytes, may precede it, as in a BYTES tensor. */
 static enum status infer_take_raw(struct exchange *x, struct infer_work *work,
                                   const struct deployment *deployment, struct error *err)
 {
@@ -339,7 +340,7 @@ static enum status infer_take_inputs(struct exchange *x, struct infer_work *work
 
 /* ---- outputs ---- */
 
-/* Allows all classes of a short row, and at most PREDICT_MAX_TOP_K of a long one. */
+/* Refuses more than PREDICT_MAX_TOP_K classes per row, unless the rows have no more values. */
 static enum status check_classes(const char *name, size_t wanted, size_t classes, struct error *err)
 {
     if (wanted <= PREDICT_MAX_TOP_K || classes <= PREDICT_MAX_TOP_K)
@@ -350,7 +351,7 @@ static enum status check_classes(const char *name, size_t wanted, size_t classes
                      wanted, name, classes, PREDICT_MAX_TOP_K);
 }
 
-/* Returns the form of all outputs for a request that lists none. */
+/* Returns the options that apply to every output if the request lists no outputs. */
 static struct v2_output default_output(const struct infer_work *work)
 {
     return work->v2 ? work->v2->default_output : (struct v2_output){.binary = true};
@@ -384,8 +385,8 @@ static enum status check_outputs(struct infer_work *work, const struct deploymen
     return STATUS_OK;
 }
 
-/* Returns the most bytes that the texts of a row's `classes` best classes take: each is formatted,
- * then copied into the answer. */
+/* Returns the maximum number of bytes for the texts of a row's `classes` best classes. Each text
+ * counts twice, because it is formatted and then copied into the answer. */
 static size_t class_bytes(size_t classes, const struct deployment *deployment)
 {
     const size_t each = 64 + deployment->model->labels.longest;
@@ -440,7 +441,7 @@ static enum status classify_row(const struct tensor *row, size_t most, const str
     return status;
 }
 
-/* Sets output->shape: the shape of a row of output `o`, with the number of rows in front. */
+/* Sets output->shape to that of a row of output `o`, with the number of rows as dimension 0. */
 static enum status shape_rows(const struct infer_work *work, size_t o,
                               struct v2_answer_output *output, struct error *err)
 {
@@ -461,7 +462,7 @@ static enum status shape_rows(const struct infer_work *work, size_t o,
     return STATUS_OK;
 }
 
-/* Writes the best classes of rows that have the same shape. */
+/* Writes the best classes of each row of output `o`. All rows must have the same shape. */
 static enum status infer_classify(const struct infer_work *work, size_t o, size_t classes,
                                   struct v2_answer_output *output, struct error *err)
 {
@@ -499,8 +500,8 @@ static enum status shape_output(const struct infer_work *work, const struct v2_o
                                  : STATUS_OK;
 }
 
-/* Sets `count` outputs in the order of the request or, if it lists none, of the model. `rows` has
- * room for the rows of all outputs, one output after another. */
+/* Sets `count` outputs, in the order of the request or, if the request lists none, in the model's
+ * order. `rows` has room for the rows of all outputs, one output after another. */
 static enum status shape_outputs(const struct infer_work *work, size_t count,
                                  const struct tensor **rows, struct v2_answer_output *outputs,
                                  struct error *err)
@@ -564,8 +565,8 @@ static void infer_finish(struct exchange *x)
 
 /* ---- to the model host and back ---- */
 
-/* Writes the number of JSON bytes in the body to *ret. *ret_raw: the body has no JSON, because
- * Inference-Header-Content-Length is 0, or because it is a photo and the model takes photos. */
+/* Writes the number of JSON bytes in the body to *ret. Sets *ret_raw if the body has no JSON: if
+ * Inference-Header-Content-Length is 0, or the body is a photo and the model takes photos. */
 static enum status json_size(const struct exchange *x, const struct deployment *deployment,
                              size_t *ret, bool *ret_raw, struct error *err)
 {
@@ -609,7 +610,7 @@ static enum status check_is_json(const struct exchange *x, struct error *err)
     return STATUS_OK;
 }
 
-/* Reads the body, unless read_message() has. *ret_raw: the body is the single input. */
+/* Reads the body, if read_message() has not. Sets *ret_raw if the body is the single input. */
 static enum status read_body(struct exchange *x, struct infer_work *work,
                              const struct deployment *deployment, size_t *ret_json, bool *ret_raw,
                              struct error *err)

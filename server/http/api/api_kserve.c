@@ -1,6 +1,6 @@
-/* KServe's V1, which is TensorFlow Serving's: POST /v1/models/M:predict with {"instances": […]},
- * and the list of models. Instances are photos as base64, texts for a model that takes them, or
- * rows of numbers for a model with one input. */
+/* KServe's V1 protocol, the same as TensorFlow Serving's: POST /v1/models/M:predict with
+ * {"instances": […]}, and the list of models. Instances are photos as base64, texts for a model
+ * that takes them, or rows of numbers for a model with one input. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,7 +124,7 @@ static enum status kserve_prepare(struct exchange *x, struct deployment **chosen
         TRY(take_instance_texts(x, work, deployment, err));
     } else if (work->v1->numbers) {
         TRY(take_numbers(x, work, deployment, &limits, err));
-        upload_release_bytes(&x->body); /* the numbers have their own charge */
+        upload_release_bytes(&x->body); /* the numbers are copied and charged separately */
     } else {
         TRY(take_photos(work, err));
         upload_drop_bytes(&x->body); /* the parsed tree replaces the body */

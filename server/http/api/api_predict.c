@@ -37,8 +37,8 @@ static void predict_free_work(struct exchange *x)
 /* The forms of an answer, in the order of enum describe_form; errors are JSON in all of them. */
 static const char *const forms[] = {TYPE_JSON, "text/plain", TYPE_BYTES, "image/jpeg", "image/png"};
 
-/* Asks admission.c for room. A multipart or JSON body, or one of another server's API, may contain
- * the model and size, but it has not been read yet. */
+/* Asks whether the model host would admit the request now. A multipart or JSON body, or a body in
+ * another server's API, may contain the model and size, but it has not been read yet. */
 static enum status check_room(struct exchange *x, struct error *err)
 {
     struct predict_request request = {.model = query_value(&x->query, "model")};
@@ -110,7 +110,7 @@ enum status dialect_admit(struct exchange *x, struct error *err)
 
 /* ---- to the model host and back ---- */
 
-/* Answers with the annotated photo, of at most --max-body: a small photo can have many pixels. */
+/* Answers with the annotated photo, if it has at most --max-body bytes. */
 static void finish_picture(struct exchange *x, const struct predict_image *image)
 {
     const bool is_jpeg = x->answer_form == DESCRIBE_JPEG;
@@ -154,10 +154,11 @@ static const struct predict_image *find_short_crop(const struct predict_image *i
     return found;
 }
 
-/* Returns the failed image or crop that fails the whole request; NULL: none. If the API has a place
- * for errors beside answers, only a request for one image fails. A crop for which time or memory
- * ran out counts, because an answer without its box would look complete. A crop that fails each
- * time does not count: its box's points coincide, or its vector is not finite. */
+/* Returns the failed image or crop whose error is the answer to the whole request, or NULL. In an
+ * API that has a place for errors beside answers, only a request for one image fails as a whole. A
+ * crop fails the request if time or memory ran out for it, because an answer without its box would
+ * look complete, but not if each try would fail: the box's points coincide, or the vector is not
+ * finite. */
 static const struct predict_image *failed_image(const struct predict_work *work,
                                                 const struct dialect *dialect)
 {
@@ -365,7 +366,7 @@ static void predict_submit_photos(struct exchange *x)
         submit_or_refuse(x, status, &err);
 }
 
-/* Stores the answer to one task of Immich's server, and begins its next task with the photo. */
+/* Stores the answer to one task of Immich's request, and begins the next task with the photo. */
 static void predict_next_task(struct exchange *x)
 {
     struct predict_work *work = x->work;
@@ -380,7 +381,7 @@ static void predict_next_task(struct exchange *x)
     work->before = x->answer.text;
     x->answer.text = NULL;
     x->answer.status = 0;
-    exchange_wait(x, NULL, x->finish); /* ends the watch of the last part, which is freed below */
+    exchange_wait(x, NULL, x->finish); /* stop watching the last part, which is freed below */
     work->pixels = parts_photo(image);
     if (image->photo)
         work->photo = image->photo;

@@ -59,8 +59,8 @@ void v2_model_ready_handle(struct exchange *x)
 
 /* ---- metadata and configuration ---- */
 
-/* Lists names, types and shapes. `declared`: the tensors of the model's file, which have the shapes
- * of tensors whose shape depends on the data. */
+/* Lists names, types and shapes. If a tensor's shape depends on the data, lists the shape in
+ * `declared`, the tensors as the model's file declares them. */
 static struct v2_tensor *describe_tensors(const struct deployment *deployment,
                                           const struct served_tensor *tensors,
                                           const struct model_tensor *declared, size_t count)
@@ -76,7 +76,7 @@ static struct v2_tensor *describe_tensors(const struct deployment *deployment,
     return list;
 }
 
-#define LABEL_BYTES 80 /* bytes per label, in addition to its text, while it is written */
+#define LABEL_BYTES 80 /* bytes that writing a label needs, in addition to its text */
 
 static char *describe_model(struct exchange *x, const struct deployment *deployment,
                             size_t *ret_size)
@@ -194,7 +194,7 @@ static struct v2_stats read_stats(const struct deployment *deployment,
                            .batches = batches,
                            .batch_count = read_batches(stats, batches),
                            .memory_type = "CPU"};
-    /* Clients compute with all three counts, so these must be from the same moment. */
+    /* Clients compare the counts of input, infer and output, so all three must be from one read. */
     all.infer.count = all.output.count = all.input.count;
     for (size_t i = 0; i < status->lane_count; i++) {
         all.memory_bytes += status->lanes[i].parameter_bytes + status->lanes[i].activation_bytes;

@@ -11,8 +11,8 @@ struct face_question {
     float least; /* least similarity, 0 … 1; 0: not given */
 };
 
-/* Sets the field `own`, "userid" or "min_similarity"; returns false for any other. *ret is the
- * status, STATUS_INVALID for a wrong value. */
+/* If the parameter `own` is "userid" or "min_similarity", sets its field, writes the status to *ret
+ * (STATUS_INVALID for a wrong value) and returns true. Otherwise returns false. */
 bool face_question_set(struct face_question *question, const char *own, const char *value,
                        enum status *ret, struct error *err);
 

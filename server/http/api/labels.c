@@ -1,4 +1,4 @@
-/* Encodes a request's labels: as tokens, or as vectors from the cache or the half for texts. */
+/* Encodes a request's labels as tokens, or as vectors from the cache or the model for texts. */
 #include "server/http/api/labels.h"
 
 #include <stddef.h>
@@ -24,7 +24,7 @@ static char *trim(char *text)
     return text;
 }
 
-/* Ends the label at `at` and removes its backslashes. Returns the next label, or NULL. */
+/* Terminates the label that begins at `at`, removes its backslashes, returns the next or NULL. */
 static char *cut_label(char *at)
 {
     char *to = at;
@@ -78,7 +78,7 @@ enum status request_labels_set_prompt(struct request_labels *labels, const char 
     return STATUS_OK;
 }
 
-/* The tokens of one text, and the word that each belongs to. */
+/* The tokens of one text, and for each token the index of its label. */
 struct caption {
     const struct text_input *input;
     uint16_t *of_tokens;
@@ -139,7 +139,7 @@ static enum status add_labels(struct caption *caption, const struct request_labe
     return status;
 }
 
-/* Writes the labels as one text, in rows of the detector's inputs of tokens. */
+/* Joins the labels to one text, and writes its tokens into rows for the detector's text inputs. */
 static enum status write_caption(struct exchange *x, struct request_labels *labels,
                                  const struct deployment *deployment, struct error *err)
 {
@@ -240,7 +240,7 @@ static struct request_labels *labels_of(const struct exchange *x)
                                      offsetof(struct request_labels, scores));
 }
 
-/* Runs the photos; all labels have vectors or tokens. */
+/* Submits the photos. Called when all labels have vectors or tokens. */
 static void labels_are_ready(struct exchange *x)
 {
     struct request_labels *labels = labels_of(x);
@@ -331,8 +331,9 @@ static void labels_encoded(struct predict_request *request)
     exchange_offload(request->context, request->image_count, take_vectors);
 }
 
-/* Copies cached vectors and submits the other labels, both for `deployment`, because vectors of two
- * deployments are not comparable. *ret_is_done: all vectors were cached. */
+/* Copies cached vectors and submits the labels without one. All vectors are of `deployment`,
+ * because vectors of two deployments are not comparable. Sets *ret_is_done if all vectors were
+ * cached. */
 static enum status find_or_encode(struct exchange *x, struct deployment *deployment,
                                   bool *ret_is_done, struct error *err)
 {
@@ -347,7 +348,7 @@ static enum status find_or_encode(struct exchange *x, struct deployment *deploym
     return texts_submit_to(x, &labels->texts, deployment, request, err);
 }
 
-/* Called when the half for texts is loaded: encodes the labels. */
+/* Encodes the labels. Called when the model's half for texts is loaded. */
 static void encode_labels(struct exchange *x)
 {
     struct request_labels *labels = labels_of(x);

@@ -8,25 +8,25 @@
 #define REQUEST_LABELS_MAX   256
 #define REQUEST_LABELS_BYTES 65536 /* of all labels */
 
-/* Zeroed: the request has no labels. Free with request_labels_done(). */
+/* A zeroed struct means that the request has no labels. Free with request_labels_done(). */
 struct request_labels {
     char *list;                            /* the labels, terminated one by one; owned */
-    const char *names[REQUEST_LABELS_MAX]; /* in `list` */
+    const char *names[REQUEST_LABELS_MAX]; /* point into `list` */
     size_t count;
-    char prompt[ZERO_SHOT_PROMPT_MAX + 1]; /* "": use the model's, or the default */
+    char prompt[ZERO_SHOT_PROMPT_MAX + 1]; /* if "", the model's prompt applies, or the default */
     struct zero_shot scores;               /* one vector per label */
     struct request_words words;            /* for a detector: the labels as rows of its inputs */
-    struct word_input input; /* a detector's input for labels; form WORDS_NONE: a classifier */
+    struct word_input input; /* a detector's input for labels; a classifier's form is WORDS_NONE */
     float *rows;             /* owned: vectors for all rows of `input` */
-    uint16_t *of_tokens;     /* owned; words.words borrows it */
-    void (*run)(struct exchange *exchange); /* from request_labels_begin() */
+    uint16_t *of_tokens;     /* owned: the label's index for each token; words.words borrows it */
+    void (*run)(struct exchange *exchange); /* the argument of request_labels_begin() */
 
     /* The texts of labels whose vectors are not cached. */
     struct request_texts texts;
     struct predict_request request;
     struct task_options options;
     char *prompts;                      /* owned: one text per label */
-    size_t missing[REQUEST_LABELS_MAX]; /* indices in `names` */
+    size_t missing[REQUEST_LABELS_MAX]; /* for each of `texts`, its index in `names` */
 };
 
 /* Reads `size` bytes such as "a dog,a cat" (at most REQUEST_LABELS_MAX labels). A backslash escapes

@@ -157,8 +157,8 @@ static enum status set_encoding(struct predict_work *work, const char *text, str
     return STATUS_OK;
 }
 
-/* Sets a parameter by its name in the dialect (NULL: /predict's own). A dialect refuses track; one
- * with names of its own ignores unknown ones. */
+/* Sets the parameter that the dialect (NULL: /predict itself) calls `name`. Every dialect refuses
+ * "track"; a dialect with a table of parameters ignores names that are not in the table. */
 static enum status set_named(struct predict_work *work, const struct dialect *dialect,
                              const char *name, const char *text, size_t size, struct error *err)
 {
@@ -276,9 +276,9 @@ static enum status take_words(struct exchange *x, struct predict_work *work,
     return take_text(work, text, used + IMMICH_LANGUAGE, err);
 }
 
-/* True if these bytes are a text for the path's model or its half for texts. `is_declared`: the
- * request says that they are text. Undeclared bytes might be a damaged image, so they must also be
- * UTF-8, and the path must name the text model itself. */
+/* True if `data` is a text for the model in the path, or for that model's half for texts.
+ * `is_declared`: the request says that the data is text. Undeclared data might be a damaged image,
+ * so it must also be UTF-8, and the path must name the text model itself. */
 static bool is_text(const struct exchange *x, const uint8_t *data, size_t size, bool is_declared)
 {
     const struct dialect *dialect = exchange_dialect(x);
@@ -542,7 +542,7 @@ static bool lost_line_ends(const uint8_t *data, size_t size)
            !memchr(data, '\r', size);
 }
 
-/* curl --data @file drops line ends and so damages the image. --data-binary sends the same type. */
+/* curl --data @file removes line ends. Its Content-Type is the same as that of --data-binary. */
 void predict_hint_at_form(const struct exchange *x, struct predict_image *image)
 {
     if ((image->status != STATUS_BAD_IMAGE && image->status != STATUS_UNSUPPORTED_MEDIA) ||

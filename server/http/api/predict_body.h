@@ -36,7 +36,7 @@ struct predict_work {
     char classes[32 * TASK_MAX_CLASSES], track[32 * TASK_MAX_CLASSES]; /* borrowed by options */
 };
 
-/* Reads "640x480" (width x height) or "~640x480" (the nearest compiled size). False: malformed. */
+/* Reads "640x480" (width x height) or "~640x480" (nearest compiled size); false if malformed. */
 bool predict_read_size(const char *text, struct predict_request *request);
 
 /* Reads the query's parameters, and then the body and its parameters. */

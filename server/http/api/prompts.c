@@ -15,7 +15,7 @@
 #include "server/schedule/runtime/image_answer.h"
 #include "server/schedule/runtime/text_cache.h"
 
-/* Maximum number of points in a request. A box takes two more of PROMPT_POINTS_MAX. */
+/* Maximum number of points in a request. The other two of PROMPT_POINTS_MAX are a box's corners. */
 #define POINTS_MOST (PROMPT_POINTS_MAX - 2)
 
 /* Limit for an output of the encoder, so that a float can store its number of elements exactly. */
@@ -279,7 +279,7 @@ static enum status find_or_encode(struct exchange *x, struct deployment *encoder
     return STATUS_OK;
 }
 
-/* Called when both halves are loaded. Runs on an offload thread. */
+/* Called on an offload thread when the encoder and the decoder are loaded. */
 static void encode_photo(struct exchange *x)
 {
     struct request_prompt *prompt = prompt_of(x);

@@ -7,7 +7,7 @@
 #include "server/http/transport/response_cache.h"
 #include "server/schedule/runtime/model_host.h"
 
-/* Zeroed: the request has no prompt. Free with request_prompt_done(). */
+/* A zeroed struct means that the request has no prompt. Free with request_prompt_done(). */
 struct request_prompt {
     struct prompt_point {
         float x, y;  /* pixels of the photo */
@@ -16,17 +16,17 @@ struct request_prompt {
     size_t count;
     bool has_box;
 
-    char model[128], decoder[128 + sizeof(MODEL_DECODER_ENDING)]; /* names of the halves */
-    struct task_geometry place;                                   /* request->place */
+    char model[128], decoder[128 + sizeof(MODEL_DECODER_ENDING)]; /* names of encoder and decoder */
+    struct task_geometry place;                                   /* request->place points here */
     struct predict_request encoding; /* loads the decoder, then encodes the photo */
     struct predict_image image;
-    char hash[2 * RESPONSE_KEY_BYTES + 1]; /* response_photo_hash(); "": it failed */
+    char hash[2 * RESPONSE_KEY_BYTES + 1]; /* from response_photo_hash(); "" if that failed */
     float *embeddings; /* owned: the photo's width and height, the sizes of the encoder's outputs,
                           the outputs' numbers */
     size_t count_all;  /* count of `embeddings` */
     float coordinates[2 * PROMPT_POINTS_MAX], labels[PROMPT_POINTS_MAX];
     const void *rows[REQUEST_WORD_INPUTS];  /* rows for the decoder's inputs */
-    void (*run)(struct exchange *exchange); /* from request_prompt_begin() */
+    void (*run)(struct exchange *exchange); /* the argument of request_prompt_begin() */
 };
 
 bool request_prompt_is(const char *name);
@@ -34,7 +34,7 @@ bool request_prompt_is(const char *name);
 enum status request_prompt_set(struct request_prompt *prompt, const char *name, const char *text,
                                struct error *err) MUST_USE;
 /* If `name` is "inside" or "outside", adds points "x,y,x,y…" with that label; if it is "corners",
- * sets the box; otherwise returns false. Ignores an empty text. *ret_status may be an error. */
+ * sets the box; else returns false. Ignores an empty text. Sets *ret_status if it returns true. */
 bool request_prompt_add(struct request_prompt *prompt, const char *name, const char *text,
                         enum status *ret_status, struct error *err);
 

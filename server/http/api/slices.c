@@ -107,8 +107,8 @@ static void answer_photo(struct sliced_photo *slices)
         photo->status = request->images[i].status;
         photo->error = request->images[i].error;
     }
-    /* The slices are submitted after the photo is decoded; meanwhile another version of the model
-     * may have replaced it. */
+    /* Another version may have replaced the model while the photo was decoded, before the slices
+     * were submitted. */
     if (photo->status == STATUS_OK && request->used_model->task.kind != TASK_DETECTION)
         photo->status = error_set(&photo->error, STATUS_NOT_READY,
                                   "model '%s' was replaced meanwhile by one that is not a "

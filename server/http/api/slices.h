@@ -1,13 +1,13 @@
 /* POST /predict?slices=640: a photo in overlapping slices (models/tasks/slices.h).
  *
- * The request first decodes the photo. Its one part then has an image for each slice and one for
- * the whole photo, which all refer to the same pixels. Afterwards the boxes are merged. */
+ * The request first decodes the photo. Then it submits an image for each slice and one for the
+ * whole photo, which all refer to the same pixels. Afterwards it merges the boxes. */
 #pragma once
 
 #include "models/tasks/slices.h"
 #include "server/schedule/runtime/parts.h"
 
-/* Zeroed: no slices. */
+/* A zeroed struct means that the request has no slices. */
 struct sliced_photo {
     struct request_parts parts; /* must be first; `whole` is NULL if the photo is not sliced */
     uint32_t side;              /* 0: no slices requested */
@@ -21,13 +21,13 @@ struct sliced_photo {
 /* True for the names of the parameters: slices, overlap and merge. */
 bool slices_is_parameter(const char *name);
 
-/* Reads a parameter of slices_is_parameter(). STATUS_INVALID. */
+/* Reads a parameter whose name slices_is_parameter() accepts. STATUS_INVALID. */
 enum status slices_set(struct sliced_photo *slices, const char *name, const char *text,
                        struct error *err) MUST_USE;
 
 /* Call it when `request` is complete. Does nothing if no slices are requested, one slice is enough,
- * or the photo cannot be read. STATUS_INVALID: more than one image, or more slices than
- * `max_images`, including the whole photo. `slices` must live as long as the request's work. */
+ * or the photo cannot be read. STATUS_INVALID if the request has more than one image, or if slices
+ * and whole photo are more than `max_images`. `slices` must live as long as the request's work. */
 enum status slices_begin(struct predict_request *request, size_t max_images,
                          struct sliced_photo *slices, struct error *err) MUST_USE;
 

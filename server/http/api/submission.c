@@ -15,7 +15,8 @@
 #include "server/http/transport/respond.h"
 #include "server/schedule/runtime/parts.h"
 
-/* Size of one prediction in an answer (label, index and probability), and of its label. */
+/* Bytes of one prediction in an answer (label, index and probability). The part for the label is
+ * LABEL_BYTES; a longer label is charged in addition. */
 #define PREDICTION_BYTES 64
 #define LABEL_BYTES      20
 
@@ -144,11 +145,11 @@ static void submission_done(struct predict_request *request)
     struct error err;
     size_t bytes;
     if (expect_results(x, request, &bytes, &err) != STATUS_OK) {
-        predict_request_free_results(request); /* at once: the results exceed the budget */
+        predict_request_free_results(request); /* free these now, because they exceed the budget */
         respond_error(x, &err);
         exchange_resume(x);
     } else if (bytes >= SUBMISSION_LARGE_ANSWER || describe_is_slow(request)) {
-        /* the size of a body that takes the same time: see SUBMISSION_LARGE_BODY */
+        /* Pass the size of a body that takes as long as this answer: see SUBMISSION_LARGE_BODY. */
         exchange_offload(x, bytes * (SUBMISSION_LARGE_BODY / SUBMISSION_LARGE_ANSWER),
                          exchange_answer);
     } else {
@@ -306,7 +307,7 @@ enum status submission_images(struct predict_request *request, size_t count, str
 
 void submission_handle(struct exchange *x, void (*start)(struct exchange *exchange))
 {
-    /* Only the size decides: clients must not choose the thread that reads their megabytes. */
+    /* Decide by the size only: no header of a client may choose the thread that reads megabytes. */
     if (x->body.size < SUBMISSION_LARGE_BODY) {
         start(x);
         return;
@@ -409,7 +410,7 @@ static void submission_held(struct exchange *x)
     x->awaited(x);
 }
 
-/* Called on any thread when the load has ended. If it failed, submitting returns the error. */
+/* Called on any thread after the load. If the load failed, submitting returns its error. */
 static void submission_loaded(struct predict_request *request)
 {
     struct exchange *x = request->context;

@@ -47,9 +47,9 @@ enum status submission_images(struct predict_request *request, size_t count,
  * `start` must answer, or call a function of this header that submits. */
 void submission_handle(struct exchange *exchange, void (*start)(struct exchange *exchange));
 
-/* Returns the most bytes that `rows` rows of an output occupy until they are sent: the tensors and
- * their text, as JSON or bytes. If its shape depends on data, only the known part counts. SIZE_MAX
- * on overflow. */
+/* Returns the maximum number of bytes that `rows` rows of an output occupy until they are sent: the
+ * tensors and their text, as JSON or bytes. If the output's shape depends on data, only the part
+ * that is known counts. SIZE_MAX on overflow. */
 size_t submission_output_bytes(const struct served_tensor *output, size_t rows, bool as_json);
 
 /* Charges additional memory for the answer. Call it from `prepare` for raw outputs; submit_work()
@@ -74,21 +74,21 @@ void submission_submit(struct exchange *exchange, struct predict_request *reques
 /* Calls submit_work() or, if `status` is an error, answers with it. */
 void submit_or_refuse(struct exchange *exchange, enum status status, const struct error *err);
 
-/* Calls `run` if the model that `request` names is loaded. If not, requests its load, and
- * request->on_done is called, on any thread, when the load has ended: then continue there. Answers
+/* Calls `run` if the model that `request` names is loaded. Otherwise requests its load; when the
+ * load has ended, request->on_done is called on any thread and must continue the request. Answers
  * with the error if the model cannot be loaded in time. Do not touch the exchange afterwards. */
 void submission_await(struct exchange *exchange, struct predict_request *request,
                       void (*run)(struct exchange *exchange));
 
-/* Refuses a pipeline, for APIs whose answers cannot show crops. STATUS_INVALID if the requested
- * model (`model` NULL: the default; `version` NULL: the newest) is one. STATUS_NO_MEMORY. */
+/* Returns STATUS_INVALID if the model is a pipeline, for APIs whose answers cannot show crops.
+ * `model` NULL means the default model, `version` NULL the newest version. STATUS_NO_MEMORY. */
 enum status refuse_pipeline(const struct exchange *exchange, const char *model, const char *version,
                             struct error *err) MUST_USE;
 
 /* Calls `run` once `model` (NULL: the default) and `version` (NULL: the newest) can answer the
- * request in exchange->work: at once, or on an offload thread when the model is loaded. `run` must
- * end as `start` does. Refuses the request if the model cannot be loaded in time. Do not touch the
- * exchange afterwards. */
+ * request in exchange->work: now, or on an offload thread after the model's load. As `start` in
+ * submission_handle(), `run` must answer or submit. Refuses the request if the model cannot be
+ * loaded in time. Do not touch the exchange afterwards. */
 void submission_when_loaded(struct exchange *exchange, const char *model, const char *version,
                             void (*run)(struct exchange *exchange));
 

@@ -5,7 +5,7 @@
 #include "server/http/transport/exchange.h"
 #include "server/schedule/runtime/model_host.h"
 
-/* Zeroed: the request has no texts. Free with texts_done(). */
+/* A zeroed struct means that the request has no texts. Free with texts_done(). */
 struct request_texts {
     struct text_item *items; /* owned; what they point to is borrowed */
     size_t count;
@@ -23,13 +23,13 @@ void texts_done(struct request_texts *texts);
 enum status texts_make_rows(struct exchange *x, struct request_texts *texts,
                             const struct deployment *deployment, struct error *err) MUST_USE;
 
-/* Submits `request` with the rows of the texts, one image per text, to the model that it names. The
- * answers are vectors. Errors: those of model_host_acquire(), text_rows_make(),
- * model_host_submit(); STATUS_INVALID if the model takes no texts. `texts` must live until on_done.
- * After success the caller must not touch the exchange. */
+/* Submits `request` to the model that the request names, with the rows of the texts in place of
+ * images, one per text. The answers are vectors. Errors: those of model_host_acquire(),
+ * text_rows_make(), model_host_submit(); STATUS_INVALID if the model takes no texts. `texts` must
+ * live until on_done. After success the caller must not touch the exchange. */
 enum status texts_submit(struct exchange *x, struct request_texts *texts,
                          struct predict_request *request, struct error *err) MUST_USE;
-/* Like texts_submit(), to a deployment that the caller has acquired. */
+/* Like texts_submit(), but submits to a deployment that the caller has acquired. */
 enum status texts_submit_to(struct exchange *x, struct request_texts *texts,
                             struct deployment *deployment, struct predict_request *request,
                             struct error *err) MUST_USE;

@@ -86,11 +86,11 @@ static void check_framing(struct exchange *x, const struct request_head *head)
         x->expected = head->length ? strtoull(head->length, NULL, 10) : 0;
         return;
     }
-    /* The body's end is unknown. After the refusal of a chunked body the connection is closed. */
+    /* Nobody knows where the body ends, so treat it as chunked: its refusal ends the connection. */
     x->chunked = true;
 }
 
-/* Refuses a Content-Length that is not a number below 2^64 - 1, libmicrohttpd's largest. */
+/* Refuses a Content-Length that is not a number below 2^64 - 1 (MHD_SIZE_UNKNOWN). */
 static bool refuse_length(struct exchange *x, const char *length)
 {
     const bool is_number = *length && !length[strspn(length, "0123456789")];

@@ -44,7 +44,7 @@ void exchange_identify(struct exchange *exchange, const char *request_id, const 
  * refuse the request. */
 bool admit_is_foreign(const struct exchange *exchange);
 
-/* Checks the texts of --allowed-hosts; NULL is valid. STATUS_CONFIG. */
+/* Checks the list in --allowed-hosts; NULL is valid. STATUS_CONFIG. */
 enum status admit_check_hosts(const char *list, struct error *err) MUST_USE;
 
 /* Sets the answer to a request that libmicrohttpd cannot parse and would answer with `status`.

@@ -17,10 +17,10 @@
 
 struct connection {
     int fd;
-    uint32_t generation; /* distinguishes in events successive sockets with the same number */
+    uint32_t generation; /* in epoll events, tells successive sockets with the same fd apart */
     char address[PEER_ADDRESS_MAX];
     uint64_t client;      /* penalty_client(address, NULL) */
-    gnutls_session_t tls; /* NULL: plain */
+    gnutls_session_t tls; /* NULL without TLS */
     struct tls_reader reader;
     struct connections *owner;
     bool is_unix;        /* the kernel does not count bytes of Unix sockets */
@@ -40,9 +40,9 @@ struct connection {
     struct connection_list *list; /* `quiet`, `headers` or `checked` of the table */
     TAILQ_ENTRY(connection) listed;
     enum connection_phase phase;
-    bool has_shaken;      /* TLS: the handshake has ended */
-    int refusal;          /* HTTP status of the watcher's refusal; 0: none */
-    int64_t since;        /* clock_now() when the phase began, or a later period of an answer */
+    bool has_shaken; /* TLS: the handshake has ended */
+    int refusal;     /* HTTP status of the watcher's refusal; 0: none */
+    int64_t since;   /* clock_now() at the start of the phase, or of an answer's current period */
     int64_t header_since; /* when the header's first bytes were read; 0: none yet */
     uint64_t acked;       /* bytes that the client had acknowledged at `since`, during an answer */
     bool knows_acked;
@@ -50,13 +50,13 @@ struct connection {
     bool gone;
     int64_t ended; /* when the client shut down its sending side; 0: not yet */
     bool may_ask;  /* an interim answer may be sent, to find out if the client has disconnected */
-    bool has_asked_end;    /* that answer was sent */
+    bool has_asked_end;    /* the interim answer was sent */
     bool is_leaving;       /* shut down in both directions; no longer counts towards limits.total */
     char *pending_refusal; /* owned; see connection_send_pending_refusal */
     size_t pending_refusal_size;
     struct predict_request *request; /* in progress; NULL: none */
-    uint64_t taken, run;             /* at the last tick: bytes read from the socket; loop->runs */
-    bool had_unread;                 /* at the last tick: more bytes were waiting */
+    uint64_t taken, run; /* bytes read from the socket, and loop->runs, at the last tick */
+    bool had_unread;     /* at the last tick, unread bytes were waiting */
     struct penalty penalty;
     bool has_asked; /* connection_penalty() has been called */
     int64_t delayed_until;
@@ -120,12 +120,12 @@ void connection_enter_locked(struct connections *connections, struct connection 
 /* Ends the connection without an answer. */
 void connection_leave_locked(struct connections *connections, struct connection *connection);
 
-/* Bytes that the socket has received since it was opened, and bytes that its client has
- * acknowledged. Returns false if the kernel does not report them. */
+/* Counts the bytes that the socket has received since it was opened, and the bytes that its client
+ * has acknowledged. Returns false if the kernel does not report these counts. */
 bool connection_bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked);
 
 /* Answers with an error and shuts down our sending side, on any thread. Under TLS it only stores
  * the answer, and the connection's own thread sends it (connection_send_pending_refusal()). `http`:
- * the HTTP status; `code`: the machine word in the JSON. */
+ * the HTTP status; `code`: the error code in the JSON. */
 void connection_refuse_locked(struct connections *connections, struct connection *connection,
                               int http, const char *code, const char *sentence);

@@ -99,8 +99,8 @@ static void refuse_late_locked(struct connections *connections, struct connectio
     connection_refuse_locked(connections, connection, 408, "request_timeout", sentence);
 }
 
-/* Returns when the time limit of the headers ends, which starts with their first byte; INT64_MAX:
- * never. libmicrohttpd closes idle connections itself (--idle-timeout). */
+/* Returns the end of the headers' time limit, which begins with their first byte; INT64_MAX without
+ * limit or first byte. libmicrohttpd itself closes idle connections (--idle-timeout). */
 static int64_t header_deadline_locked(const struct connections *connections,
                                       const struct connection *connection)
 {
@@ -171,8 +171,8 @@ static void check_body_locked(struct connections *connections, struct connection
     refuse_late_locked(connections, connection, limit, "body", "it", "--body-timeout");
 }
 
-/* True if the client has read its answer too slowly since connection->since. Where a period ends
- * and the client was fast enough, the next period starts. */
+/* True if the client has read its answer too slowly since connection->since. If a period ends and
+ * the client was fast enough, starts the next period. */
 static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int64_t now)
 {
     const uint64_t least = (uint64_t)limit_ms * CONNECTION_MIN_RATE / 1000;
@@ -200,7 +200,8 @@ static void check_answer_locked(struct connections *connections, struct connecti
     int64_t limit = connections->limits.answer_timeout_ms;
     if (limit == 0 || !is_slow_locked(connection, limit, now))
         return;
-    /* In the middle of an answer no error can be sent. Drop what the kernel still holds, too. */
+    /* In the middle of an answer no error can be sent. Drop the bytes in the kernel's buffer, too.
+     */
     const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
     metric_add(connections->timeout_total, 1);
     (void)setsockopt(connection->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
@@ -235,7 +236,7 @@ static void check_times(struct connections *connections, int64_t now)
         case CONNECTION_WORKING:
             ask_for_end_locked(c, now);
             break;
-        case CONNECTION_AWAITS_REQUEST: /* libmicrohttpd closes it once it has seen the end */
+        case CONNECTION_AWAITS_REQUEST: /* libmicrohttpd sees the end and closes it */
             break;
         }
     }
@@ -409,7 +410,7 @@ static void *connections_thread(void *context)
 {
     struct connections *connections = context;
     bool ticks = false;
-    int64_t next = 0; /* when times may be checked again, even if hang-ups wake the thread */
+    int64_t next = 0; /* earliest time of the next check of time limits */
     for (;;) {
         struct epoll_event events[64];
         pthread_mutex_lock(&connections->lock);

@@ -429,7 +429,7 @@ static void refuse_crowd_locked(struct connections *connections, struct connecti
              "more than %zu connections from your address; close some, or raise the limit "
              "(--max-connections-per-address)",
              connections->limits.per_address);
-    if (!connection->is_multiplexed) /* a new connection has no call to answer */
+    if (!connection->is_multiplexed) /* a new HTTP/2 connection has no call yet to answer */
         connection_refuse_locked(connections, connection, 429, "too_many_connections", sentence);
     connection_leave_locked(connections, connection);
 }
@@ -532,8 +532,8 @@ void connection_note_idle(struct connection *connection, int64_t answered)
     connection->answered = answered;
 }
 
-/* Gives a pool's pages of zeros back to the system; they still read as zeros. libmicrohttpd fills a
- * pool with zeros before it reads the next request. Only the first pages may hold bytes of it. */
+/* Gives pages of zeros at a pool's end back to the system; they still read as zeros. libmicrohttpd
+ * cleared the pool after the last request. The next request may have bytes in the first pages. */
 static void release_zeros(unsigned char *pool, size_t size)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -548,7 +548,7 @@ static void release_zeros(unsigned char *pool, size_t size)
 }
 
 /* libmicrohttpd frees the pool when a connection has been silent for --idle-timeout, and reports
- * the end of the connection only later. Within half of that time the pool exists. */
+ * the end of the connection only later. So trust the pool only for half of --idle-timeout. */
 static bool has_pool(const struct connection *connection, int64_t now)
 {
     const int64_t limit_ms = connection->owner->limits.idle_timeout_ms;

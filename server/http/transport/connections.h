@@ -112,7 +112,7 @@ struct connection *connection_open(struct connections *connections,
                                    const struct connection_socket *socket);
 void connection_close(struct connections *connections, struct connection *connection);
 
-/* The HTTP status of connection_refuse_locked(); 0 if it has not refused the connection. */
+/* Returns the HTTP status with which the watcher refused the connection; 0 if it has not. */
 int connection_refusal(struct connections *connections, struct connection *connection);
 
 /* Returns the open connection of a socket, or NULL. */

@@ -37,7 +37,7 @@
 #include "server/http/transport/tls.h"
 #include "server/observe/log.h"
 
-/* Bytes of a connection's memory without headers. Half of it is the read buffer. */
+/* Bytes of a connection's memory pool without headers. Half of the pool is the read buffer. */
 #define POOL_BYTES (32 * 1024)
 
 static const char *outcome(const struct exchange *x, bool was_cut,
@@ -234,7 +234,7 @@ static enum MHD_Result fail_without_memory(const struct http_server *server,
     return MHD_NO;
 }
 
-/* Clears *added when out of memory. */
+/* Adds a header to the response; sets *added to false when out of memory. */
 static void add_header(struct MHD_Response *response, const char *name, const char *value,
                        bool *added)
 {
@@ -288,7 +288,7 @@ static enum MHD_Result queue_answer(struct exchange *x)
     return fail_without_memory(x->server, x->handle);
 }
 
-/* Sends the answer past libmicrohttpd. Later parts of the body are dropped as they arrive. */
+/* Writes the answer to the socket without libmicrohttpd. Later parts of the body are dropped. */
 static void refuse_now(struct exchange *x)
 {
     size_t size = 0;
@@ -300,10 +300,10 @@ static void refuse_now(struct exchange *x)
     x->state = EXCHANGE_REFUSED;
 }
 
-/* libmicrohttpd answers a request that it cannot parse with HTML, 0.9.75 sometimes twice; 1.0 also
- * refuses requests without Host or with an unknown Transfer-Encoding. It calls its log function
- * first: there lensd writes its own answer to the socket and shuts down the sending side, so that
- * libmicrohttpd's answer is not sent. */
+/* libmicrohttpd answers a request that it cannot parse with HTML (0.9.75 sometimes does so twice).
+ * 1.0 also refuses requests without Host or with an unknown Transfer-Encoding. libmicrohttpd calls
+ * its log function before it answers. That function calls this one, which writes lensd's answer to
+ * the socket and shuts down the sending side, so that libmicrohttpd's answer is not sent. */
 static void answer_broken(struct http_server *server, unsigned status)
 {
     char dropped[16 * 1024];
@@ -620,7 +620,7 @@ static struct MHD_Daemon *start_one(struct http_server *server, struct daemon_lo
         {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)max_connections, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, (intptr_t)((o->idle_timeout_ms + 999) / 1000), NULL},
         {MHD_OPTION_CONNECTION_MEMORY_LIMIT, (intptr_t)loop->connections.pool_bytes, NULL},
-        {MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, NULL}, /* main() ignores it */
+        {MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, NULL}, /* main() ignores SIGPIPE */
         {MHD_OPTION_END, 0, NULL},
         {MHD_OPTION_END, 0, NULL},
         {MHD_OPTION_END, 0, NULL},
@@ -642,7 +642,7 @@ static struct MHD_Daemon *start_one(struct http_server *server, struct daemon_lo
                             items, MHD_OPTION_END);
 }
 
-/* On failure daemon_stop() frees the loop if it has been counted. */
+/* If this fails after the loop was counted, daemon_stop() frees the loop. */
 static bool start_loop(struct http_server *server, bool is_admin, size_t limit)
 {
     struct http_daemon *daemon = server->daemon;

@@ -10,8 +10,8 @@ struct grpc_server;
 struct request_log;
 struct zmq_server;
 
-/* One of --http-threads, or the thread of --admin-port. --http-threads share the listening socket,
- * but not connections. */
+/* The thread of --admin-port, or one of the threads counted by --http-threads, which share the
+ * listening socket, but not connections. */
 struct daemon_loop {
     struct event_loop events;
     struct connection_loop connections;
@@ -26,7 +26,7 @@ struct http_daemon {
     struct grpc_server *grpc_server;       /* NULL: no --grpc-port */
     struct zmq_server *zmq_server;         /* NULL: no --zmq-port */
     bool is_quiesced;                      /* no thread accepts from the listener */
-    struct tls *tls;                       /* NULL: plain */
+    struct tls *tls;                       /* NULL without TLS */
     struct metric *certificate_expires;
     struct request_log *log;
 };

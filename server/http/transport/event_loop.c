@@ -18,7 +18,7 @@
 #include "server/http/transport/recv_hook.h"
 
 #define ACCEPTS_PER_RUN 64 /* limited, so that open connections are served in between */
-#define RUNS_PER_POLL   8  /* most calls of MHD_run() without poll(), while work is left */
+#define RUNS_PER_POLL   8  /* maximum number of MHD_run() calls without poll() */
 
 static void wake_locked(struct event_loop *loop)
 {
@@ -122,7 +122,7 @@ static void *event_loop_run(void *context)
             {.fd = loop->proxied ? proxy_pending_fd(loop->proxied) : -1, .events = POLLIN}};
         is_due = poll(wakers, COUNT_OF(wakers), ms) > 0 && wakers[0].revents;
     }
-    /* Stop it on this thread: its callbacks use thread-local variables (recv_hook.c). */
+    /* Stop the daemon on this thread: its callbacks use thread-local variables (recv_hook.c). */
     stop_daemon(loop);
     return NULL;
 }

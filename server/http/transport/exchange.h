@@ -35,8 +35,8 @@ struct exchange_carrier {
     const struct dialect *dialect; /* form of errors if the route names none; NULL: lensd's */
     /* The value of a request header; NULL if absent. */
     const char *(*header)(const struct exchange *exchange, const char *name);
-    /* Until resume(), which any thread may call once, the carrier calls no handler. suspend() is
-     * NULL if the carrier needs no call for this. */
+    /* Between suspend() and resume(), which any thread may call once, the carrier calls no handler.
+     * suspend() is NULL if the carrier does not need that call. */
     void (*suspend)(struct exchange *exchange);
     void (*resume)(struct exchange *exchange);
     /* From any thread: makes the carrier cancel `request` when the client hangs up, or at once if
@@ -76,10 +76,10 @@ struct answer_header {
 
 struct answer {
     int status; /* HTTP; 0: none yet */
-    char *text; /* malloc'ed; owned; NULL with a size of 0: no body */
+    char *text; /* malloc'ed; owned; NULL if there is no body */
     size_t size;
-    const char *type;  /* Content-Type; a constant; NULL: none, without a body */
-    const char *code;  /* of an error, for the log; a constant; NULL: none */
+    const char *type;  /* Content-Type, a constant; NULL if there is no body */
+    const char *code;  /* error code for the log, a constant; NULL if there is no error */
     unsigned allow;    /* methods in the Allow header; 0: no such header */
     int retry_after_s; /* the Retry-After header; 0: no such header */
     bool may_keep;     /* clients may cache it and revalidate it (ETag) */
@@ -111,7 +111,7 @@ enum exchange_state {
 
 struct exchange {
     struct http_server *server;
-    struct connection *connection; /* NULL: over ZeroMQ, and in tests */
+    struct connection *connection; /* NULL over ZeroMQ and in tests */
     const struct exchange_carrier *carrier;
     const struct route_table *routes; /* the routes that its path may name */
     void *handle;                     /* private to the carrier */
@@ -229,8 +229,8 @@ void exchange_free(struct exchange *exchange); /* accepts NULL */
  * to that client's share of the budget. */
 void exchange_set_client(struct exchange *exchange, const char *address);
 
-/* Finds the client that a trusted proxy names. `forwarded_for`: the last X-Forwarded-For, or
- * NULL. */
+/* If a trusted proxy sent the request, stores the client that the proxy names in `forwarded_for`,
+ * the last X-Forwarded-For or NULL. */
 void exchange_find_client(struct exchange *exchange, const char *forwarded_for);
 
 /* Returns the time (clock_now()) until which a request with this method must wait, because its

@@ -80,7 +80,7 @@ static void grpc_run_resumed(struct grpc_call *call)
     }
 }
 
-/* Checks time limits if a tick is due, handles held input, frees connections that have ended. */
+/* Checks time limits if a tick is due, handles stored input, frees connections that have ended. */
 static void grpc_look_after(struct grpc_server *grpc, bool is_due, bool is_ending)
 {
     const int64_t now = clock_now();

@@ -10,7 +10,7 @@
  * A streaming call handles one message at a time. Later messages are held, up to the call's window
  * (GRPC_CALL_WINDOW); the window grows again only as they are handled, which is the backpressure.
  *
- * Sources: gRPC over HTTP2 (PROTOCOL-HTTP2.md); statuses: its doc/statuscodes.md. */
+ * Sources: PROTOCOL-HTTP2.md and statuscodes.md in the folder doc of gRPC. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@
 #include "server/http/transport/request_log.h"
 #include "server/http/transport/respond.h"
 
-#define HEADER_BESIDE 32                  /* bytes by which RFC 9113 counts each header larger */
+#define HEADER_BESIDE 32 /* bytes that RFC 9113, section 6.5.2, adds for each header */
 #define PLAIN_MESSAGE ((size_t)128 << 10) /* bytes of the longest message without tensors */
 #define OPEN_MESSAGE  ((size_t)4 << 10)   /* bytes of the longest message that needs no key */
 #define DAY_MS        UINT64_C(86400000)  /* the longest time limit */
@@ -86,7 +86,7 @@ static const struct exchange_carrier grpc_carrier = {.dialect = &dialect_grpc,
                                                      .resume = carrier_resume,
                                                      .watch = carrier_watch};
 
-/* The client has gone while the exchange works. */
+/* Cancels the call's request, because the client has gone while the exchange works. */
 static void call_cancel(struct grpc_call *call)
 {
     struct grpc_server *grpc = call->connection->server;
@@ -571,7 +571,7 @@ static void check_prefix(struct grpc_call *call)
     const uint8_t *p = call->prefix;
     const size_t size = (size_t)p[1] << 24 | (size_t)p[2] << 16 | (size_t)p[3] << 8 | p[4];
     const bool has_tensors = x->route->admit;
-    /* Clients without a key cannot fill the memory for bodies. */
+    /* Limit messages, so that clients without a key cannot fill the memory for bodies. */
     const size_t limit = has_tensors                      ? x->body.limit
                          : x->route->access == ROUTE_OPEN ? OPEN_MESSAGE
                                                           : PLAIN_MESSAGE;
@@ -693,8 +693,8 @@ void grpc_call_end(struct grpc_call *call)
 
 /* ---- time limits ---- */
 
-/* True if the client has read its answer too slowly since call->since. Where a period ends and the
- * client was fast enough, the next period starts. */
+/* True if the client has read its answer too slowly since call->since. If a period ends and the
+ * client was fast enough, starts the next period. */
 static bool is_slow(struct grpc_call *call, int64_t limit_ms, int64_t now)
 {
     if (!grpc_is_over(call->since, limit_ms, now))

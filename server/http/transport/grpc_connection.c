@@ -31,13 +31,13 @@
 #define FEEDS_PER_RUN 4
 #define FRAME_MOST    (20 * 1024) /* nghttp2's largest write: 16 KiB of data, or our headers */
 #define OUT_ACKS      100
-#define LINGER_MS     2000         /* how long a client may send after our side was shut down */
-#define CREDIT_SECOND 100          /* credit for each second */
-#define CREDIT_DATA   4            /* credit for each DATA frame sent: WINDOW_UPDATEs follow it */
-#define CREDIT_CALL   20           /* credit for each answered call */
-#define COST_RESET    10           /* cost of RST_STREAM before the handler runs, or in that run */
-#define COST_CANCEL   0.5          /* cost of RST_STREAM afterwards; other frames cost 1 */
-#define COST_BYTE     (1.0 / 4096) /* cost of each byte read; DATA restores its own cost */
+#define LINGER_MS     2000 /* how long a client may send after our side was shut down */
+#define CREDIT_SECOND 100  /* credit for each second */
+#define CREDIT_DATA   4    /* credit for each DATA frame sent: WINDOW_UPDATEs follow it */
+#define CREDIT_CALL   20   /* credit for each answered call */
+#define COST_RESET    10   /* cost of RST_STREAM, unless the handler started in an earlier run */
+#define COST_CANCEL   0.5  /* cost of RST_STREAM in that case; other frames cost 1 */
+#define COST_BYTE     (1.0 / 4096) /* cost of each byte read, except in DATA frames */
 
 /* Returns the bytes read; 0: end of stream; -1: none available; -2: error. */
 static ssize_t read_some(struct grpc_connection *c, uint8_t *bytes, size_t size)

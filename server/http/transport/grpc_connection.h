@@ -12,7 +12,7 @@
 #include "engine/base/clock.h"
 #include "server/http/transport/exchange.h"
 
-#define GRPC_CALLS       100                 /* most open calls of a connection */
+#define GRPC_CALLS       100                 /* maximum number of open calls of a connection */
 #define GRPC_CALL_WINDOW ((size_t)1 << 20)   /* bytes that a client may send ahead in one call */
 #define GRPC_WINDOW      ((size_t)4 << 20)   /* … in all calls of a connection together */
 #define GRPC_HEADERS     ((size_t)256 << 10) /* bytes of headers of a connection's calls together */
@@ -47,7 +47,7 @@ struct grpc_connection {
     int fd;
     struct connection *entry; /* in the table of all connections */
     nghttp2_session *session; /* NULL: the connection has ended, and only its calls remain */
-    gnutls_session_t tls;     /* NULL: plain */
+    gnutls_session_t tls;     /* NULL without TLS */
     bool has_shaken, has_settings, is_busy, wants_feed;
     bool has_begun;       /* its first bytes have arrived, and they are not HTTP/1.1 */
     bool refused_http1;   /* HTTP/1.1 arrived: the client gets 400, and nothing in HTTP/2 */
@@ -103,8 +103,8 @@ struct grpc_call {
     int64_t delayed_until;
     int64_t since; /* when `state` began; while the client reads an answer, when the period began */
 
-    struct exchange *exchange; /* of the current message, the first from the call's headers on; NULL
-                                  between messages */
+    struct exchange *exchange; /* of the current message; the first exchange begins with the call's
+                                  headers; NULL between messages */
     uint8_t prefix[5];         /* of the message that is arriving */
     size_t prefix_size, message_left;
     struct upload held; /* input that arrived before the previous message was answered */
@@ -151,13 +151,13 @@ bool grpc_call_header(struct grpc_call *call, const uint8_t *name, size_t name_s
 void grpc_call_begin(struct grpc_call *call);
 /* Receives DATA. Returns by how many bytes the call's window may grow now. */
 size_t grpc_call_data(struct grpc_call *call, const uint8_t *bytes, size_t size);
-/* The client has sent everything. */
+/* Call it when the client has sent everything. */
 void grpc_call_end(struct grpc_call *call);
-/* The stream is closed, without an error if `is_whole`. May free the call. */
+/* Call it when the stream is closed; `is_whole`: without an error. May free the call. */
 void grpc_call_closed(struct grpc_call *call, bool is_whole);
-/* The call's exchange was resumed. Frees the call if its stream was closed meanwhile. */
+/* Call it after the exchange was resumed. Frees the call if its stream has been closed. */
 void grpc_call_resumed(struct grpc_call *call);
-/* Handles held input and the end of the client's messages. */
+/* Handles the input in `held`, and the end of the client's messages. */
 void grpc_call_feed(struct grpc_call *call);
 /* Checks the time limits. */
 void grpc_call_tick(struct grpc_call *call, int64_t now);

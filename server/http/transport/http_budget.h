@@ -11,7 +11,7 @@
 struct http_budget {
     size_t limit; /* bytes */
     _Atomic size_t used;
-    struct http_budget *whole; /* of a share: the budget of all clients; else NULL */
+    struct http_budget *whole; /* the budget of all clients, if this is a share; else NULL */
 };
 
 /* Charges `bytes` to a share and to the budget of all clients. Returns false and charges nothing if

@@ -24,7 +24,7 @@
 struct key {
     char name[KEY_NAME_MAX + 1];
     uint8_t hash[HASH_BYTES];
-    double rate, burst; /* requests per second, requests; rate 0: no limit */
+    double rate, burst; /* requests per second (0: no limit), and requests at once */
     double tokens;      /* requests allowed now, as of `filled` */
     int64_t filled;     /* clock_now() of the last request; 0: none yet */
     bool is_admin;

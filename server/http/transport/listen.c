@@ -226,8 +226,8 @@ void listen_remove(struct listener *listener)
 
 #define PASSED_FD 3 /* the first descriptor of LISTEN_FDS */
 
-/* Returns how many sockets were passed to this process, and clears the variables. They may be meant
- * for its parent: then the number is 0. */
+/* Returns how many sockets were passed to this process, and clears the variables. Returns 0 if the
+ * variables are for another process, such as the parent. */
 static long count_passed(void)
 {
     const char *pid = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");
