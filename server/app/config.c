@@ -21,10 +21,10 @@
 #define CONFIG_FILE_MAX (1024 * 1024 - 1)
 #define OPTIONS_MAX     160
 
-/* With the smallest model, a photo of 48 kB takes about eight times as long as the HTTP of its
- * request. */
+/* For a photo of 48 kB, even the smallest model needs about eight times as long as the HTTP server
+ * needs for the request. */
 #define CORES_PER_HTTP_THREAD 8
-#define MOST_HTTP_THREADS     64 /* as --http-threads allows */
+#define MOST_HTTP_THREADS     64 /* the maximum of --http-threads */
 
 /* ---- names ---- */
 
@@ -79,12 +79,12 @@ static const char *command_name(enum command command)
 
 /* ---- flags ---- */
 
-/* The state of reading, with the options that a stronger source has set. */
+/* The state of reading the sources. `set` marks the options that a stronger source has set. */
 struct config_reading {
     struct config *config;
     bool set[OPTIONS_MAX];
-    const char *empty_model; /* name of a variable that is set but empty; or NULL */
-    bool is_place_known;     /* a source has set --host, --port or --unix: settle() */
+    const char *empty_model; /* LENSD_MODEL or LENSD_MODELS, if set but empty; or NULL */
+    bool is_place_known;     /* a source has set --host, --port or --unix; see settle() */
 };
 
 static bool *mark_of(struct config_reading *reading, const struct option *option)
@@ -295,7 +295,7 @@ static enum status read_environment(struct config_reading *reading, struct error
 
 /* ---- Immich ---- */
 
-/* Converts the value of a variable of Immich's service to one of lensd's. */
+/* Converts the value of an Immich variable to a value of lensd's `option`. */
 static const char *immich_value(const char *option, const char *text, char room[static 64])
 {
     static const char *const levels[][2] = {
@@ -343,8 +343,8 @@ static enum status preload_immich(struct config_reading *reading, struct error *
     return take_option(reading, option, "MACHINE_LEARNING_PRELOAD__…", names, err);
 }
 
-/* With --immich, sets the options that no other source has set: from Immich's variables, or to its
- * service's defaults. */
+/* With --immich, sets the options that no other source has set: to the values of Immich's
+ * variables, or else to the defaults of Immich's service. */
 static enum status read_immich(struct config_reading *reading, struct error *err)
 {
     static const struct {
@@ -551,7 +551,7 @@ static enum status check_origins(const struct config *config, struct error *err)
     return STATUS_OK;
 }
 
-/* The number of concurrent passes on the CPU. */
+/* Returns the number of forward passes that may run on the CPU at the same time. */
 static int cpu_lanes(const struct config *config)
 {
     int lanes = 0;
@@ -561,7 +561,7 @@ static int cpu_lanes(const struct config *config)
 }
 
 /* Notes options that set more threads than there are cores, because the threads then wait for each
- * other. Up to four workers and HTTP threads for each core do no harm. */
+ * other. --workers and --http-threads may each be up to four times the number of cores. */
 static void note_threads(struct config *config)
 {
     const int cores = device_cpu_threads(), lanes = cpu_lanes(config);

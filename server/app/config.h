@@ -24,7 +24,7 @@ enum command {
     COMMAND_BENCH = 1u << 6,
     COMMAND_QUANTIZE = 1u << 7,
     COMMAND_PULL = 1u << 8,
-    COMMAND_EMBED = 1u << 9, /* predict for vectors */
+    COMMAND_EMBED = 1u << 9, /* like COMMAND_PREDICT, but prints only vectors */
 };
 
 enum config_profile_sort { PROFILE_IN_ORDER, PROFILE_BY_TIME };
@@ -41,7 +41,7 @@ enum config_log_format { CONFIG_LOG_TEXT, CONFIG_LOG_JSON, CONFIG_LOG_AUTO };
 struct config {
     enum command command;
     char *config_file;
-    char warning[512];     /* about the environment; "" for none */
+    char warning[512];     /* about unknown variables in the environment; "" for none */
     char memory_note[256]; /* about a limit for a device not in use; "" for none */
     char thread_note[384]; /* about more threads than cores; "" for none */
 
@@ -55,7 +55,7 @@ struct config {
     char *immich;     /* serve: Immich's cache of models, also copied to `models`; NULL: none */
     bool watch;       /* serve: reload models that change on disk */
     int64_t load;     /* serve: enum config_load */
-    char *preload;    /* serve: "a,b": models to load at start although lazy; NULL: none */
+    char *preload;    /* serve: "a,b": models to load at start with --load lazy; NULL: none */
     char *model_name; /* serve: name in requests; NULL: that of the file or folder */
     char **arguments; /* predict, embed: photos; key: the NAME; pull: the model */
     size_t argument_count;
@@ -81,7 +81,7 @@ struct config {
     bool profile;       /* inspect: time the layers instead of describing the model */
     int64_t profile_batch, profile_sort; /* images; enum config_profile_sort */
     char *cache;                         /* folder, "none", or NULL: the user's cache */
-    char *cache_folder; /* the folder that `cache` selects: tuning_folder(); NULL: none */
+    char *cache_folder; /* the folder that tuning_folder() finds for `cache`; NULL: none */
     char *port_file;    /* NULL: none */
     char *pid_file;     /* NULL: none */
     char *user;         /* "NAME" or "NAME:GROUP"; NULL: the user who starts lensd */
@@ -92,19 +92,19 @@ struct config {
     char *faces;                /* NULL: no registry */
     char *trace_endpoint;       /* NULL: export no traces */
     char *trace_sample;         /* "0" … "1" */
-    char *api_key_file;         /* of lensd health: holds the key to send; NULL: no key */
+    char *api_key_file;         /* health: the file with the key to send; NULL: no key */
     int64_t drain_delay, grace; /* milliseconds */
     int64_t log_format;         /* enum config_log_format */
     int64_t log_level;          /* enum log_level */
 };
 
-/* Runs the command, or prints its help. */
+/* What the caller of config_read() must do: run the command, or print its help. */
 enum config_action { CONFIG_RUN, CONFIG_HELP };
 
 /* Reads argv[0 … argc), which starts after the command's name, then the environment, then the file.
- * STATUS_CONFIG, also if the file cannot be read: the sentence names the option and the remedy.
- * STATUS_DEVICE: a device is missing. Free *ret with config_done() in every case. `argv` must
- * outlive *ret. */
+ * STATUS_CONFIG: an option is wrong, or the file cannot be read; the message names the option and
+ * the remedy. STATUS_DEVICE: a device is missing. Free *ret with config_done() in every case.
+ * `argv` must outlive *ret. */
 enum status config_read(enum command command, int argc, char *const *argv, struct config *ret,
                         enum config_action *ret_action, struct error *err) MUST_USE;
 void config_done(struct config *config);

@@ -27,7 +27,7 @@
 #define MIB (1024 * KIB)
 #define GIB (1024 * MIB)
 
-/* The members of an option from `kind` on: its commands, its field, the range of a number. */
+/* The members of struct option from `kind` to `max`; SWITCH also gives `fallback` and `value`. */
 #define TEXT(commands, field)              OPTION_TEXT, commands, FIELD(field), 0, 0
 #define CHOICE(commands, field)            OPTION_CHOICE, commands, FIELD(field), 0, 0
 #define SWITCH(commands, field)            OPTION_SWITCH, commands, FIELD(field), 0, 0, "false", NULL

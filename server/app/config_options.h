@@ -7,8 +7,8 @@ enum option_kind {
     OPTION_TEXT,    /* char *; an empty text is an error */
     OPTION_NUMBER,  /* an integer, min … max */
     OPTION_BYTES,   /* an integer, min … max; "64M", suffixes K M G of 1024 */
-    OPTION_SECONDS, /* milliseconds, min … max seconds; "1.5", "250ms", "2m" */
-    OPTION_CHOICE,  /* index of the choice in `value`, "fp32|bf16" */
+    OPTION_SECONDS, /* the field has milliseconds, `min` and `max` seconds; "1.5", "250ms", "2m" */
+    OPTION_CHOICE,  /* the field has an index into the choices in `value`: "fp32|bf16" */
     OPTION_SWITCH,  /* bool */
 };
 
@@ -18,11 +18,11 @@ struct option {
     unsigned commands;   /* bits of enum command */
     size_t offset, size; /* of its member in struct config; integers have 1, 4 or 8 bytes */
     int64_t min, max;
-    const char *fallback; /* the default in the user's form; NULL: none */
+    const char *fallback; /* the default as the user would write it; NULL: none */
     const char *value;    /* placeholder in the help ("N", "FILE"), or the choices */
     const char *group;    /* heading of the help */
     const char *help;
-    const char *other_help; /* for lensd health and lensd pull; NULL: the same */
+    const char *other_help; /* for lensd health and lensd pull; NULL: `help` */
 };
 
 extern const struct option config_options[];

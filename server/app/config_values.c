@@ -62,7 +62,7 @@ static enum status set_quantity(const struct option *option, const char *origin,
     const bool is_read = is_time    ? text_read_ms(text, &value)
                          : is_bytes ? config_read_bytes(text, &whole)
                                     : config_read_number(text, &whole, &rest) && !*rest;
-    value = is_time ? value : (double)whole; /* exact within the ranges of the table */
+    value = is_time ? value : (double)whole; /* a double holds all allowed values exactly */
     if (is_read && value >= (double)option->min * unit && value <= (double)option->max * unit) {
         *ret = (int64_t)(value + 0.5);
         return STATUS_OK;
@@ -134,7 +134,7 @@ enum status config_set(struct config *config, const struct option *option, const
     case OPTION_SWITCH:
         return set_switch(origin, text, field, err);
     }
-    /* No value is negative, so unsigned fields have the same bytes. */
+    /* No value is negative, so a signed store is also right for an unsigned field. */
     if (option->size == sizeof(int64_t))
         *(int64_t *)field = value;
     else if (option->size == sizeof(int32_t))

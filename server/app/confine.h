@@ -2,7 +2,7 @@
  * needs, connect only to the collector of --trace-endpoint, and make no rare system calls. So a bug
  * in a decoder or a hostile model can do less harm.
  *
- *     process_protect()       sets no_new_privs; without it only root may do the rest
+ *     process_protect()       sets no_new_privs; without it only root may take the next steps
  *     confine_files()         Landlock and fewer capabilities, before the first thread, so that all
  *                             threads inherit them
  *     threads start, the port opens, the pid and port files are written, root's rights are dropped
@@ -34,7 +34,7 @@
 struct confinement {
     int landlock; /* version of its ABI; 0: none */
     bool seccomp;
-    bool is_wide;      /* the wider rules for CUDA, whose module is loaded */
+    bool is_wide;      /* the CUDA module is loaded, so the rules are wider */
     bool writes;       /* there is a registry of faces */
     bool connects;     /* traces are sent to a collector */
     bool schedules;    /* libzmq's threads set their scheduling policy */

@@ -1,7 +1,7 @@
 /* System calls that the daemon may make once it has started: seccomp filters.
  *
  * Photos come from strangers, so decode workers have a short list of their own. All other threads
- * share one, because each of them may load a library or make a thread:
+ * share one list, because each of them may load a library or make a thread:
  *
  *     main, signals, supervisor   signals, the pid file, sendto() to systemd
  *     log                         write(), poll()
@@ -22,9 +22,9 @@
  * system calls of NVIDIA's closed driver and libraries are not documented.
  *
  * A call that is refused fails with EPERM instead of ending the process: a library that tries an
- * optional call goes on without it. The kernel's audit log names it (type=1326). clone3 fails with
- * ENOSYS and without a line there: its flags are in memory, where no filter sees them. libc then
- * uses clone, which is allowed for threads only.
+ * optional call goes on without it. The kernel's audit log names the call (type=1326). clone3 fails
+ * with ENOSYS, without a line in that log: its flags are in memory, where no filter sees them. libc
+ * then uses clone, which is allowed for threads only.
  *
  * SECCOMP_FILTER_FLAG_SPEC_ALLOW: without this flag, kernels before 5.16 would switch off a part of
  * speculative execution in filtered threads, which would slow the forward pass. */
@@ -82,11 +82,11 @@ static const struct call_rule basic_calls[] = {
     CALL(gettid), CALL(sched_yield), CALL(sched_getaffinity), CALL(membarrier), CALL(rt_sigaction),
     CALL(rt_sigprocmask), CALL(rt_sigreturn), CALL(restart_syscall), CALL(sigaltstack),
     CALL(set_robust_list), CALL(rseq), CALL(exit), CALL(exit_group),
-    /* libc's error message: "malloc(): corrupted top size" */
+    /* libc writes messages such as "malloc(): corrupted top size" */
     CALL(writev),
     /* decoders of AVIF and HEIC make threads */
     CALL_IF(clone, 0, CLONE_THREAD, CLONE_THREAD),
-    /* names of threads; PR_SET_VMA: libc names its memory */
+    /* set and get the names of threads; 0x53564d41 is PR_SET_VMA: libc names its memory */
     CALL_IF(prctl, 0, SAME, PR_SET_NAME), CALL_IF(prctl, 0, SAME, PR_GET_NAME),
     CALL_IF(prctl, 0, SAME, 0x53564d41)};
 
@@ -104,7 +104,7 @@ static const struct call_rule server_calls[] = {
     CALL(getcwd), CALL(getdents64), CALL(fcntl), CALL(flock), CALL(fsync), CALL(mkdirat),
     CALL(unlinkat), CALL(renameat), CALL(renameat2), CALL(inotify_init1), CALL(inotify_add_watch),
     CALL(inotify_rm_watch),
-    /* the process; libraries are mapped, and PCRE2 writes code */
+    /* the process; mmap and mprotect also with PROT_EXEC, for libraries and PCRE2's code */
     CALL(mmap), CALL(mprotect), CALL_IF(prlimit64, 0, SAME, 0), /* only its own limits */
     CALL(getrusage), CALL(sysinfo), CALL(uname), CALL(getuid), CALL(geteuid), CALL(getgid),
     CALL(getegid), CALL(set_tid_address), CALL(rt_sigtimedwait),

@@ -5,25 +5,26 @@
  *                    folders of loaded ones); /proc, /sys/devices/system and /sys/fs/cgroup for
  *                    cores, memory and metrics; files in /etc that libc reads for --host and
  *                    --user; with --trace-endpoint, certificates
- *     read, write    the cache folder; the folders of --port-file and --pid-file, which are
- *                    removed at the end; in those of --unix and an ipc:// --zmq-port, only
- *                    sockets may be made and removed;
+ *     read, write    the cache folder; the folders of --port-file and --pid-file, because these
+ *                    files are removed at the end; the folders of --unix and of an ipc:// address
+ *                    in --zmq-port, only to make and remove sockets;
  *                    the folder of --faces, for the file and its journal;
  *                    with --core-dumps the folder of core dumps, unless it is the root
  *     execute        nothing
- *     connect, bind  TCP (ABI 4): bind only to its own ports, connect only to that of
- *                    --trace-endpoint; abstract unix sockets of others: only if systemd's
- *                    NOTIFY_SOCKET is one
+ *     connect, bind  TCP (ABI 4): bind only to lensd's own ports, connect only to the port of
+ *                    --trace-endpoint; abstract unix sockets of other processes: not allowed,
+ *                    unless systemd's NOTIFY_SOCKET is an abstract socket
  *     signal         only its own processes (ABI 6)
  *
  * Rules apply to folders, not to single files, because keys, certificates and models are replaced
  * by renaming a new file over the old one. If a name is a link, the folder of its target is added,
  * because Let's Encrypt replaces certificates there. The root folder is never allowed (a file in it
  * gets its own rule), except for files that are written there. Everything that SIGHUP, --watch and
- * admins read later must lie within: a link in a folder of models that leads elsewhere is refused.
+ * admins read later must lie in these folders: a link in a folder of models that leads elsewhere is
+ * refused.
  *
  * Open descriptors are not affected: standard error, the listening socket. /proc is allowed as a
- * whole, because rules for files in it are lost with the kernel's cache of them. Landlock itself
+ * whole, because a rule for a file in it is lost when the kernel stops caching the file. Landlock
  * forbids tracing, and so access to the memory of other processes. Root's capabilities
  * (CAP_PERFMON, Linux 6.13) can still read their environment, so root gives up all capabilities
  * that the start does not need.
@@ -298,8 +299,8 @@ static void allow_gpus(struct file_rules *rules)
 
 #define RIGHT(name) (UINT64_C(1) << CAP_##name)
 
-/* Rights for files of other users, --user and the owner of its files, ports below 1024, and CUDA's
- * locked memory. */
+/* Needed for files of other users, for --user and the owner of its files, for ports below 1024, and
+ * for CUDA's locked memory. */
 static const uint64_t kept_rights = RIGHT(DAC_OVERRIDE) | RIGHT(DAC_READ_SEARCH) | RIGHT(FOWNER) |
                                     RIGHT(CHOWN) | RIGHT(SETUID) | RIGHT(SETGID) |
                                     RIGHT(NET_BIND_SERVICE) | RIGHT(IPC_LOCK);
@@ -324,7 +325,8 @@ static int drop_rights(void)
 
 /* ---- the ruleset ---- */
 
-/* All accesses that a kernel with this ABI can restrict. Rules then allow some of them. */
+/* Returns all accesses that a kernel with this ABI can restrict, except to abstract sockets if
+ * NOTIFY_SOCKET is one. Rules then allow some of them. */
 static struct handled_access access_of(int abi)
 {
     const char *notify = getenv("NOTIFY_SOCKET");
@@ -358,7 +360,7 @@ static void allow_port(struct file_rules *rules, uint64_t access, int64_t port)
         rules->cause = errno;
 }
 
-/* Ignores a malformed address, which the exporter refuses later. */
+/* Allows connecting to the collector. Ignores a malformed address; the exporter refuses it. */
 static void allow_collector(struct file_rules *rules, const char *endpoint, bool has_ports)
 {
     int port;
@@ -369,7 +371,7 @@ static void allow_collector(struct file_rules *rules, const char *endpoint, bool
         allow_port(rules, CONNECT_TCP, port);
 }
 
-/* Ignores a malformed endpoint, which ZeroMQ refuses later. */
+/* Allows binding to --zmq-port. Ignores a malformed endpoint; ZeroMQ refuses it. */
 static void allow_zmq(struct file_rules *rules, const char *endpoint, bool has_ports)
 {
     const char *colon = strrchr(endpoint, ':');
@@ -380,7 +382,7 @@ static void allow_zmq(struct file_rules *rules, const char *endpoint, bool has_p
         allow_port(rules, BIND_TCP, port);
 }
 
-/* Returns 0, or errno if nothing is restricted. */
+/* Returns 0; or errno after a failure, and then nothing is restricted. */
 static int restrict_files(const struct config *config, int abi, bool is_wide)
 {
     const struct handled_access handled = access_of(abi);

@@ -2,15 +2,15 @@
  *
  *     port opens ─▶ loader thread: model, session ─▶ ready ─▶ SIGTERM, SIGINT ─▶ drain ─▶ exit 0
  *     /livez 200    /readyz 503, with progress       200      503, and after --drain-delay no
- *                                                             new connections; what was accepted
- *                                                             is answered, up to --grace
+ *                                                             new connections; accepted requests
+ *                                                             are answered, up to --grace
  *
  * SIGHUP rereads API keys and the certificate. If the kernel sends it because the terminal was
  * closed, the server ends as on SIGTERM, unless nohup(1) started it.
  *
  * The main thread only waits for signals and for the loader. A second signal ends the process at
- * once, unless it is the first one again within a second: timeout(1) and a closing terminal send
- * the signal to the process and to its group. */
+ * once, unless it repeats the first one within a second: timeout(1) and a closing terminal send the
+ * signal both to the process and to its group. */
 #include "server/app/serve.h"
 
 #include <errno.h>
@@ -126,7 +126,8 @@ static bool is_confined(const struct config *config)
     return CONFINE_IN_THIS_BUILD && config->confine == CONFIG_CONFINE_ON;
 }
 
-/* Call it when all threads run except the loader's and those of models. Lets clients connect. */
+/* Restricts system calls if is_confined(), then lets clients connect. Call it when all threads run
+ * except the loader's and those of models. */
 static void confine(struct serve *serve)
 {
     struct confinement *confinement = &serve->confinement;
@@ -151,7 +152,7 @@ static enum status find_user(struct serve *serve, struct error *err)
 }
 
 /* Makes the exporter's options; `endpoint` is NULL without --trace-endpoint. STATUS_CONFIG for an
- * invalid address or share. */
+ * invalid address or --trace-sample. */
 static enum status read_traces(const struct config *config, struct metrics *metrics,
                                struct trace_exporter_options *ret, struct error *err)
 {
@@ -284,7 +285,7 @@ static enum status set_up(struct serve *serve, struct error *err)
     const struct config *config = serve->config;
     TRY(take_signals(serve, err));
     TRY(find_user(serve, err));
-    if (is_confined(config)) {    /* NOTIFY_SOCKET is still in the environment */
+    if (is_confined(config)) {    /* before supervisor_create(), which unsets NOTIFY_SOCKET */
         if (config->cache_folder) /* Landlock rules need folders that exist */
             process_make_folder(config->cache_folder, config->user ? &serve->user : NULL);
         confine_files(config, &serve->confinement);
@@ -418,7 +419,7 @@ static void print_banner(const struct serve *serve, const struct model_status *s
         snprintf(with_threads, sizeof with_threads, " with %d thread%s%s", threads,
                  threads == 1 ? "" : "s", strstr(devices, " passes ") ? " each" : "");
     name_model(status, name, sizeof name);
-    /* `devices` and `threads` are those of this model; a pipeline has none. */
+    /* `devices` and `threads` describe this model; for a pipeline they are "" and 0. */
     if (status->is_default && model_host_has_choice(serve->model_host))
         snprintf(choice, sizeof choice, "; requests that name no model go to %s", name);
     if (status->answers_photos && !status->is_default)
@@ -541,8 +542,8 @@ static void serve_sleep_ms(int64_t milliseconds)
         ;
 }
 
-/* Sets when watch_signals() ends the process; 0: never. Does not return if watch_signals() is
- * already ending the process, because the rest of the server must not change then. */
+/* Sets the time at which watch_signals() ends the process; 0: never. Does not return if
+ * watch_signals() is already ending it, because the rest of the server must not change then. */
 static void set_end(struct serve *serve, int64_t end_by)
 {
     if (atomic_exchange(&serve->end_by, end_by) == ENDING)
@@ -689,8 +690,8 @@ static enum status serve_check(struct serve *serve, struct error *err)
         log_event(LOG_WARN, "port", LOG_STR("text", warnings.port));
     if (warnings.certificate[0])
         log_event(LOG_WARN, "certificate", LOG_STR("text", warnings.certificate));
-    TRY(become_user(serve, err));   /* the user may lack permission to read the model */
-    if (is_confined(serve->config)) /* the server may not open a model outside its folder */
+    TRY(become_user(serve, err));   /* so that the check reads the model as --user */
+    if (is_confined(serve->config)) /* so that it opens only what the server may open */
         confine_files(serve->config, &serve->confinement);
     if (serve->faces)
         TRY(faces_open(serve->faces, err));

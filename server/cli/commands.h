@@ -37,14 +37,14 @@ void command_notes(const struct config *config);
 void print_image(const char *path, const struct predict_image *image);
 
 /* Shows a progress bar if standard error is a terminal. Otherwise, with `in_log` (for long work),
- * it prints a line for each new `what` and every ten seconds. `share`: 0 … 1. One thread. */
+ * it prints a line for each new `what` and every ten seconds. `share`: 0 … 1. Not thread-safe. */
 void progress_show(const char *what, double share, bool in_log);
 void progress_clear(void);
 
 /* Writes "3.4 MB" or "812 bytes"; returns `text`. */
 #define SIZE_TEXT 32
 const char *size_text(uint64_t bytes, char text[static SIZE_TEXT]);
-/* The same text in memory of the enclosing block. */
+/* Returns the text of size_text(), valid until the end of the enclosing block. */
 #define SIZE_STRING(bytes) size_text((bytes), (char[SIZE_TEXT]){0})
 
 /* Prints malloc'ed JSON and frees it; NULL means out of memory. Returns the exit status. */

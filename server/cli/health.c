@@ -17,7 +17,7 @@
 #define HEALTH_TIMEOUT_S 3
 #define KEY_MAX          256 /* bytes of a key */
 
-/* Returns the address to connect to; the loopback address if the daemon listens on all. */
+/* Returns the address to connect to: `host`, or loopback if the daemon listens on all addresses. */
 static const char *client_host(const char *host)
 {
     if (!strcmp(host, "0.0.0.0"))

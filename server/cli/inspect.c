@@ -106,8 +106,8 @@ static void describe_shape(const struct value *value, char text[static SHAPE_TEX
 
 /* ---- the whole ---- */
 
-/* Compiles the model as `lensd serve` does first, because some errors appear only when shapes are
- * known. Does not run the model: its loops may be endless. */
+/* Compiles the model for one image, because some errors appear only when shapes are known. Does not
+ * run the model: its loops may be endless. */
 static enum status inspect_compile(const struct model *model, char *note, size_t size,
                                    struct error *err)
 {
@@ -243,8 +243,8 @@ static void print_formats(const struct inspection *in)
             printf("%-12s(%s needs %s)\n", "", image_format_name((enum image_format)i), need);
 }
 
-/* A text from the model file with its control characters escaped for a terminal, in memory of the
- * enclosing block. */
+/* Returns a text from the model file with its control characters escaped for a terminal, valid
+ * until the end of the enclosing block. */
 #define SHOWN(text) utf8_shown((text), (char[1024]){0}, 1024)
 
 static void print_tensors(const char *title, struct value *const *values, size_t count)

@@ -102,7 +102,7 @@ static int finish_output(int result)
     errno = 0; /* after an earlier error, writing the rest fails again and sets errno */
     failed |= fflush(stdout) != 0;
     if (!failed)
-        failed = fclose(stdout) != 0 && errno != EBADF; /* EBADF: no stdout, no output */
+        failed = fclose(stdout) != 0 && errno != EBADF; /* EBADF: stdout was closed */
     if (!failed)
         return result;
     if (errno == EPIPE) /* the reader has closed the pipe: lensd inspect MODEL | head */

@@ -15,16 +15,16 @@
 
 #define PROFILE_RUNS 5
 
-/* Times that differ by a larger factor get a note. */
+/* If the times with and without timing the layers differ by a larger factor, a note says so. */
 #define DISTURBED 1.2
 
 struct profile_layer {
     const char *name, *kernel;   /* NULL for the total */
     const char *precision;       /* NULL for the total, and if the peak is unknown */
     double milliseconds, share;  /* of the pass's time, 0 … 1 */
-    double gflop, gflops;        /* 1e9 operations; the same per second */
+    double gflop, gflops;        /* 1e9 operations; 1e9 operations per second */
     double of_peak;              /* share of the peak in the layer's precision; 0: unknown */
-    double gigabytes_per_second; /* operands read plus results written, at least */
+    double gigabytes_per_second; /* counts only operands read and results written */
 };
 
 struct profile {
@@ -52,8 +52,8 @@ static enum status profile_open_session(const struct config *config, struct prof
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     const struct precision_options how = {
         .limits = &limits, .cache = config->cache_folder, .trials = TRIALS_NOW};
-    /* This may choose the precision that servers reuse, so compile their batch sizes for the
-     * trial. */
+    /* precision_open() may store a precision that servers reuse, so its trial needs the batch sizes
+     * of a server. */
     if (deployment_may_batch(model) && options.max_batch < PRECISION_TRIAL_BATCH)
         options.max_batch = PRECISION_TRIAL_BATCH;
     TRY(precision_open(model, &how, &options, &profile->choice, &profile->session, err));

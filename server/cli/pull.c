@@ -146,7 +146,7 @@ static enum status hub_get(struct pull *p, const char *first, struct hub_answer 
     curl.setopt(p->handle, OPT_HEADERDATA, to);
     curl.setopt(p->handle, OPT_RANGE, to->have ? range : NULL);
     for (int hop = 0; hop < HOPS && next; hop++) {
-        if (strlen(next) >= sizeof url || /* unencrypted only if HF_ENDPOINT is */
+        if (strlen(next) >= sizeof url || /* http:// only if HF_ENDPOINT has it */
             (strncmp(next, "https://", 8) != 0 &&
              (strncmp(next, "http://", 7) != 0 || strncmp(p->endpoint, "http://", 7) != 0)))
             return error_set(err, STATUS_CONFIG, "the hub redirects to '%.200s', not https://",
@@ -325,7 +325,7 @@ static enum status pull_file(struct pull *p, const char *path, size_t *bytes, st
 }
 
 /* Sets p->out, and creates and locks the hidden folder p->partial. Each model and commit of a
- * repository has its own, so that files of two commits are never mixed. */
+ * repository has its own folder, so that files of two commits are never mixed. */
 static enum status open_partial(struct pull *p, const char *model, struct error *err)
 {
     const char *folder = p->config->models ? p->config->models : ".", *given = p->config->output;
