@@ -12,7 +12,7 @@
 
 #define LOOK_AGAIN_NS INT64_C(50000000)
 
-/* Divisor for the host memory that models cannot use, so that small tensors of runs have room when
+/* Models cannot use 1 / RUN_PART of the host memory, so that small tensors of runs have room when
  * models fill the rest. */
 #define RUN_PART 32
 

@@ -26,8 +26,9 @@ struct budget_limit {
     size_t bytes;
 };
 
-/* Other devices have no limit. `host`: bytes for photos, tensors of runs and the CPU's models
- * together; 0: no limit. Returns NULL when out of memory; budget_free() accepts NULL. */
+/* Devices that `limits` does not name have no limit. `host`: bytes for photos, tensors of runs and
+ * the CPU's models together; 0: no limit. Returns NULL when out of memory; budget_free() accepts
+ * NULL. */
 struct device_budgets *budget_create(const struct budget_limit *limits, size_t count, size_t host);
 void budget_free(struct device_budgets *budget);
 
@@ -57,7 +58,7 @@ void budget_book_arena(struct device_budgets *budget, struct device_id device,
                        struct shared_arena *arena);
 
 /* Books `bytes` for a photo as soon as they are free; waits until `until` (clock_now()) at most.
- * STATUS_TIMEOUT: they are not free yet, err is not set; STATUS_TOO_LARGE: models leave less. */
+ * STATUS_TIMEOUT (err is not set): not free yet; STATUS_TOO_LARGE: models leave less memory. */
 enum status budget_take_picture(struct device_budgets *budget, size_t bytes, int64_t until,
                                 struct error *err) MUST_USE;
 void budget_give_picture(struct device_budgets *budget, size_t bytes);

@@ -4,8 +4,8 @@
  *     deployment_create ─▶ serves ─▶ deployment_retire: no new requests, answers admitted ones
  *                                       └─▶ deployment_end: joins threads, frees all but the struct
  *
- * A model takes photos (decoded and preprocessed; classes and labels out) and raw tensors (the
- * file's own inputs and outputs). Once the model is compiled, only counters change. A deployment is
+ * A model takes photos, which the server decodes and preprocesses, or raw tensors in the form of
+ * the file's inputs. Once the model is compiled, only counters change. A deployment is
  * reference-counted: the table of models and every request hold one reference. So a replaced
  * version's names and labels outlive its threads and buffers.
  *
@@ -44,12 +44,12 @@ struct deployment_stats {
     struct deployment_batch batches[BATCHER_MAX_BATCH + 1]; /* index: images of a forward pass */
 };
 
-/* The most sizes, in addition to its own, for which a model is compiled at a time. */
+/* The most image sizes, besides the model's own, for which a model is compiled at a time. */
 #define DEPLOYMENT_SIZES 4
 
 struct deployment {
     struct model *model; /* owned; without its graph after compilation */
-    /* Changes with each load of a version and change of precision; all its sizes share it. */
+    /* Changes with each load of the version or change of its precision; its sizes share it. */
     _Atomic uint64_t generation;
     /* The leading dimension of every input and output is the batch: a request may have any number
      * of rows, which can run together with other requests' rows. Otherwise a request is one row. */
@@ -76,9 +76,9 @@ struct deployment {
     _Atomic int refs; /* the creator's and one for each request */
 
     /* Members for the model host, guarded by its lock. */
-    struct precision_choice choices[DEVICE_KINDS]; /* index: enum device_kind; `why` is "": none */
+    struct precision_choice choices[DEVICE_KINDS]; /* index: device_kind; unset while `why` is "" */
     size_t users;  /* callers between model_host_acquire() and model_host_release(), or in submit */
-    bool has_left; /* it is not in the table or its lists: do not use its scheduler */
+    bool has_left; /* the table no longer lists it: do not use its scheduler */
     struct deployment *next_retiring;
     uint64_t serial;  /* different for each deployment; a later one has a higher number */
     uint64_t used_at; /* model_entry.size_uses when this size was last used */
@@ -102,7 +102,7 @@ enum status deployment_describe(struct deployment *deployment, const struct sess
 
 struct deployment *deployment_ref(struct deployment *deployment);
 void deployment_unref(
-    struct deployment *deployment); /* the last one frees the model; NULL is fine */
+    struct deployment *deployment); /* the last reference frees the model; NULL is fine */
 
 /* Counts a request when all its images are answered. Called before its on_done. */
 struct predict_request;
@@ -118,5 +118,5 @@ void deployment_note_cache_miss(struct deployment *deployment, double ms);
  * its rows counted. */
 void deployment_note_run(struct deployment *deployment, int rows, double input_ms, double infer_ms);
 
-/* Counts the time to answer the rows of such a pass. */
+/* Counts the time to answer the rows of a successful forward pass. */
 void deployment_note_output(struct deployment *deployment, int rows, double output_ms);

@@ -100,8 +100,8 @@ static enum status open_session(struct building *building, struct session_option
     return STATUS_OK;
 }
 
-/* Any lane may run any batch, so all lanes must read the same type. With a GPU that is float32 (or
- * bytes); sessions on the CPU agree on a type of their own. */
+/* Any lane may run any batch, so all lanes must read the same type. If one lane is on a GPU, the
+ * type is float32 (or bytes); if all are on CPUs, their sessions choose it. */
 static enum image_layout choose_layout(const struct model_host_options *options, size_t image_input)
 {
     if (image_input == SIZE_MAX)

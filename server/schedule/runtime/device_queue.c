@@ -1,5 +1,5 @@
 /* Start-time fair queueing with one server. `clock` is the device's virtual time: the used time of
- * the lane with the last turn. A lane that was idle continues from there.
+ * the lane with the last turn. The used time of a lane that was idle is raised to `clock`.
  *
  * device_turn_end() passes the device directly to the next lane, so that no third lane can take it
  * in between. */
@@ -13,7 +13,7 @@
 
 struct device_queue {
     pthread_mutex_t lock;
-    TAILQ_HEAD(, device_turn) turns; /* those that wait, in order of arrival; guarded by lock */
+    TAILQ_HEAD(, device_turn) turns; /* turns that wait, in order of arrival; guarded by lock */
     _Atomic int waiting;             /* the length of `turns`; changes under the lock */
     struct shared_arena arena;
     struct device_turn *owner; /* guarded by lock, as all below */

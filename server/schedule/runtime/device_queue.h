@@ -45,6 +45,6 @@ bool device_turn_is_contended(struct device_turn *turn);
 
 /* Gives the device back after `used` nanoseconds. With `wants_more` it also queues the lane for its
  * next turn; the lane answers its images, and then calls device_turn_begin() (or device_turn_end()
- * without `wants_more`). If it queued only then, a lane with many short passes would wait each time
- * for one with long passes. */
+ * without `wants_more`). If it queued only after its answers, a lane with short passes would wait
+ * each time for a lane with long passes. */
 void device_turn_end(struct device_turn *turn, int64_t used, bool wants_more);

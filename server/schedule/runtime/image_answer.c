@@ -44,7 +44,7 @@ enum status image_answer_of(const struct model *model, const struct tensor *cons
         1, 1, 0, 0, (float)p->width, (float)p->height, (float)p->width, (float)p->height};
     if (image->request->place)
         geometry = *image->request->place;
-    else if (!image->request->tensors) /* tensors are the model's input itself */
+    else if (!image->request->tensors) /* a raw tensor already has the model's input size */
         TRY(image_place(&model->preprocess, image, &geometry, &image->error));
     return task_answer_of(task, outputs, batch, row, &options, &geometry, buffers, &image->answer,
                           &image->error);

@@ -111,10 +111,10 @@ size_t lane_bytes(const struct lane *lane)
     return lane->needs;
 }
 
-/* Each thread that enters a parallel loop has its own team (engine/base/forkjoin.h); the lane's
- * starts here. A session with several batch sizes has released the pages of its activations, so a
- * pass of one image allocates them in advance. If this pass fails, the first request gets the
- * error. */
+/* Starts the team of the lane's thread: each thread that enters a parallel loop has its own team
+ * (engine/base/forkjoin.h). A session with several batch sizes has released the pages of its
+ * activations, so a pass of one image allocates them in advance. If this pass fails, the first
+ * request gets the error. */
 static bool warm_up(struct lane *lane)
 {
     for (size_t k = 0; k < lane->input_count; k++)
@@ -127,7 +127,7 @@ static bool warm_up(struct lane *lane)
         (void)!session_run(lane->session, 1, lane->inputs, lane->outputs, &ignored);
         device_turn_end(&lane->turn, 0, false);
     }
-    /* Only now, because the first pass is part of the load, whose cancel flag stops it. */
+    /* Not before the first pass: it is part of the load, and the load's cancel flag stops it. */
     session_set_stop(lane->session, lane_is_unwanted, lane);
     sem_post(&lane->warm);
     return entered;

@@ -7,10 +7,10 @@
 
 struct lane;
 
-/* Takes ownership of `session`, even on failure: `model` compiled with `options`. The lane's memory
- * on its device is booked in `budget` (may be NULL; must outlive the lane) while the lane lives;
- * the limit is in the options. The lane takes turns on its device with the other lanes of `queue`,
- * which must outlive it. STATUS_NO_MEMORY, STATUS_SHAPE. */
+/* Takes ownership of `session`, which is `model` compiled with `options`, even on failure. The
+ * lane's memory on its device is booked in `budget` (may be NULL; must outlive the lane) while the
+ * lane lives; the limit is in the options. The lane takes turns on its device with the other lanes
+ * of `queue`, which must outlive it. STATUS_NO_MEMORY, STATUS_SHAPE. */
 enum status lane_create(const struct model *model, struct session *session,
                         const struct session_options *options, struct device_budgets *budget,
                         struct device_queue *queue, struct lane **ret, struct error *err) MUST_USE;
@@ -19,7 +19,7 @@ enum status lane_create(const struct model *model, struct session *session,
  * lane_return(). */
 struct session *lane_session(const struct lane *lane);
 
-/* Waits for a turn on the device, and until the lane has answered its last batch. Until
+/* Waits for a turn on the device, and until the lane has answered its current batch. Until
  * lane_return() the lane does not run its session. One thread at a time, while the lane is started.
  * `lane` is a struct lane. */
 void lane_borrow(void *lane);
@@ -31,7 +31,7 @@ int lane_max_batch(const struct lane *lane);
 /* Bytes that the lane uses on its device, with its part of the shared arena. */
 size_t lane_bytes(const struct lane *lane);
 
-/* Reports whether the lane is quarantined because its device fails, or stuck. Any thread. */
+/* Reports whether the lane is stuck, or quarantined because its device fails. Any thread. */
 void lane_describe_health(struct lane *lane, struct lane_health *ret);
 
 /* True if a pass takes far too long, or runs although the grace time of a shutdown is over. Any

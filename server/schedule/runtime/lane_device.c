@@ -22,12 +22,12 @@
 #define MOST_PAUSE  (30 * SECOND)
 
 /* A pass is stuck if it takes STUCK_PASSES times its prediction, and at least STUCK_LEAST. It is
- * also stuck if it ignores a stop and runs STUCK_LATE past its last deadline. Nanoseconds. */
+ * also stuck if it ignores a stop and runs STUCK_LATE past all its deadlines. Nanoseconds. */
 #define STUCK_PASSES 100
 #define STUCK_LEAST  (60 * SECOND)
 #define STUCK_LATE   (10 * SECOND)
 
-/* Runs one pass of zeros. The lane has its turn on the device. */
+/* Runs one pass of zeros. Called during the lane's turn on the device. */
 static enum status probe(struct lane *lane, struct error *err)
 {
     for (size_t k = 0; k < lane->input_count; k++) {
@@ -136,8 +136,8 @@ static void end_quarantine(struct lane *lane)
               LOG_STR("device", DEVICE_STRING(lane->info.device)), LOG_REAL("after_s", seconds));
 }
 
-/* Fails images that have moved once, and all images if no other lane works. Returns how many
- * remain in the batch. */
+/* Fails images that have already moved from one lane to another, and all images if no other lane
+ * works. Returns how many remain in the batch. */
 static int fail_moved(struct lane *lane, struct batch *batch, const struct error *failure)
 {
     bool has_others = scheduler_has_lanes(lane->scheduler, lane->index);

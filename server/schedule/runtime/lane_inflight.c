@@ -3,9 +3,9 @@
  *
  *     take n ─ submit n ─ take n+1 ─ submit n+1 ─ collect n ─ take n+2 ─ submit n+2 ─ answer n …
  *
- * Closed batches are taken at once; the forming batch only when the device is about to be free,
- * because it could not start earlier and might grow. After a failed pass the batch runs again,
- * whole or in parts, when no other pass is in flight. */
+ * Closed batches are taken at once. The forming batch is taken only when the device is about to be
+ * free: it could not run earlier, and may still grow. A batch whose pass has failed runs again,
+ * complete or in parts, when no other pass is in flight. */
 #include "server/schedule/runtime/lane_state.h"
 
 #include <string.h>
@@ -75,8 +75,7 @@ static void inflight_submit(struct lane *lane, struct inflight_batch *inflight)
     inflight->is_submitted = inflight->status == STATUS_OK;
 }
 
-/* Starts the pass of the images that are still wanted in a taken batch, unless it is too large at
- * the moment. */
+/* Starts the pass of a taken batch's images that are still wanted, unless they exceed the cap. */
 static void inflight_begin(struct lane *lane, const struct batch *taken)
 {
     struct inflight_batch *inflight = inflight_at(lane, lane->inflight_count);
@@ -209,7 +208,7 @@ static void inflight_recover(struct lane *lane, struct inflight_batch *inflight,
             ran[count] = &outcomes[count];
         }
         if (ran[count] && ran[count]->status == STATUS_OK) {
-            lane->inflight_count++; /* the device is still needed */
+            lane->inflight_count++; /* so that the lane keeps its turn */
             inflight_answer(lane, next, ran[count]);
             lane->inflight_count--;
         } else {

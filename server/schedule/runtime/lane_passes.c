@@ -1,4 +1,4 @@
-/* Runs a batch, whole or split down to the images that fail, and makes the images' answers. */
+/* Runs a batch, splits it down to the images that fail, and makes the images' answers. */
 #include "server/schedule/runtime/lane_state.h"
 
 #include <assert.h>
@@ -218,7 +218,7 @@ static int smaller_batch(const struct lane *lane, int count)
     return (count + 1) / 2;
 }
 
-/* A pass of `count` images ran out of memory: limits the next ones for a while. */
+/* A pass of `count` images ran out of memory: limits the size of the next passes for a while. */
 static void lower_cap(struct lane *lane, int count)
 {
     int padded = lane_padded_batch(lane, count);
@@ -229,8 +229,8 @@ static void lower_cap(struct lane *lane, int count)
               LOG_INT("cap", lane->cap.cap));
 }
 
-/* Points lane->inputs at the images of a sub-batch. A retry must not read other images, nor data of
- * an earlier batch in the slots after it, as padding, because they may have caused the failure. */
+/* Points lane->inputs at the images of a sub-batch. The padding of a retry must be zeros, not other
+ * images or old data in the slots behind it, because that may have caused the failure. */
 static void place_inputs(struct lane *lane, const struct batch *batch, struct image_range part,
                          bool is_retry)
 {
@@ -298,8 +298,8 @@ void lane_end_turn(struct lane *lane)
     lane->turn_used = 0;
 }
 
-/* What to do after a sub-batch: nothing, as it is answered; split it, or run it again; give up the
- * device. */
+/* What to do after a sub-batch: nothing, because it is answered; split it or run it again; or give
+ * up the device. */
 enum sub_batch_end { SUB_BATCH_ANSWERED, SUB_BATCH_AGAIN, SUB_BATCH_DEVICE };
 
 /* Runs a sub-batch, for the first time or as a retry. */
@@ -343,7 +343,7 @@ static enum sub_batch_end run_sub_batch(struct lane *lane, const struct batch *b
                    1);
         return SUB_BATCH_AGAIN;
     }
-    /* The outputs are not in the batch's buffer, so the buffer is free before the answers. */
+    /* The outputs are in other memory, so the batch's buffer is released before the answers. */
     if (is_last) {
         scheduler_release(lane->scheduler, batch);
         if (lane->inflight_count == 0)
@@ -379,7 +379,7 @@ int lane_run_sub_batches(struct lane *lane, const struct batch *batch, const str
                 continue;
             is_retry = true;
         }
-        if (part.count == 1) { /* again, padded with zeros */
+        if (part.count == 1) { /* run it again, padded with zeros */
             parts[count++] = part;
             continue;
         }

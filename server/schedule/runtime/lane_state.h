@@ -114,9 +114,9 @@ void lane_serve(struct lane *lane, const struct batch *first);
 /* The current limit of images per pass (batch_cap.h); updates the gauge. */
 int lane_batch_cap(struct lane *lane);
 
-/* Runs a batch and answers its images. `ran`: the outcome of its pass, which has failed; NULL: it
- * has not run. A failed pass is split, again and again, down to the single images that fail; one
- * larger than the cap is split at once. Returns how many images, counted from the first, were
+/* Runs a batch and answers its images. `ran` is the outcome of its failed pass; NULL: it has not
+ * run. A batch whose pass has failed is split repeatedly, down to the single images that fail; a
+ * batch larger than the cap is split at once. Returns how many images, counted from the first, were
  * answered: all, unless the device fails. */
 int lane_run_sub_batches(struct lane *lane, const struct batch *batch, const struct outcome *ran);
 
@@ -124,18 +124,18 @@ int lane_run_sub_batches(struct lane *lane, const struct batch *batch, const str
 void lane_answer_images(struct lane *lane, const struct batch *batch, struct image_range part,
                         const struct outcome *outcome);
 
-/* Counts and logs a forward pass of `count` images that has ended with `status`, `took` nanoseconds
- * after it could begin. Call it before lane_end_pass(). Returns the status for the requests:
- * `status`, but STATUS_INVALID (also in *err) if clients' tensors are the cause. */
+/* Counts and logs a forward pass of `count` images that has ended with `status` and has used the
+ * device for `took` nanoseconds. Call it before lane_end_pass(). Returns the status for the
+ * requests: `status`, but STATUS_INVALID (also in *err) if clients' tensors are the cause. */
 enum status lane_note_pass(struct lane *lane, int count, int64_t took, enum status status,
                            struct error *err);
 
-/* Tells session_set_stop() whether to stop a run: true if no client waits for an image of the pass,
- * or the grace time is over. `lane` is a struct lane. On the thread that runs the session. */
+/* For session_set_stop(): returns true, to stop the run, if no client waits for an image of the
+ * pass or the grace time is over. `lane` is a struct lane. On the thread that runs the session. */
 bool lane_is_unwanted(void *lane);
 
-/* session_request.are_pixels for the images of `batch` from number `first` on: 1 for each that is
- * bytes. NULL: all are floats. */
+/* Returns session_request.are_pixels for the images of `batch` from number `first` on: 1 for an
+ * image that is bytes. NULL: all are floats. */
 const uint8_t *lane_marks_of(const struct lane *lane, const struct batch *batch, int first);
 
 /* Ends the lane's turn on the device. If images are ready, it also queues for the next turn. */

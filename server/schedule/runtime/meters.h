@@ -71,7 +71,7 @@ struct meters {
 };
 
 /* Registers the series of a model. `finds_boxes`: its answers are boxes, which are counted.
- * `metrics` is borrowed. `version` NULL: "1". */
+ * `metrics` is borrowed. If `version` is NULL, it is "1". */
 void meters_init(struct meters *meters, struct metrics *metrics, const char *model,
                  const char *version, bool finds_boxes);
 

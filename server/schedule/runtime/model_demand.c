@@ -1,5 +1,5 @@
-/* Loads for requests, and unloads of unused models. A request holds the entries of its models; an
- * entry that no request holds is idle, and its model may be unloaded. */
+/* Loads models that requests need, and unloads unused models. A request holds the entries of its
+ * models; an entry that no request holds is idle, and its model may be unloaded. */
 #include <malloc.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,7 +37,7 @@ void table_let_go(struct predict_request *request)
         const int64_t keep = atomic_load(&entry->keep_ns);
         atomic_store(&entry->used, clock_now());
         table_unref_entry(entry);
-        if (keep >= 0 && keep != INT64_MAX) /* it may end before the loader's next check */
+        if (keep >= 0 && keep != INT64_MAX) /* `keep` may end before the loader's next check */
             wake_loader(host);
     }
     request->held_count = 0;
@@ -55,7 +55,7 @@ bool table_stop_waiting_locked(struct model_host *host, struct predict_request *
     return true;
 }
 
-/* Seconds until the request's models are loaded; 0: a model has not been loaded before. */
+/* Estimates the seconds until the request's models are loaded; one never loaded before adds 0. */
 static double seconds_to_wait_locked(struct model_host *host, const struct predict_request *request)
 {
     struct model_entry *needed[PIPELINE_STAGES_MAX];
@@ -97,7 +97,7 @@ enum status model_host_await(struct model_host *host, struct predict_request *re
         request->next_waiting = NULL;
         *last = request;
         host->waiting_count++;
-        atomic_store(&request->pending, 1); /* from now on it can be pinned */
+        atomic_store(&request->pending, 1); /* from now on the request can be pinned */
     }
     const bool has_gone = status == STATUS_OK && atomic_load(&request->cancelled) &&
                           table_stop_waiting_locked(host, request);
@@ -206,8 +206,8 @@ bool table_unload_oldest(struct model_host *host, const char *name)
 }
 
 /* Estimates the peak memory of the model's load on options.devices[i]: the bytes of its last
- * deployment, plus the file's weights, from which the packed ones are made. For the first load,
- * three times the weights. */
+ * deployment, plus the file's weights, because they are packed into other memory. For the first
+ * load, three times the weights. */
 static size_t likely_bytes(struct model_host *host, const struct model *model, size_t i)
 {
     LOCK(&host->lock);
