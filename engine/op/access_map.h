@@ -36,7 +36,7 @@ int64_t access_map_at(const struct access_map_group *group, int64_t i);
 /* True if the group has at most one part, so that all its steps are *ret_stride elements apart. */
 bool access_map_is_even(const struct access_map_group *group, int64_t *ret_stride);
 
-/* Merges neighbouring parts where possible: (a, b * s), (b, s) becomes (a * b, s). */
+/* Merges neighbouring parts (extent, stride) if possible: (a, b * s), (b, s) become (a * b, s). */
 void access_map_join(struct access_map_group *group);
 
 /* Stores the map as attribute `name` of the node. Returns false when out of memory. */

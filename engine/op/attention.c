@@ -1,4 +1,4 @@
-/* Operators made by passes that read and write through access maps: Attention and StridedCopy. */
+/* Attention and StridedCopy. Passes make these operators, which use access maps. */
 #include <math.h>
 #include <string.h>
 

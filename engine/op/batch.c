@@ -86,7 +86,7 @@ static int before_last_axis(const struct node *node, const int *axes)
     return axis < batch_attribute_axis(node, -1) ? axis : BATCH_MIXES;
 }
 
-/* The images may be on a batch axis, or be the rows of a or the columns of b. */
+/* The images may be on a batch axis, or be the rows of `a` or the columns of `b`. */
 static int matmul_axis(const struct node *node, const int *axes)
 {
     const size_t second = node->op == OP_QLINEAR_MATMUL ? 3 : 1;

@@ -39,12 +39,12 @@ extern const struct batch_rule batch_mixes;
 extern const struct batch_rule batch_elementwise;
 /* Elementwise on input 0; the other inputs must be free and are read as BATCH_OTHER. */
 extern const struct batch_rule batch_unary;
-/* For views: elements keep their order. batch_is_independent() follows images without an axis. */
+/* For views. batch_is_independent() also follows images that do not lie along one axis. */
 extern const struct batch_rule batch_reshape;
 /* The images lie along dimension 0 of input 0, or of the first two inputs, and do not mix. */
 extern const struct batch_rule batch_by_sample, batch_by_sample_of_two;
-/* For operators along the attribute `axis` of input 0, on which no images may lie. Its default is
- * -1, in the second rule 0. In the third rule the images lie on an axis before it. */
+/* For operators along the attribute `axis` of input 0, on which no images may lie. By default
+ * `axis` is -1; 0 in the second rule. In the third rule, images lie on an axis before `axis`. */
 extern const struct batch_rule batch_beside_last, batch_beside_first, batch_before_last;
 /* LSTM, GRU, RNN: the images lie on axis 0 of all outputs, or on axis 2 of Y and 1 of the states.
  * batch_is_independent() treats this rule specially. */
@@ -54,13 +54,13 @@ extern const struct batch_rule batch_matmul, batch_gemm;
 
 /* Building blocks of rules. */
 
-/* Returns the axis of input 0 if the other inputs are free, else BATCH_MIXES. */
+/* Returns the image axis of input 0 if the other inputs are free, else BATCH_MIXES. */
 int batch_of_first(const struct node *node, const int *axes);
 /* Returns 0 if only the first `count` inputs have images, on axis 0 like the output. */
 int batch_of_samples(const struct node *node, const int *axes, size_t count);
 /* Calls batch_of_samples() with a `count` of 1. */
 int batch_of_sample(const struct node *node, const int *axes);
-/* For inputs concatenated along the attribute `axis`, with the images on another axis. */
+/* Returns the images' axis in concatenated inputs; BATCH_MIXES if it is the attribute `axis`. */
 int batch_of_concat(const struct node *node, const int *axes);
 /* Returns the axis of input i that numpy's broadcasting aligns with the output's axis; negative if
  * there is none. */

@@ -1,5 +1,4 @@
-/* Reference kernels as steps. Their tensors are created once; a run sets them in the graph's
- * values. */
+/* Reference kernels as steps. Their tensors are created once; a run sets value->known to them. */
 #include "engine/op/bound_kernel.h"
 
 #include <stdlib.h>

@@ -23,8 +23,8 @@ enum status bound_kernel_create(const struct node *node, bool own_memory, struct
 void bound_kernel_free(struct bound_kernel *bound);
 
 /* Runs the kernel; an error names the node. `stop` and its context are as in kernel_args. During
- * the run, the values of the node's inputs refer to its tensors, as in the interpreter. So only one
- * thread at a time may run kernels of a graph. */
+ * the run, value->known of the node's inputs refers to the tensors of `bound`, as in the
+ * interpreter. So only one thread at a time may run kernels of a graph. */
 enum status bound_kernel_run(struct bound_kernel *bound, bool (*stop)(void *context),
                              void *stop_context, struct error *err) MUST_USE;
 

@@ -505,7 +505,7 @@ static enum status batch_length(const struct scan_state *scan, size_t batch, siz
     return STATUS_OK;
 }
 
-/* Appends zeros to a scan output until it has `wanted` items, unless it has none. */
+/* Appends items of zeros to a scan output that has some items, until it has `wanted` items. */
 static enum status pad_collection(struct scan_state *scan, struct collection *c, size_t wanted,
                                   struct error *err)
 {

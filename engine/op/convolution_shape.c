@@ -54,7 +54,7 @@ static bool full_extent(const struct window *w, int i, int64_t output_padding, i
 }
 
 /* Sets pads that reduce the full extent to the wanted one. If the wanted one is larger, there are
- * no pads and the rest keeps the bias (as in ONNX's test data and ONNX Runtime). */
+ * no pads, and the added elements are the bias (as in ONNX's test data and ONNX Runtime). */
 static void place_wanted(struct window *w, int i, int64_t full, int64_t wanted, bool upper)
 {
     int64_t total = full > wanted ? full - wanted : 0;
@@ -70,7 +70,7 @@ static enum status transpose_window(const struct node *node, struct window *w, s
     const size_t count = (size_t)w->spatial;
     node_ints(node, "output_shape", &shaped);
     TRY(infer_list(node, "output_padding", count, 0, INT64_MAX, 0, output_padding, err));
-    /* Some exporters write N and C, perhaps -1, before output_shape: use the last entries. */
+    /* Some exporters begin output_shape with N and C, or with -1 for them: use the last entries. */
     wanted += shaped == count + 2 ? 2 : 0;
     TRY(infer_list(node, "output_shape", shaped == count + 2 ? shaped : count, INT64_MIN, INT64_MAX,
                    0, output_shape, err));

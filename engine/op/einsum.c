@@ -9,8 +9,8 @@
 #define EINSUM_MAX_OPERANDS 16
 #define EINSUM_MAX_LABELS   (52 + TENSOR_MAX_RANK)
 
-/* Labels are numbers: 0 … 51 the letters, 52 … the dimensions of an ellipsis, aligned at their end.
- * label[] of an operand has one entry per dimension. */
+/* Labels are numbers: 0 … 51 for letters, 52 and above for an ellipsis's dimensions, aligned at the
+ * last one. label[] of an operand has one entry per dimension. */
 struct einsum_plan {
     size_t operands;
     int8_t label[EINSUM_MAX_OPERANDS][TENSOR_MAX_RANK];
@@ -140,7 +140,7 @@ static enum status bind_output(struct einsum_plan *plan, const struct term *term
     return STATUS_OK;
 }
 
-/* For an equation without an arrow: the ellipsis, then the letters that occur once, by ASCII. */
+/* Without an arrow, the output is the ellipsis, then the letters that occur once, by ASCII. */
 static enum status imply_output(struct einsum_plan *plan, const int *occurrences, struct error *err)
 {
     TRY(add_ellipsis(plan, err));

@@ -168,7 +168,7 @@ static bool is_predicate(enum binary_op op)
     return op >= BINARY_AND;
 }
 
-/* dst = a op b with broadcasting; dst (shape `out`) may be a's memory when a has its shape. */
+/* dst = a op b with broadcasting; dst has shape `out` and may be `a` if their shapes are equal. */
 static enum status binary_run(enum binary_op op, enum dtype dtype, const struct shape *out,
                               const struct shape *a_shape, const void *a,
                               const struct shape *b_shape, const void *b, void *dst,

@@ -62,7 +62,7 @@ enum status conv_shape_init(const struct node *node, const struct shape *x, cons
 enum status pool_window_init(const struct node *node, const struct shape *x, bool channels_last,
                              struct window *ret, struct error *err) MUST_USE;
 
-/* MaxUnpool: the shape to which its indices refer, which is the output's without output_shape. */
+/* The shape that MaxUnpool's indices refer to, and its output's shape if it has no output_shape. */
 enum status unpool_shape_init(const struct node *node, const struct shape *x, struct shape *ret,
                               struct error *err) MUST_USE;
 
@@ -116,7 +116,7 @@ enum status resize_plan_init(const struct node *node, const struct shape *x,
  * factors but no extents: x may be [N, C, H, W] or [N, H, W, C]. */
 bool resize_is_spatial(const struct node *node, struct resize_plan *ret);
 
-/* Taps of each output position along an axis: 1, 2, 4, or more if an antialiased axis shrinks. */
+/* Number of taps per output position: 1, 2, 4; more along an antialiased axis that shrinks. */
 size_t resize_tap_count(const struct resize_plan *plan, const struct resize_axis *axis);
 
 /* The taps of output position i: their positions in the axis, and their weights. Returns true if
@@ -133,8 +133,8 @@ struct quant_layout {
     size_t block, outer_step, block_step, inner_step;
 };
 
-/* Scales per tensor (one), per axis (a vector), or per block (the rank of x), for QuantizeLinear
- * and DequantizeLinear of opsets 10 to 28. */
+/* Finds the layout of scales: a single one, a vector along an axis, or one per block (of x's rank).
+ * For QuantizeLinear and DequantizeLinear of opsets 10 to 28. */
 enum status quant_layout_init(const struct node *node, const struct shape *x,
                               const struct shape *scale, struct quant_layout *ret,
                               struct error *err) MUST_USE;

@@ -3,8 +3,8 @@
  * Easy to get wrong: the grid's last dimension has x first. Coordinates outside the borders are
  * clamped or reflected before interpolation, and again for every tap; but cubic taps at a border
  * are only clamped one by one (as in PyTorch and ONNX Runtime; ONNX's reference clamps the
- * coordinate). Nearest rounds half to even. With padding zeros a NaN in the grid is
- * outside, otherwise it means the first pixel. */
+ * coordinate). Nearest rounds half to even. If padding_mode is "zeros", a NaN in the grid is
+ * outside; otherwise it means the first pixel. */
 #include <math.h>
 
 #include "engine/op/family.h"

@@ -330,8 +330,8 @@ KERNEL(kernel_gather)
 
 /* ---- one element at a time along an axis ---- */
 
-/* Iterates over `shape` and tracks the offset of the same coordinates, except that of `axis`, in an
- * array of shape `other`. Returns the step along `axis` in that array. */
+/* Iterates over `shape` and tracks the offset of the same coordinates, but with 0 along `axis`, in
+ * an array of shape `other`. Returns the step along `axis` in that array. */
 static size_t elements_start(struct strided_iterator *it, const struct shape *shape,
                              const struct shape *other, int axis)
 {
@@ -347,7 +347,7 @@ static size_t elements_start(struct strided_iterator *it, const struct shape *sh
     return along;
 }
 
-/* The operation that combines updates with the data; NULL: they replace it. */
+/* The operation that combines updates with the data; NULL if updates replace the data. */
 static binary_row scatter_row(const struct node *node, enum dtype dtype)
 {
     static const enum binary_op numbers[] = {BINARY_COUNT, BINARY_ADD, BINARY_MUL, BINARY_MAX,

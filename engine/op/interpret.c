@@ -27,7 +27,7 @@ struct interpreter {
     const struct run *innermost; /* the run of the innermost body that runs, or of the graph */
 };
 
-/* What a value has before the run, because inference overwrites it. */
+/* Shape and dtype that a value had before the run. Inference overwrites them. */
 struct declared {
     struct shape shape;
     enum dtype dtype;
@@ -98,7 +98,7 @@ static enum status collect_inputs(const struct node *node, const struct tensor *
     return STATUS_OK;
 }
 
-/* Makes the outputs whose shape is known; that of a view operator shares the input's memory. */
+/* Creates the outputs whose shape is known. A view operator's output shares input 0's memory. */
 static enum status make_outputs(struct interpreter *interpreter, const struct node *node,
                                 const struct operands *operands, struct error *err)
 {
@@ -118,7 +118,7 @@ static enum status make_outputs(struct interpreter *interpreter, const struct no
     return STATUS_OK;
 }
 
-/* Does not offer a node whose output shapes depend on data (a NULL in operands->out). */
+/* Offers a node to the runner, unless an output's shape depends on data (NULL in operands->out). */
 static enum status offer_to_runner(struct interpreter *interpreter, const struct node *node,
                                    const struct operands *operands, bool *ret_taken,
                                    struct error *err)

@@ -85,7 +85,7 @@ void *kernel_scratch(const struct kernel_args *args, size_t count, size_t size, 
 void *kernel_result_scratch(const struct kernel_args *args, size_t i, enum dtype dtype,
                             struct error *err);
 
-/* Like realloc(), for memory from kernel_scratch() or this function; NULL: allocates. `memory`
- * becomes invalid, except after a failure. */
+/* Like realloc(), for memory from kernel_scratch() or this function, or NULL. After success, the
+ * old pointer `memory` is invalid. */
 void *kernel_scratch_grow(const struct kernel_args *args, void *memory, size_t count, size_t size,
                           struct error *err);

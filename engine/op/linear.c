@@ -54,7 +54,7 @@ enum status gemm_product(const struct kernel_args *args, const struct gemm_shape
         return multiply_rows(args, gemm, arithmetic, a, k, 1, b, y, err);
     if (!gemm->trans_b)
         return multiply_rows(args, gemm, arithmetic, a, 1, m, b, y, err);
-    void *transposed = kernel_scratch(args, m * k, size, err); /* fits: `a` has as many */
+    void *transposed = kernel_scratch(args, m * k, size, err); /* `a` has m * k elements */
     TRY(allocated(transposed));
     struct copy_dim dims[] = {{m, (ptrdiff_t)(k * size), (ptrdiff_t)size},
                               {k, (ptrdiff_t)size, (ptrdiff_t)(m * size)}};

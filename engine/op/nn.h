@@ -18,7 +18,7 @@ enum status conv_forward(const struct kernel_args *args, const struct conv_shape
                          enum arithmetic arithmetic, const void *src, const void *weights,
                          const void *bias, void *dst, struct error *err) MUST_USE;
 
-/* The same window with three spatial dimensions, leading ones of extent 1. */
+/* Adds leading spatial dimensions of extent 1 to a window, so that it has three. */
 struct window window_in_3d(const struct window *window);
 
 /* Product of three extents of a 3-D window: `kernel` gives its number of taps, `in` and `out` the
@@ -29,5 +29,5 @@ size_t window_volume(const int64_t extents[static 3]);
  * The input position of tap t is at * stride - pad_begin + t * dilation. */
 void window_taps(const struct window *window, int i, int64_t at, int64_t *first, int64_t *end);
 
-/* Number of a window's taps along axis i in the input or its padding; not all with ceil_mode. */
+/* Number of taps along axis i that are in the input or padding; with ceil_mode, some may not be. */
 int64_t window_padded_taps(const struct window *window, int i, int64_t at);

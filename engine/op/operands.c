@@ -211,7 +211,7 @@ struct declaration {
     bool gives_shape, is_required;
 };
 
-/* For each letter, the extent for which it stands plus 1; 0: not known yet. */
+/* For each letter, 1 + the extent that it stands for; 0 if the extent is not known yet. */
 typedef int64_t letters['Z' - 'A' + 1];
 
 static unsigned dtypes_by_word(const char *word, size_t length)

@@ -8,13 +8,13 @@
  *
  *     X:float[NC*] scale:=[C] k:int64[1]!
  *
- * A declaration has the operand's name in ONNX's documentation, then, if they are restricted:
- *   :types   dtypes, or sets of them as below in small letters, with | between; = is the dtype of
- *            input 0, =2 that of input 2
+ * A declaration has the operand's name in ONNX's documentation, then any of these:
+ *   :types   allowed dtypes, or sets of them (below, in small letters), separated by |. "=" is the
+ *            dtype of input 0, "=2" that of input 2
  *   [dims]   a letter is an extent, the same in all operands; a digit is that extent; * is any
- *            number of dimensions; [1] is one number of any rank, [?] at most one
- *   #        its contents decide output shapes, which are unknown until the contents are known
- *   !        it must not be left out, although it comes after the row's min_inputs
+ *            number of dimensions; [1] is one element in any rank, [?] at most one element
+ *   #        the operand's contents decide output shapes, which are unknown until they are known
+ *   !        the operand is required, although its index is at least the row's min_inputs
  * Declarations after "..." are repeated for all further inputs. Other inputs are not checked.
  * *ret_ready is false if contents are missing. STATUS_MODEL, STATUS_SHAPE. */
 enum status operands_check(const struct node *node, const char *declarations, bool *ret_ready,

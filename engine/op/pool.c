@@ -230,7 +230,7 @@ KERNEL(kernel_max_pool)
     size_t planes = (size_t)x->shape.dims[0] * (size_t)x->shape.dims[1];
     enum dtype dtype = compared_as(x->dtype);
     size_t size = dtype_size(dtype);
-    /* Room for a plane of X and one of Y, if the type must be converted, or Y is not wanted. */
+    /* Buffers for one plane of X and of Y, used if types must be converted or Y is not wanted. */
     char *in_room = kernel_scratch(args, in, size, err);
     char *out_room = kernel_scratch(args, out, size, err);
     if (!in_room || !out_room)
@@ -274,7 +274,7 @@ static double root(double x, double p)
     return p == 1 ? x : p == 2 ? sqrt(x) : pow(x, 1 / p);
 }
 
-/* p 0: the sum of a window, otherwise the sum of the p-th powers of absolute values. */
+/* The sum of a window if p is 0, otherwise the sum of the p-th powers of absolute values. */
 #define DEFINE_SUM(suffix, type)                                                                   \
     static double sum_##suffix(const type *src, const struct window_cursor *cursor, double p)      \
     {                                                                                              \

@@ -35,7 +35,7 @@ static inline int64_t quant_round_shifted(const struct quant *q, double shifted)
     return value < (double)q->high ? (int64_t)value : q->high;
 }
 
-/* The same for `divided` (real / scale). ONNX adds the zero point after rounding: ties differ. */
+/* Rounds `divided` (real / scale) and then adds the zero point, as ONNX does: ties differ. */
 static inline int64_t quant_round(const struct quant *q, double divided)
 {
     return quant_round_shifted(q, rint(divided) + (double)q->zero);

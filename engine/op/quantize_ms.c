@@ -1,9 +1,10 @@
-/* Operators of com.microsoft on 8-bit tensors: Add, Mul, Concat, pools; and Lookup. What depends
- * on one stored number alone is a table of 256. Source: ONNX Runtime's ContribOperators.md.
+/* Operators of com.microsoft on 8-bit tensors: Add, Mul, Concat, pools; and Lookup. Functions of a
+ * single stored number use a table of 256 results. Source: ONNX Runtime's ContribOperators.md.
  *
  * Easy to get wrong: results that lie halfway between two stored numbers are common here (scales
- * are round numbers), and ONNX Runtime, which defines these operators, decides them by float32
- * arithmetic in a certain order, in some with the zero point added before rounding, as here. */
+ * are round numbers), and ONNX Runtime, which defines these operators, rounds them by float32
+ * arithmetic in a fixed order. Some operators add the zero point before rounding. The kernels here
+ * do the same. */
 #include "engine/op/elementwise.h"
 #include "engine/op/family.h"
 #include "engine/op/quant.h"
@@ -173,7 +174,7 @@ KERNEL(kernel_qlinear_concat)
 
 /* ---- pools ---- */
 
-/* Where element i of [N, C, plane] or, channels last, [N, plane, C] lies in the former order. */
+/* Position in [N, C, plane] of element i of an array that is [N, plane, C] if `channels_last`. */
 static size_t plane_index(size_t i, bool channels_last, size_t channels, size_t plane)
 {
     if (!channels_last)

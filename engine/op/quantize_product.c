@@ -1,6 +1,6 @@
-/* Quantized convolutions and matrix products. Operands are widened to int32 minus their zero points
- * and multiplied in int32 (overflow wraps, as the specification allows). The sums are scaled and,
- * if the result is stored, rounded half to even and saturated. */
+/* Quantized convolutions and matrix products. Zero points are subtracted from the operands in
+ * int32, and the differences multiplied in int32 (overflow wraps, as the specification allows). The
+ * sums are scaled and, if the result is quantized, rounded half to even and saturated. */
 
 #include "engine/op/family.h"
 #include "engine/op/quant.h"
@@ -95,9 +95,9 @@ static enum status infer_qgemm(struct node *node, struct error *err)
     return infer_product(node, 7, &out, err);
 }
 
-/* Says which zero point an element of an operand has. Each line of `inner` elements shares one. The
- * zero points of `lines` lines repeat, but each matrix (`matrix` elements) has its own if `step` is
- * not 0. If `inner` is 0, all elements share one zero point. */
+/* Maps elements of an operand to zero points. Every `inner` elements are a line with one zero
+ * point, number (line % lines). Each matrix of `matrix` elements has `step` zero points of its own,
+ * or all share them if `step` is 0. If `inner` is 0, all elements share one zero point. */
 struct zero_layout {
     size_t inner, lines, matrix, step;
 };

@@ -21,7 +21,7 @@ static const struct {
 #undef FUNCTION_ROW
 };
 
-/* A cell's numbers of gates and activations, and its first activation's default; others: Tanh. */
+/* Counts of gates and activations. The first activation defaults to `first`, others to Tanh. */
 static const struct {
     size_t gates, functions;
     enum recurrent_function first;
@@ -265,7 +265,7 @@ static double bias_at(const struct recurrent_run *run, size_t i)
     return run->bias ? run->bias[i] : 0;
 }
 
-/* Returns what the activation of gate number i gets, without the peephole. */
+/* Returns the input of the activation of gate number i, without the peephole's part. */
 static double gate_sum(const struct recurrent_run *run, const double *x, const double *sums,
                        size_t i)
 {

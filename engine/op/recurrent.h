@@ -6,8 +6,8 @@
  * gates * hidden] (of W, then of R), sequence_lens [batch], initial_h and initial_c [directions,
  * batch, hidden] ([batch, directions, hidden]), P [directions, 3 * hidden]. Gates are i, o, f, c of
  * LSTM; z, r, h of GRU; i of RNN; P has i, o, f. OP_RECURRENCE has no W: its X is X times the
- * transposes of W, [steps, batch, directions * gates * hidden], without B. Its attribute "cell" is
- * an enum recurrent_cell.
+ * transposes of W, [steps, batch, directions * gates * hidden], and B is not added yet. Its
+ * attribute "cell" is an enum recurrent_cell.
  *
  * Source: ONNX LSTM-22, GRU-22, RNN-22. Where they leave a choice, this follows ONNX Runtime: each
  * activation with an alpha takes the next number of activation_alpha; likewise with beta. */
@@ -76,7 +76,8 @@ static inline size_t recurrent_row(const struct recurrent *r, size_t t, size_t n
     return r->batch_first ? n * r->steps + t : t * r->batch + n;
 }
 
-/* Offset of the `hidden` numbers in Y; recurrent_state(): in Y_h, Y_c and the initial states. */
+/* Offset in Y of the `hidden` numbers of step t, direction d and image n. recurrent_state() returns
+ * that in Y_h, Y_c and the initial states. */
 static inline size_t recurrent_result(const struct recurrent *r, size_t t, size_t d, size_t n)
 {
     const size_t row = r->batch_first ? recurrent_row(r, t, n) * r->directions + d

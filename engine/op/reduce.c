@@ -124,7 +124,7 @@ static double larger(double a, double b)
     return a > b || a != a ? a : b;
 }
 
-/* Four parallel sums: in a single one, each addition would wait for the last. */
+/* Four parallel sums: in a single sum, each addition would wait for the previous one. */
 static double sum_row(const double *x, size_t n)
 {
     double a = 0, b = 0, c = 0, d = 0;
@@ -203,7 +203,7 @@ static void run_pass(const struct pass *pass, const struct tensor *x, unsigned a
     }
 }
 
-/* Number of elements per output element. */
+/* Number of input elements per output element. */
 static double group_size(const struct shape *shape, unsigned axes)
 {
     double size = 1;

@@ -167,7 +167,7 @@ static enum status read_roi(const struct tensor *roi, const int *axes, int count
     return STATUS_OK;
 }
 
-/* Like resize_plan_init(), with contents of operands that the caller has; NULL: omitted. */
+/* Like resize_plan_init(), but the caller passes the operands' contents; NULL if omitted. */
 static enum status resize_plan_from(const struct node *node, const struct shape *x,
                                     const struct tensor *roi, const struct tensor *scales,
                                     const struct tensor *sizes, struct resize_plan *ret,
@@ -243,7 +243,7 @@ static enum status infer_resize(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &out, err);
 }
 
-/* A scale close to 1 blends images although their number stays, and a region may reverse them. */
+/* Axis 0 must not be resized: a scale close to 1 blends images, and a region may reverse them. */
 static int resize_axis(const struct node *node, const int *axes)
 {
     struct resize_plan plan;
@@ -254,7 +254,7 @@ static int resize_axis(const struct node *node, const int *axes)
     return batch_of_samples(node, axes, 1);
 }
 
-/* With another policy, different sizes can give the same extents but different scales. */
+/* Unless the policy is "stretch", sizes that give the same extents can give different scales. */
 static int resize_beside(const struct node *node, size_t i, int axis)
 {
     (void)axis;

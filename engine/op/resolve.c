@@ -283,8 +283,8 @@ static enum status pad_axis(const struct shape *data, int axis, struct padding *
     return STATUS_OK;
 }
 
-/* Half, rounded down as ONNX specifies: cropping starts at floor(difference / 2), padding adds the
- * odd element at the end. */
+/* Crops or pads an axis to `wanted`. As ONNX specifies, its beginning loses or gains half of the
+ * difference, rounded down, and its end the rest. */
 static enum status center_axis(const struct shape *data, int axis, int64_t wanted,
                                struct padding *ret, struct error *err)
 {
@@ -302,7 +302,7 @@ enum status resolve_padding(const struct node *node, const struct shape *data,
                             const struct tensor *const *operands, struct padding *ret,
                             struct error *err)
 {
-    const bool pads = node->op == OP_PAD; /* operand 1: two pads for each axis, or its extent */
+    const bool pads = node->op == OP_PAD; /* operand 1 has two pads per axis, else its extent */
     int64_t numbers[2 * TENSOR_MAX_RANK], list[TENSOR_MAX_RANK];
     size_t count, axis_count;
     const int64_t *axes = node_ints(node, "axes", &axis_count);

@@ -232,7 +232,7 @@ static int compare_positions(const void *left, const void *right, void *context)
     return order ? order : a < b ? -1 : a > b;
 }
 
-/* Slice s has the keys of x with coordinate s on the axis, in order. */
+/* Copies to slice s the keys of x with coordinate s on the axis, in the order of memory. */
 static void slices_read(const struct tensor *x, size_t outer, size_t inner, struct slices *slices)
 {
     if (outer == 1) {
@@ -245,7 +245,7 @@ static void slices_read(const struct tensor *x, size_t outer, size_t inner, stru
                        slices->keys + s * slices->width + o * inner, inner);
 }
 
-/* The groups of equal slices: runs of `order`, positions sorted by contents, then position. */
+/* Groups of equal slices: runs in order[], which sorts slices by contents, then position. */
 struct groups {
     size_t *order;  /* [count] */
     size_t *starts; /* [groups + 1]: start of each group in order */
@@ -379,7 +379,7 @@ static int64_t arg_line(const struct arg *arg, size_t start)
     return (int64_t)index;
 }
 
-/* The same for n <= BLOCK neighbouring lines, whose elements are `step` apart. */
+/* Like arg_line(), for n <= BLOCK neighbouring lines, whose elements are `step` apart. */
 static void arg_lines(const struct arg *arg, size_t start, size_t step, int64_t *ret, size_t n)
 {
     uint64_t best[BLOCK] = {0}, keys[BLOCK];

@@ -320,10 +320,10 @@ struct attend_call {
     const int64_t *valid; /* number of keys of each image, or NULL */
     const double *mask;   /* or NULL */
     bool mask_is_bool;
-    int64_t mask_step[4], mask_keys; /* steps, 0 for broadcast dimensions; keys before its end */
+    int64_t mask_step[4], mask_keys; /* steps, 0 if broadcast; number of keys the mask covers */
     struct cache k, v;
     double *y, *scores;  /* NULL: not wanted */
-    double *row, *shown; /* [keys]: scores, then probabilities; contents of ATTENTION_SCORES */
+    double *row, *shown; /* [keys]: scores, then probabilities; a row of ATTENTION_SCORES */
 };
 
 /* Returns what is added to a key's score; -inf for a hidden key. */

@@ -47,7 +47,7 @@ double work_attention(const struct node *node)
     return (elements_of(node_input(node, 0)) + elements_of(node_output(node, 0))) * keys;
 }
 
-/* The filters slide over an image; each tap is used once per element. */
+/* The filters slide over `image`: each tap is used once per element. */
 static double filter_work(const struct node *node, const struct value *image)
 {
     const struct value *w = weights_of(node);
