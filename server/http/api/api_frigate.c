@@ -1,5 +1,5 @@
-/* Frigate's detector over ZeroMQ (--zmq-port). The answer to a model's name says whether the model
- * is loaded; the answer to a tensor has 20 boxes. Source: frigate/detectors/plugins/zmq_ipc.py. */
+/* Frigate's detector over ZeroMQ (--zmq-port): says whether the model that a message names is
+ * loaded, or answers a tensor with 20 boxes. Source: frigate/detectors/plugins/zmq_ipc.py. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,7 +86,7 @@ static void frigate_model_handle(struct exchange *x)
 
 /* ---- tensors ---- */
 
-/* Takes the tensor as RGB pixels, like those of a decoded photo, or as the model's own input. */
+/* Uses the tensor as the pixels of a photo (uint8 RGB), or directly as the model's input. */
 static enum status take_tensor_or_pixels(struct exchange *x, struct frigate_work *work,
                                          struct deployment **chosen, struct error *err)
 {

@@ -1,4 +1,4 @@
-/* State and metrics for probes, dashboards and people; they never wait for the queue of images. */
+/* State and metrics for probes, dashboards and people. The answers do not wait for any image. */
 #include <stdio.h>
 #include <string.h>
 

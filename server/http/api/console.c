@@ -18,8 +18,8 @@ static void write_model(struct writer *w, json_node *list, const struct model_st
         write_float(w, entry, "iou", model->iou);
 }
 
-/* {"models":[{"name","version","default","photos","task","pipeline","confidence"?,"iou"?}],"zmq"?}
- */
+/* Answers {"models":[{"name","version","default","photos","task","pipeline","confidence","iou"}],
+ * "zmq"}; "confidence", "iou" and "zmq" may be absent. */
 void console_json_handle(struct exchange *x)
 {
     size_t count;

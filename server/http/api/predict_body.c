@@ -147,7 +147,7 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
                                      : set_task_option(work, name, value, err);
 }
 
-/* Sets the form of vectors in OpenAI's API. */
+/* Sets whether the answer has vectors as base64 or as numbers (OpenAI's encoding_format). */
 static enum status set_encoding(struct predict_work *work, const char *text, struct error *err)
 {
     work->is_base64 = !strcmp(text, "base64");

@@ -65,7 +65,7 @@ enum status request_limits_read(const struct exchange *x, struct predict_request
 
 void request_limits_limit_us(struct predict_request *request, uint64_t microseconds)
 {
-    /* A time limit of centuries exceeds the range of clock_now(). */
+    /* Ignore a time limit of centuries: it exceeds the range of clock_now(). */
     if (microseconds == 0 || microseconds > (uint64_t)(INT64_MAX - request->started) / 1000)
         return;
     int64_t deadline = request->started + (int64_t)microseconds * 1000;

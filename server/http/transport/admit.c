@@ -303,7 +303,7 @@ static void check_port(struct exchange *x)
                         "%.100s is not served on --admin-port; use the other port", x->path);
 }
 
-/* The spare connections serve only probes while no other connection is idle. */
+/* Refuses everything but probes on a spare connection (CONNECTION_SPARE), and closes it. */
 static void check_room(struct exchange *x)
 {
     if (!x->connection || !connection_is_spare(x->connection))

@@ -145,7 +145,7 @@ char *coding_compress(enum coding coding, const char *text, size_t size, size_t 
     unsigned char *out = malloc(size);
     stream.next_out = out;
     stream.avail_out = (unsigned)size;
-    /* `out` has the size of `text`, so deflate() does not reach the end of a longer result. */
+    /* `out` is as long as `text`. If the result would be longer, deflate() does not end. */
     bool done = out && deflate(&stream, Z_FINISH) == Z_STREAM_END;
     deflateEnd(&stream);
     if (!done) {

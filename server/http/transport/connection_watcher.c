@@ -200,7 +200,7 @@ static void check_answer_locked(struct connections *connections, struct connecti
     int64_t limit = connections->limits.answer_timeout_ms;
     if (limit == 0 || !is_slow_locked(connection, limit, now))
         return;
-    /* In the middle of an answer no error can be sent. Drop the bytes in the kernel's buffer, too.
+    /* No error can be sent in the middle of an answer. Drop the bytes in the kernel's buffer, too.
      */
     const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
     metric_add(connections->timeout_total, 1);

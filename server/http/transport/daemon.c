@@ -156,11 +156,12 @@ static bool mhd_parses_leniently(void)
     return strverscmp(MHD_get_version(), "0.9.77") < 0;
 }
 
-/* Marks a head as malformed that libmicrohttpd (0.9.75) parses too leniently. It cuts lines and
- * values at NUL, joins folded lines, and takes a line that begins with NUL or ":" for the end of
- * the head, so that the rest would be a second request. Its buffer holds method, target, version
- * and headers in this order, with NULs for separators; each byte must belong to one of them. NUL LF
- * is accepted, because it looks like CR LF here. `method` NULL: the head is incomplete. */
+/* Marks a head as malformed that libmicrohttpd (0.9.75) parses too leniently. That library cuts
+ * lines and values at NUL, joins folded lines, and takes a line that begins with NUL or ":" for the
+ * end of the head, so that the rest would be a second request. Its buffer holds method, target,
+ * version and headers in this order, with NULs for separators; each byte must belong to one of
+ * them. NUL LF is accepted, because it looks like CR LF here. `method` NULL: the head is
+ * incomplete. */
 static void check_head(const struct exchange *x, const char *method, const char *version,
                        struct request_head *head)
 {

@@ -100,7 +100,7 @@ static void tell_to_go(struct grpc_connection *c, uint32_t why)
     (void)nghttp2_session_terminate_session(c->session, why);
 }
 
-/* Answers the calls that have begun; the client makes later ones on another connection. */
+/* Queues GOAWAY: the client makes no more calls here; those that have begun are answered. */
 static void leave(struct grpc_connection *c)
 {
     c->is_leaving = true;

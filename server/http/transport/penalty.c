@@ -1,4 +1,4 @@
-/* A table of refused clients, and when the next request of each may continue. */
+/* A table of refused clients, and the time until which the next request of each must wait. */
 #include "server/http/transport/penalty.h"
 
 #include <arpa/inet.h>

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#define TEXT_MAX    107 /* of a header of version 1, with CR LF */
-#define BINARY_HEAD 16  /* of version 2: signature, command, family, length */
+#define TEXT_MAX    107 /* maximum bytes of a version 1 header, with CR LF */
+#define BINARY_HEAD 16  /* bytes of version 2's signature, command, family and length */
 
 static const char text_start[] = "PROXY ";
 static const uint8_t binary_start[] = {'\r', '\n', '\r', '\n', 0,   '\r',

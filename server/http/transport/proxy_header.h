@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-/* The longest header accepted. Version 1 has at most 107 bytes; version 2 adds extensions of a few
- * hundred bytes to at most 232. */
+/* The longest header accepted. Version 1 has at most 107 bytes. Version 2 has at most 232 bytes and
+ * extensions of a few hundred bytes. */
 #define PROXY_HEADER_MAX 2048
 
 enum proxy_header_state {

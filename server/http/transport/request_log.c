@@ -170,7 +170,7 @@ static bool is_sampled(struct request_log *log, const struct exchange *x, int64_
     return log_sample_take(&log->refusals, now);
 }
 
-/* Logs requests that only admins may send, granted or refused, at a level that is rarely off. */
+/* Logs requests that only admins may send, granted or refused, as warnings, which few disable. */
 static void audit(const struct exchange *x)
 {
     if (!x->route || (x->route->access != ROUTE_ADMIN && x->route->access != ROUTE_ADMIN_WRITES) ||
@@ -182,7 +182,7 @@ static void audit(const struct exchange *x)
               LOG_INT("status", x->answer.status));
 }
 
-/* Adds a phase, unless it took no time, such as the decoding of tensors. */
+/* Adds a phase, unless it took no time (tensors are not decoded). */
 static void add_phase(struct trace_record *record, const char *name, int64_t begin, int64_t end)
 {
     if (end > begin)
@@ -250,7 +250,7 @@ void request_log_late(struct request_log *log, const char *address, int64_t wait
               LOG_REAL("ms", rounded_ms(clock_ms(waited))));
 }
 
-/* Derives the times from the lengths of the phases: the rest is waiting. */
+/* Computes the times from two measured starts and the durations of all phases. */
 static struct exchange_times image_times(const struct predict_image *image)
 {
     struct exchange_times times = {.decode_start = image->decode_start,

@@ -12,7 +12,7 @@
 #include "proto/dialects.h"
 #include "server/http/transport/negotiate.h"
 
-#define SETTINGS_MAX ((size_t)128 << 10) /* bytes; so much JSON is parsed in a millisecond */
+#define SETTINGS_MAX ((size_t)128 << 10) /* bytes of JSON that can be parsed in a millisecond */
 
 #define OUT_OF_MEMORY "{\"error\":\"out of memory\",\"code\":\"out_of_memory\"}\n"
 

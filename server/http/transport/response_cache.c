@@ -13,7 +13,7 @@
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/multipart.h"
 
-/* Size of a typical answer; the table has about one bucket for each that fits. */
+/* Size of a typical answer. The table has about one bucket for each that the cache can hold. */
 #define TYPICAL_BYTES 1024
 
 /* The most parts of a form besides images. */

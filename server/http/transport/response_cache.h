@@ -28,7 +28,7 @@ struct response_cache;
 struct response_key {
     bool is_set;
     uint8_t hash[RESPONSE_KEY_BYTES];
-    size_t headers;   /* number of the answer's headers before the handler's own */
+    size_t headers;   /* number of headers that the answer had before the handler added one */
     double search_ms; /* time for hashing and lookup */
 };
 
@@ -44,7 +44,7 @@ struct cached_answer {
     size_t image_count;
     int64_t made; /* clock_now() */
     const char *type;
-    const char *header; /* the handler's own; NULL: none */
+    const char *header; /* name of the header that the handler added, or NULL */
     char header_value[24];
     size_t size;
 

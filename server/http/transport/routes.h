@@ -15,7 +15,7 @@ enum method {
     METHOD_GET = 1u << 0,
     METHOD_HEAD = 1u << 1,
     METHOD_POST = 1u << 2,
-    METHOD_OPTIONS = 1u << 3, /* always allowed; in route->methods: the route's handler answers */
+    METHOD_OPTIONS = 1u << 3, /* always allowed; route->methods has it if the handler answers it */
     METHOD_PUT = 1u << 4,
 };
 

@@ -22,8 +22,9 @@
 
 #define QUIET_MS 200 /* time without a request before a drain ends */
 
-/* QUIET_MS if no connection is open. A client whose handshake had begun before SYN was refused may
- * still have to be accepted. A distant client may need longer; the drain does not wait for it. */
+/* Replaces QUIET_MS if no connection is open. A client whose handshake had begun before SYN was
+ * refused may still have to be accepted. A distant client may need longer; the drain does not wait
+ * for it. */
 #define HANDSHAKE_MS 20
 
 /* Raises the limit of open files to fit every connection; returns how many fit. */

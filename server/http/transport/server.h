@@ -59,7 +59,7 @@ struct http_options {
     unsigned unix_mode;     /* permissions of unix_path */
     const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS */
     bool is_immich;                 /* GET / and /ping answer like Immich's service */
-    int threads;                    /* 1 … */
+    int threads;                    /* at least 1 */
     int top_k;                      /* number of predictions, if a request does not set it */
     const char *note; /* for /health and /devices: why --device auto chose the CPU, or "" */
 
@@ -70,7 +70,7 @@ struct http_options {
     int64_t header_timeout_ms, body_timeout_ms, answer_timeout_ms, idle_timeout_ms;
     int64_t default_timeout_ms; /* for requests without a time limit; 0: none */
 
-    size_t max_inflate_ratio;    /* of a compressed body: output bytes per input byte */
+    size_t max_inflate_ratio;    /* inflated bytes per byte of a compressed body */
     const char *cors_origin;     /* "https://a.example,https://b.example" or "*"; NULL: none */
     const char *trusted_proxies; /* "10.0.0.0/8,::1"; NULL: none */
     bool proxy_protocol;         /* connections from trusted proxies begin with a PROXY header */
@@ -84,7 +84,7 @@ struct http_options {
     struct metrics *metrics;       /* may be NULL */
     struct trace_exporter *traces; /* NULL: none are sent */
     struct faces *faces;           /* the registry of faces; NULL: there is none */
-    struct tracks *tracks;         /* states of cameras; NULL in tests */
+    struct tracks *tracks;         /* of all clients (tracks.h); NULL in tests */
 };
 
 struct http_server;
@@ -105,12 +105,12 @@ struct http_warnings {
 enum status http_server_check(const struct http_options *options,
                               struct http_warnings *ret_warnings, struct error *err) MUST_USE;
 
-/* Reads the API keys and the certificate again; keeps what it cannot read. One thread at a time. */
+/* Reads API keys and certificate again; the old ones stay if that fails. One thread at a time. */
 enum status http_server_reload(struct http_server *server, struct error *err) MUST_USE;
 
 /* Starts to serve clients. On a socket that a supervisor has passed (listen_take_passed()) clients
- * wait for http_server_accept(). Call this when the process has dropped its rights. `confinement`
- * says, for /health, how the process is confined; borrowed. */
+ * wait for http_server_accept(). Call this when the process has dropped its privileges.
+ * `confinement` says, for /health, how the process is confined; borrowed. */
 void http_server_open(struct http_server *server, const char *confinement);
 
 int http_server_port(const struct http_server *server);
