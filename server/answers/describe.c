@@ -113,7 +113,7 @@ static char *mask_png(struct mask_bitmap *bitmap)
 struct mask_how {
     enum mask_form form;
     bool is_whole;                     /* a PNG of the picture's size */
-    const struct describe_how *pixels; /* NULL: polygons get no pixels; else for its take() */
+    const struct describe_how *pixels; /* has take() for pixels; NULL: polygons get no pixels */
 };
 
 /* Adds the pixels of a mask; the description owns them, also on failure. Returns false when out of
@@ -121,8 +121,8 @@ struct mask_how {
 static bool describe_pixels(const struct mask_bitmap *bitmap, const struct describe_how *how,
                             struct described *described, struct answer_mask *ret)
 {
-    /* Each pixel and each end of a row takes one byte here, and two in the text and in each of its
-     * two copies. */
+    /* Each pixel and each row end takes one byte in the bitmap, two in the JSON text, and two in
+     * each of the text's two copies. */
     const size_t bytes = 7 * ((size_t)bitmap->width + 1) * bitmap->height;
     if (how->take && how->take(how->context, bytes, how->err) != STATUS_OK) {
         free(bitmap->pixels);
@@ -136,7 +136,7 @@ static bool describe_pixels(const struct mask_bitmap *bitmap, const struct descr
     return own(described, bitmap->pixels);
 }
 
-/* Returns false when out of memory. */
+/* Returns false when out of memory, or if how->pixels->take() refused. */
 static bool describe_mask(const struct segment *segment, const struct mask_how *how,
                           const struct predict_image *image, struct described *described,
                           const struct answer_mask **ret_mask)
@@ -324,7 +324,7 @@ enum answer_kind describe_kind(const struct predict_request *request)
                                        : ANSWER_CLASSES;
 }
 
-/* Returns false when out of memory. */
+/* Returns false when out of memory, or if how->take() refused. */
 static bool describe_image(const struct predict_image *image, const struct describe_how *how,
                            struct described *described, struct answer_image *ret)
 {

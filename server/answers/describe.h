@@ -13,7 +13,7 @@ enum describe_form {
     DESCRIBE_JSON,
     DESCRIBE_LINES,
     DESCRIBE_NUMBERS,
-    DESCRIBE_JPEG, /* annotate.h writes the photos; here like DESCRIBE_JSON */
+    DESCRIBE_JPEG, /* annotate_image() writes it; describe_predictions() writes JSON */
     DESCRIBE_PNG,
     DESCRIBE_KSERVE, /* {"predictions": [{"classes", "indices", "probabilities"}]} */
 };
@@ -21,7 +21,7 @@ enum describe_form {
 /* How to write an answer. */
 struct describe_how {
     enum describe_form form;
-    const struct dialect *dialect; /* NULL: lensd's own, in `form` */
+    const struct dialect *dialect; /* the API of the answer; NULL: lensd's own, in `form` */
     const char *model; /* the pipeline's name; NULL: the name of the model that answered */
     const struct model_status *status; /* gives the precision; NULL: unknown */
     bool as_list;
@@ -29,7 +29,7 @@ struct describe_how {
     double total_ms;          /* since request->started */
     const char *id;           /* of the request; NULL without a dialect */
     size_t tokens;            /* tokens of all texts */
-    float least_text;         /* as in struct predict_answer */
+    float least_text;         /* omit lines of text with a score up to this; 0: omit none */
     const struct cJSON *json; /* JSON of the request, for its dialect; NULL: it had none */
     /* Reserves memory for pixels of masks (dialect->has_pixels); NULL: there is no limit. If `take`
      * fails, the description fails with the error in *err. */

@@ -18,6 +18,6 @@ char *status_health_json(struct model_host *model_host, bool draining, double up
 /* {"devices":[{"id","name","usable","reason"?,"memory":{"total_bytes","free_bytes",
  * "used_by_lensd_bytes","limit_bytes"?},"threads"?,"cores"?,"isa"?,"fast_precisions":[…],
  * "models":[…]}],"unloaded"?:[…],"pipelines"?:[{"name","stages":[…]}],"note"?}: every device of the
- * machine with its models in `model_host` (NULL: none). An unusable device has only the first
- * members, unless a model uses it. */
+ * machine with its models in `model_host` (NULL: none). An unusable device has no members after
+ * "reason", unless a model uses it. */
 char *status_devices_json(struct model_host *model_host, const char *note);

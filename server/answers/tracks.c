@@ -33,7 +33,8 @@ void tracks_free(struct tracks *tracks)
     free(tracks);
 }
 
-/* Returns the state of `key`. If there is none, starts a new one in the place of the oldest. */
+/* Returns the state of `key`. If there is none, starts a new one in the place of the oldest state,
+ * or of the client's oldest if the client has TRACKS_OF_CLIENT. */
 static struct track_state *find_state(struct tracks *tracks, const char *key, int64_t now)
 {
     struct track_state *place = tracks->states, *own = NULL; /* the oldest; the client's oldest */

@@ -1,5 +1,5 @@
 /* Keeps a tracker (models/tasks/tracker.h) for each camera that posts its photos one after the
- * other with ?track=NAME. Thread-safe; one lock is held while a photo's boxes are assigned. */
+ * other with ?track=NAME. Thread-safe; one lock is held while boxes are assigned to objects. */
 #pragma once
 
 #include "server/schedule/runtime/model_host.h"

@@ -16,7 +16,7 @@
 
 #include "engine/base/utf8.h"
 
-/* "lens", the mark of lensd's registries, and the version of the table. */
+/* SQLite's application_id of lensd's registries, "lens", and the version of the table. */
 #define APPLICATION     1818586739
 #define VERSION         1
 #define FACES_TEXT(x)   #x
@@ -143,8 +143,8 @@ static enum status check_form(struct faces *faces, struct error *err)
                    : STATUS_OK;
 }
 
-/* If the file is lensd's or empty, and others have rights to it, sets mode 0600; leaves another
- * program's file unchanged. Returns 0, or -1 and sets errno. */
+/* Sets mode 0600 if the file is lensd's or empty, and the group or other users have rights to it.
+ * Leaves another program's file unchanged. Returns 0, or -1 and sets errno. */
 static int make_private(int fd)
 {
     enum { APPLICATION_AT = 68 }; /* in SQLite's header, 4 bytes, big-endian */

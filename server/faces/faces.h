@@ -24,7 +24,7 @@
 struct faces;
 
 struct face_vector {
-    const float *values;   /* of length 1; borrowed */
+    const float *values;   /* borrowed; their Euclidean norm is 1 */
     size_t count;          /* 1 … FACES_NUMBERS_MAX */
     const uint64_t *model; /* the two words of the fingerprint in struct model */
 };

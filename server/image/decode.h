@@ -14,12 +14,12 @@ struct pixel_account {
 struct pixel_buffer {
     uint8_t *data;
     size_t capacity;
-    unsigned small_uses;           /* uses in a row that needed far less than a giant buffer */
+    unsigned small_uses;           /* successive uses that needed far less than a giant buffer */
     struct pixel_account *account; /* NULL: the account of another buffer covers this one */
 };
 
 /* Makes room for `size` bytes; the content is undefined afterwards. Frees a giant buffer after many
- * small images in a row. `working`: bytes that the decoder needs in addition. STATUS_NO_MEMORY
+ * successive small images. `working`: bytes that the decoder needs in addition. STATUS_NO_MEMORY
  * leaves the buffer empty but usable. */
 enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, size_t working,
                                  struct error *err) MUST_USE;
@@ -55,7 +55,7 @@ static inline uint32_t read_u32(const uint8_t *p, bool big)
                : read_u16(p + 2, big) << 16 | read_u16(p, big);
 }
 
-/* Describes bytes of an unknown format for an error: "a PDF document", "an HTML page". Static. */
+/* Returns a static text for an error about an unknown format: "a PDF document", "an HTML page". */
 const char *sniff_describe(const uint8_t *data, size_t size);
 
 /* Reads orientation 1 … 8 from TIFF-shaped EXIF data (the bytes after "Exif\0\0"); 1 if it is
@@ -105,6 +105,6 @@ bool tiff_load(void);
 bool avif_load(void);
 bool heic_load(void);
 
-/* Returns what AVIF or HEIC lacks after avif_load() or heic_load() has failed; static. `package`:
- * libheif or its plug-in is not installed. */
+/* Returns what AVIF or HEIC lacks after avif_load() or heic_load() has failed; static. That is
+ * `package` if libheif or its plug-in is not installed. */
 const char *heif_need(const char *package);

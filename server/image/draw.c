@@ -35,7 +35,7 @@ static void mix_pixel(uint8_t *pixel, struct rgb_colour colour, float share)
     pixel[2] = mix(pixel[2], colour.blue, share);
 }
 
-/* Returns the first pixel at or after `at`, in 0 … side. */
+/* Rounds `at` up to the index of a pixel; at least 0, at most `side`. */
 static uint32_t first_pixel(float at, uint32_t side)
 {
     const float up = ceilf(at);
@@ -44,7 +44,7 @@ static uint32_t first_pixel(float at, uint32_t side)
 
 /* A line from (x, y) along (dx, dy). */
 struct stroke {
-    float x, y, dx, dy, square; /* square: of the line's length */
+    float x, y, dx, dy, square; /* square: the square of the line's length */
     float reach;                /* half the line's thickness */
 };
 
@@ -55,8 +55,8 @@ static float distance_to(const struct stroke *stroke, float x, float y)
     return hypotf(x - stroke->x - share * stroke->dx, y - stroke->y - share * stroke->dy);
 }
 
-/* Finds the columns that the line may touch in the row with centre y: the part of the line within
- * its reach of that row. */
+/* Finds the columns that the line may touch in the row with centre y, from the part of the line
+ * that is no farther from this row than reach + 1. */
 static void columns_of(const struct stroke *stroke, float y, float *ret_first, float *ret_last)
 {
     const float reach = stroke->reach + 1;
@@ -124,7 +124,7 @@ void draw_column(const struct canvas *canvas, uint32_t x, uint32_t y, uint32_t c
         mix_pixel(pixel, colour, opacity);
 }
 
-/* Returns the letter at *text and moves *text past it; NULL at the end. */
+/* Returns the strokes of the character at *text and moves *text past it; NULL at the end. */
 static const char *next_letter(const char **text)
 {
     /* U+00C0 … U+00FF without their accents. */
@@ -136,7 +136,7 @@ static const char *next_letter(const char **text)
         first = (unsigned char)latin[(unsigned char)(*text)[1] & 0x3F];
     do
         ++*text;
-    while (((unsigned char)**text & 0xC0) == 0x80); /* the rest of a character */
+    while (((unsigned char)**text & 0xC0) == 0x80); /* continuation bytes of UTF-8 */
     const unsigned at = (unsigned)first - DRAW_FONT_FIRST;
     return draw_font[at < DRAW_FONT_LETTERS ? at : '?' - DRAW_FONT_FIRST];
 }

@@ -1,16 +1,16 @@
 /* Reads the orientation of EXIF and XMP straight from the file's bytes.
  *
- * Only one number is needed, so there is no EXIF library and no copy of the metadata: two walkers
- * find the EXIF block (JPEG APP1, PNG eXIf), and one reader searches the first image directory
- * (IFD0) of the TIFF structure inside (TIFF 6.0 section 2, EXIF 2.32 section 4.6). All input is
+ * Only one number is needed, so there is no EXIF library and no copy of the metadata: two functions
+ * find the EXIF block (JPEG APP1, PNG eXIf), and one searches the first image directory (IFD0) of
+ * the TIFF structure in the block (TIFF 6.0 section 2, EXIF 2.32 section 4.6). All input is
  * hostile: offsets are checked against the length before use, and no loop follows an offset twice.
  * Malformed data means orientation 1, because a bad tag must not make a good picture unusable.
  *
  * The rules are those of ImageOps.exif_transpose in Pillow 13: the first EXIF segment of a JPEG
- * counts, and in it the first entry of a known type whose values lie inside; in a list, the first
- * value counts. Numbers of all types are valid; bytes and texts are not. Without such an entry the
- * last XMP packet of a JPEG counts. Orientation in a PNG's text chunks (XMP, ImageMagick's "Raw
- * profile type exif") is ignored. */
+ * counts, and in it the first entry of a known type whose values lie in the segment; of several
+ * values, the first counts. Numbers of all types are valid; bytes and texts are not. Without such
+ * an entry the last XMP packet of a JPEG counts. Orientation in a PNG's text chunks (XMP,
+ * ImageMagick's "Raw profile type exif") is ignored. */
 #include <math.h>
 #include <string.h>
 
@@ -64,7 +64,7 @@ enum exif_entry { ENTRY_VALID, ENTRY_ABSENT, ENTRY_LAST };
 /* Reads an IFD entry: tag u16, type u16, count u32, then the values if they fit into 4 bytes, else
  * their offset. An entry is ignored if its type is unknown, if it has no values, or if the values
  * of all entries so far (*total) take more bytes than the block has. Values outside the block end
- * the directory. */
+ * the search. */
 static enum exif_entry read_entry(const uint8_t *tiff, size_t size, const uint8_t *entry, bool big,
                                   uint64_t *total, const uint8_t **ret_values)
 {

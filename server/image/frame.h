@@ -15,7 +15,7 @@ struct crop_frame {
     /* The letterbox around the photo, filled with pad_value; in all other modes equal to the photo.
      * Pixels outside it are zero. */
     int canvas_width, canvas_height, canvas_left, canvas_top;
-    double map[6]; /* for RESIZE_BODY: frame_body()'s, or the identity */
+    double map[6]; /* for RESIZE_BODY: from frame_body(); identity if no resize is needed */
 };
 
 /* Computes the frame of an upright picture of `width` x `height` pixels, 1 … 2^24 each.

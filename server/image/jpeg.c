@@ -269,7 +269,7 @@ static bool can_crop(struct jpeg_decompress_struct *cinfo)
  * save less than an eighth, because it has a cost. */
 static JDIMENSION crop_columns(struct jpeg_decompress_struct *cinfo, const struct decode_part *part)
 {
-    /* Pixels. libjpeg-turbo's fancy upsampling needs one neighbour; it decodes whole blocks. */
+    /* In pixels: upsampling needs a neighbouring sample, and libjpeg-turbo decodes whole blocks. */
     enum { MARGIN = 16 };
     const uint32_t width = cinfo->output_width;
     uint32_t begin, end;

@@ -4,7 +4,7 @@
 #include "engine/base/size.h"
 #include "server/image/decode.h"
 
-/* Frees a buffer above GIANT bytes after SMALL_USES uses in a row that needed less than a quarter
+/* Frees a buffer above GIANT bytes after SMALL_USES successive uses that needed less than a quarter
  * of it. So one giant photo does not keep its memory in every worker, and a series of giants does
  * not fault in fresh pages each time. */
 enum { GIANT = 32 << 20, SMALL_USES = 8 };

@@ -45,8 +45,8 @@ enum status resample_axis_prepare(struct resample_axis *axis, enum resample filt
                                   struct error *err) MUST_USE;
 void resample_axis_done(struct resample_axis *axis);
 
-/* Finds the input samples [*ret_begin, *ret_end) that outputs first … first + count - 1 may use;
- * possibly one more on each side. */
+/* Finds the input samples [*ret_begin, *ret_end) that outputs first … first + count - 1 may use,
+ * and a few more on each side. */
 void resample_reach(enum resample filter, int in, int out, int first, int count, int *ret_begin,
                     int *ret_end);
 
@@ -54,10 +54,10 @@ void resample_reach(enum resample filter, int in, int out, int first, int count,
 struct resample_passes {
     size_t sample;
 
-    /* Resamples four RGB rows along the horizontal axis: dst[r], `axis->count` pixels of samples,
-     * from src[r], `axis->in` pixels of bytes. Reads one byte past a row's last pixel, and writes
-     * one sample past its end. `flip` is XORed with the source bytes: 0, or 255 to invert. Rows of
-     * `src` may be equal. */
+    /* Resamples four RGB rows along the horizontal axis: reads `axis->in` pixels of bytes from
+     * src[r], and writes `axis->count` pixels of samples to dst[r]. Also reads one byte after the
+     * last pixel of src[r], and writes one sample after the last pixel of dst[r]. `flip` is XORed
+     * with the source bytes: 0, or 255 to invert. Rows of `src` may be equal. */
     void (*horizontal)(uint8_t *const dst[4], const uint8_t *const src[4],
                        const struct resample_axis *axis, uint8_t flip);
 

@@ -3,7 +3,8 @@
  * of it is on integers, so that every set gives equal bytes.
  *
  * Horizontal: four rows advance together, because their windows and weights are the same. 16
- * numbers hold one pixel of each: 4 bytes, the last of them ignored, since it is the next pixel's:
+ * numbers hold one pixel of each row: 4 bytes, of which the last belongs to the next pixel and is
+ * ignored:
  *
  *     row 0        row 1        row 2        row 3
  *     R  G  B  .   R  G  B  .   R  G  B  .   R  G  B  .
@@ -105,8 +106,8 @@ INLINE void horizontal_length(uint8_t *const dst[4], const uint8_t *const src[4]
     }
 }
 
-/* The most common lengths get loops of constant length: an image of up to 1000 pixels to a short
- * side of 256. */
+/* The most common lengths get loops of constant length: 5 is enough to shrink up to 640 pixels to
+ * 256 with RESAMPLE_BILINEAR. */
 static void horizontal(uint8_t *const dst[4], const uint8_t *const src[4],
                        const struct resample_axis *axis, uint8_t flip)
 {

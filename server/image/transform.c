@@ -5,9 +5,9 @@
  *     source rows ──horizontal──▶ ring of rows ──vertical──▶ one row ──normalise──▶ slot
  *                   four at once  (kept columns)                                    of the batch
  *
- * The ring holds as many rows as the longest vertical window, so a picture's intermediate stays in
- * the cache whatever its size, and rows and columns outside the crop are never computed.
- * Pillow computes them and cuts them off; the bytes that remain are equal. */
+ * The ring holds as many rows as the longest vertical window, so the rows between the two passes
+ * stay in the cache however large the picture is. Rows and columns outside the crop are never
+ * computed. Pillow computes them and cuts them off; the bytes that remain are equal. */
 #include "server/image/transform.h"
 
 #include <stdlib.h>
@@ -189,7 +189,7 @@ static int smaller_of(int a, int b)
 }
 
 /* Filters the next GROUP source rows horizontally into the ring. A group that exceeds the picture
- * repeats its last row, into unused slots. */
+ * repeats the picture's last row, into unused slots. */
 static void fill_ring(struct resize_job *job)
 {
     struct transform *transform = job->transform;
@@ -207,7 +207,8 @@ static void fill_ring(struct resize_job *job)
 }
 
 /* Writes row `y` of the kept part of the resized picture to transform->line. A window that begins
- * before the picture uses its first row twice; fill_ring() repeats the last row after its end. */
+ * before the picture uses the picture's first row twice; after the picture's end, fill_ring()
+ * repeats the last row. */
 static void resize_row(struct resize_job *job, int y)
 {
     struct transform *transform = job->transform;
@@ -238,7 +239,7 @@ static enum status job_prepare(struct resize_job *job, struct error *err)
                               job->frame.resized_height, job->y0, job->y1 - job->y0, err));
     job->passes =
         p->resample == RESAMPLE_LINEAR ? &transform->kernels->linear : &transform->kernels->pillow;
-    /* Room for a window and the rest of its last group; in a row, also for the sample that the
+    /* Rows for a window and the rest of its last group. A row also has room for the sample that the
      * kernel writes past the end. */
     job->ring_rows = transform->vertical.length + GROUP - 1;
     job->ring_stride = job->passes->sample *

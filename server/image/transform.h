@@ -33,7 +33,7 @@ enum status transform_numbers(struct transform *transform, const struct image *i
 /* The two steps of transform_apply(), for devices that do the second one themselves.
  * transform_bytes() resizes and crops to dst: [height, width, channels] uint8; three channels are
  * always in RGB order, and equal Pillow's. transform_table(): table[c][x] is the number for byte x
- * in the model's channel c. Both steps equal transform_apply() bit for bit, unless
+ * in the model's channel c. Together they equal transform_apply() bit for bit, unless
  * preprocess.pads_normalised is set, because no byte represents that padding. */
 enum status transform_bytes(struct transform *transform, const struct image *image,
                             const struct preprocess *p, uint8_t *dst, struct error *err) MUST_USE;

@@ -1,6 +1,6 @@
 /* Loads the few functions of libcurl that lensd uses, on demand: neither lensd nor its build
- * depends on libcurl. The values below belong to the binary interface of libcurl.so.4, which keeps
- * them. Source: curl/curl.h. */
+ * depends on libcurl. The values below belong to the binary interface of libcurl.so.4, which never
+ * changes them. Source: curl/curl.h. */
 #pragma once
 
 #include "engine/base/status.h"
@@ -46,6 +46,6 @@ extern struct curl_functions {
     void (*free_list)(struct curl_list *list);
 } curl;
 
-/* Loads libcurl for `user`, an option or command with which the error's sentence begins.
- * STATUS_CONFIG if it is not installed. */
+/* Loads libcurl. STATUS_CONFIG if it is not installed; the message begins with `user`, the option
+ * or command that needs libcurl. */
 enum status curl_load(const char *user, struct error *err) MUST_USE;

@@ -49,7 +49,7 @@ struct log_field {
  * as "<4>", and omits the time in the text form. Call it before any thread starts. */
 void log_find_journal(void);
 
-/* Format and level may be changed at any time, from any thread. Until then: text, LOG_INFO. */
+/* Format and level may change at any time, from any thread. The defaults are text and LOG_INFO. */
 void log_set_json(bool json);
 void log_set_lowest(enum log_level lowest);
 bool log_is_json(void);
@@ -58,7 +58,7 @@ enum log_level log_lowest(void);
 /* Returns "debug", "info", "warn" or "error". */
 const char *log_level_name(enum log_level level);
 
-/* Writes an event with any number of fields, also none. */
+/* Writes an event with any number of fields, or none. */
 #define log_event(level, event, ...)                                                               \
     log_fields((level),                                                                            \
                (const struct log_field[]){LOG_STR("event", event), ##__VA_ARGS__, {.key = NULL}})
@@ -70,8 +70,8 @@ void log_fields(enum log_level level, const struct log_field *fields);
  * LOG_LINE_MAX. */
 __attribute__((format(printf, 1, 2))) void log_print(const char *format, ...);
 
-/* Writes text shorter than LOG_LINE_MAX to standard output, unless its reader stalls for a second.
- * Call it once. */
+/* Writes text shorter than LOG_LINE_MAX to standard output; drops it if the reader of standard
+ * output stalls for a second. Call it once. */
 __attribute__((format(printf, 1, 2))) void log_banner(const char *format, ...);
 
 /* Starts the thread that writes the log. Before that, each function above waits until its line is

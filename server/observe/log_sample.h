@@ -17,6 +17,6 @@ struct log_sample {
 /* Returns true if a line may be written now; otherwise counts the line as left out. */
 bool log_sample_take(struct log_sample *sample, int64_t now);
 
-/* Returns the number of lines left out once, when their second is over; otherwise 0. Call it before
- * log_sample_take(). */
+/* After a second is over, the first call returns the number of lines left out in it; other calls
+ * return 0. Call it before log_sample_take(). */
 int64_t log_sample_left_out(struct log_sample *sample, int64_t now);

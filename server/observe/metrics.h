@@ -28,7 +28,7 @@ struct metric *metrics_get(struct metrics *metrics, enum metric_kind kind, const
                            const char *help, const char *labels);
 
 /* Like metrics_get(), for a histogram with other buckets: ascending upper bounds, without +Inf. The
- * first call decides for the family, which keeps the pointer `buckets`. */
+ * first call sets the buckets of the family, which keeps the pointer `buckets`. */
 struct metric *metrics_histogram(struct metrics *metrics, const char *name, const char *help,
                                  const char *labels, const double *buckets, size_t bucket_count);
 
@@ -54,8 +54,8 @@ void metric_set(struct metric *metric, double value); /* gauge, or counter that 
 void metric_observe(struct metric *metric, double value);
 double metric_value(const struct metric *metric); /* of a histogram: its count; NULL: 0 */
 
-/* Escapes a label value (backslash, quote, newline) into text, truncated to `size` between
- * characters. A byte that is not UTF-8 becomes \xNN. Returns text. size >= 1. */
+/* Escapes a label value (backslash, quote, newline) into `text`, cut between characters to fit into
+ * `size` bytes. A byte that is not UTF-8 becomes \xNN. Returns `text`. size >= 1. */
 const char *metrics_escape(const char *value, char *text, size_t size);
 
 /* Returns all metrics as text, malloc'ed, for the caller to free; NULL when out of memory.

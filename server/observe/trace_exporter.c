@@ -474,7 +474,7 @@ static enum status set_up(struct trace_exporter *exporter,
     curl.setopt(exporter->handle, OPT_HTTPHEADER, exporter->headers);
     curl.setopt(exporter->handle, OPT_USERAGENT, "lensd/" LENSD_VERSION);
     curl.setopt(exporter->handle, OPT_NOSIGNAL, 1L);
-    curl.setopt(exporter->handle, OPT_NOPROXY, "*"); /* the confinement allows one port only */
+    curl.setopt(exporter->handle, OPT_NOPROXY, "*"); /* confinement forbids a proxy's port */
     const char *trusted = getenv(TRACE_CERTIFICATE);
     if (trusted && trusted[0])
         curl.setopt(exporter->handle, OPT_CAINFO, trusted);
