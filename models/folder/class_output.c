@@ -39,8 +39,8 @@ struct heads {
     size_t outputs[16]; /* if there are more, none is chosen */
 };
 
-/* Returns K of an output [N, K] or [N, K, 1, 1] of floats. Returns 0 if K is unknown, if the shape
- * is another, or if the rows are not the images of the batch. */
+/* Returns K of an output [N, K] or [N, K, 1, 1] of floats. Returns 0 if K is unknown, if the output
+ * has another shape or dtype, or if its rows are not the images of the batch. */
 static size_t classes_of(const struct model *model, const struct value *output)
 {
     const struct shape *shape = &output->shape;
@@ -58,7 +58,7 @@ static size_t head_classes(const struct heads *heads, size_t i)
 
 static const struct value *head_value(const struct heads *heads, size_t i)
 {
-    return heads->model->graph->outputs[heads->outputs[i]]; /* the graph that is_last() searches */
+    return heads->model->graph->outputs[heads->outputs[i]]; /* is_last() searches model->graph */
 }
 
 static bool contains_one(const char *name, const char *const *words, size_t count)
@@ -81,7 +81,7 @@ static bool is_no_vector(const struct heads *heads, size_t i)
     return !contains_one(head_value(heads, i)->name, words, COUNT_OF(words));
 }
 
-/* True if the output `from` is computed from the output `to` by a chain of nodes. */
+/* True if the output `from` depends on the output `to`. Searches the nodes backwards. */
 static bool is_computed_from(const struct graph *graph, const struct value *from,
                              const struct value *to)
 {

@@ -15,15 +15,16 @@ enum {
     SIDE_WIDTH = -1,
     SIDE_HEIGHT = -2,
     ZEROS = 3,      /* `count`: every number is 0 */
-    ROWS_MAX = 4096 /* largest batch of a session, which a file may fix */
+    ROWS_MAX = 4096 /* limit of the batch size that a file fixes, as in sessions */
 };
 
-/* In this order: Hugging Face's mask of a padded batch (1 is a pixel); for SAM's decoder an earlier
- * mask, and a size for an output that lensd does not use; RT-DETR's and D-FINE's own exports;
- * PaddleDetection (scale_factor is 1: input to input); Ultralytics' thresholds of suppression. */
+/* In this order: Hugging Face's mask of a padded batch (1: no padding); for SAM's decoder an
+ * earlier mask, and the size of an unused output; RT-DETR's and D-FINE's own exports;
+ * PaddleDetection (scale_factor 1: boxes are in pixels of the model's input); Ultralytics'
+ * thresholds for suppression. */
 static const struct known_input {
     const char *name;
-    size_t count; /* 2: numbers per image; 1: one number in all; 0: one per pixel; or ZEROS */
+    size_t count; /* 2: two numbers per image; 1: one number in all; 0: one per pixel; or ZEROS */
     float numbers[2];
 } known_inputs[] = {
     {"pixel_mask", 0, {1}},
@@ -94,7 +95,7 @@ static struct value *fill_sides(struct edit *edit, const struct model *model,
                              (struct value *[]){dims, which}, 2, DTYPE_I64, shape);
 }
 
-/* Returns ones [batch, height, width], as large as the photos. NULL: edit->status is the error. */
+/* Returns a mask of ones, [batch, height, width] of the photos. NULL: edit->status is the error. */
 static struct value *fill_pixels(struct edit *edit, const struct model *model)
 {
     struct value *image = edit->graph->inputs[model->image_input];
@@ -115,7 +116,7 @@ static struct value *fill_pixels(struct edit *edit, const struct model *model)
                  : NULL;
 }
 
-/* Replaces an input by `named`, or by `known` if that is NULL. False: edit->status is the error. */
+/* Replaces an input by `named`, or by `known` if `named` is NULL. False: see edit->status. */
 static bool fill_input(struct edit *edit, const struct model *model, struct value *input,
                        const struct known_input *known, const struct input_constant *named)
 {
@@ -209,7 +210,8 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
     for (size_t i = graph->input_count; i-- > 0;) {
         struct value *input = graph->inputs[i];
         const struct input_constant *named = find_named(constants, count, input->name);
-        /* These inputs stay. If the graph has a stranger, clients send all of them as tensors. */
+        /* These inputs stay. If one is unknown (`stranger`), clients send all of them as tensors.
+         */
         if (i == model->image_input || word_input_is(model, input) ||
             (!named && !model->prompt.is_set && (stranger || model->image_input == SIZE_MAX)) ||
             (model->prompt.is_set && !find_known(model, input)))

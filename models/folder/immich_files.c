@@ -7,7 +7,7 @@
 /* True if a path ends in TASK/NAME/PART/model.onnx. */
 static bool is_part(const char *path, const char *task, const char *part)
 {
-    const char *ends[4] = {NULL}; /* starts of the last four names, the last name first */
+    const char *ends[4] = {NULL}; /* starts of the path's last four names, the last one first */
     size_t count = 0;
     for (const char *at = path + strlen(path); at > path && count < COUNT_OF(ends); at--)
         if (at[-1] == '/' || at == path + 1)

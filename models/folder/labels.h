@@ -1,6 +1,6 @@
 /* Class labels. Sources: labels.txt, imagenet_classes.txt, Triton's label file or characters.txt
  * (one line per class), index_to_name.json (TorchServe) or labels.json, a Hugging Face or timm
- * config.json, metadata of Ultralytics or rapidocr. They do not change after the load. */
+ * config.json, metadata of Ultralytics or rapidocr. Labels do not change after loading. */
 #pragma once
 
 #include "engine/base/status.h"

@@ -1,9 +1,9 @@
-/* Prepares SAM's decoder of masks: two outputs, and any number of points.
+/* Prepares SAM's mask decoder: keeps two outputs, and lets it take 1 to 32 points.
  *
  *     points [1, 32, 2], labels [1, 32] ──▶ those that are used ──▶ the graph as the file has it
  *
- * Unused points cannot be padding, because attention would read it. So they are cut off in the
- * graph, whose later shapes depend on data. */
+ * Unused points cannot be padding, because attention would read them. So the graph first cuts them
+ * off, and its later shapes depend on data. */
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -54,8 +54,8 @@ static bool fix_shape(struct value *input)
     return true;
 }
 
-/* Makes `all`, which is float32, input `i` of the graph. The nodes read those of its elements along
- * `axis` that `used` (int64, [n]) selects. */
+/* Makes `all` (float32) input `i` of the graph. The readers of the old input now read the elements
+ * of `all` whose indexes along `axis` are in `used` (int64, [n]). */
 static bool pick_used(struct edit *edit, size_t i, struct value *all, int axis, struct value *used)
 {
     struct graph *graph = edit->graph;
@@ -154,7 +154,7 @@ static enum status read_inputs(struct graph *graph, struct mask_prompt *ret, str
                          "the decoder of masks has no input of %s; lensd takes point_coords with "
                          "point_labels, or input_points with input_labels",
                          has_points ? "labels" : "points");
-    ret->adds_point = ret->takes_boxes && !is_sam2; /* SAM 2's decoder adds this itself */
+    ret->adds_point = ret->takes_boxes && !is_sam2; /* SAM 2's decoder adds this point itself */
     ret->is_padded = !is_sam2;
     ret->is_set = true;
     return STATUS_OK;

@@ -104,8 +104,8 @@ static enum status no_such_input(const struct graph *graph, const char *name, st
         graph->input_count == 1 ? "only input is" : "inputs are", names);
 }
 
-/* Sets symbolic dimensions to those in config.pbtxt. If it has max_batch_size, its dims do not
- * include the batch. Otherwise their number shows whether they do. */
+/* Sets symbolic dimensions to those in config.pbtxt. If it has max_batch_size, `dims` omits the
+ * batch. Otherwise the number of dims shows whether they include the batch. */
 static enum status fix_input(struct value *value, const struct triton_input *input, bool batched,
                              struct error *err)
 {
@@ -230,7 +230,7 @@ static enum status read_labels(const struct model_place *place, const struct onn
 typedef enum status (*preprocess_reader)(const char *json, size_t size, struct preprocess *ret,
                                          struct error *err);
 
-/* Checks the preprocessing, except a size that only the model's graph sets, later. */
+/* Checks the preprocessing. A size that the graph sets later counts as 224 x 224. */
 static enum status check_preprocess(const struct preprocess *p, struct error *err)
 {
     struct preprocess fitted = *p;
@@ -353,7 +353,7 @@ static enum status name_points(const struct onnx_model *onnx, struct model *mode
 static enum status no_class(const struct model *model, bool is_own, const char *name, size_t length,
                             struct error *err)
 {
-    enum { MOST = 4096 }; /* labels that are compared to find a similar one, to save time */
+    enum { MOST = 4096 }; /* at most so many labels are searched for a similar one */
     char word[64];
     const size_t count = model->labels.count < MOST ? model->labels.count : MOST;
     snprintf(word, sizeof word, "%.*s", (int)(length < 60 ? length : 60), name);

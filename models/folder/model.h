@@ -77,7 +77,7 @@ struct model {
     uint64_t file_bytes;
     char *calibration; /* the folder calibration/ with typical photos; NULL: none */
 
-    bool lacks_tokenizer; /* an input takes tokens, and there is no tokenizer: MODEL_NO_TOKENIZER */
+    bool lacks_tokenizer; /* takes tokens, but has no tokenizer (MODEL_NO_TOKENIZER) */
     char warning[512];    /* sentences for the log about files that are suspicious but usable (the
                              numbers of labels and classes differ, sizes were adapted …), or "" */
     char filled[160];     /* names of inputs that lensd fills itself, comma-separated; or "" */
@@ -88,9 +88,9 @@ struct model {
     /* The image input, determined at load. */
     size_t image_input;       /* index in graph->inputs; SIZE_MAX: no input looks like an image */
     bool input_channels_last; /* the file declares the input as [N, H, W, C] */
-    bool free_height, free_width; /* the file does not fix this side (texts: rows' length) */
+    bool free_height, free_width; /* the file does not fix this side (of a text: tokens per row) */
     bool fixed_batch;             /* the file declares a fixed first dimension */
-    int64_t file_batch;           /* that dimension, when fixed */
+    int64_t file_batch;           /* the fixed first dimension, if fixed_batch */
     enum dtype input_dtype;       /* as the file declares it */
     size_t output; /* index in graph->outputs: the task's first output or the class scores */
     char *input_name, *output_name; /* input_name: NULL without an image input */
@@ -103,7 +103,7 @@ struct model {
     struct labels point_names;     /* TASK_POSE: names of a box's key points; may be empty */
     struct graph_hash fingerprint; /* TASK_EMBEDDING: hash of the graph, stored with vectors */
     struct task task;              /* controls how /predict interprets the outputs */
-    /* The graph's inputs and outputs in its order; these copies outlive it. */
+    /* Copies of the graph's inputs and outputs, in its order; they remain without the graph. */
     struct model_tensor *inputs, *outputs;
     size_t input_count, output_count;
     size_t parameter_count; /* elements of all constants in the graph */
@@ -130,7 +130,7 @@ enum status model_load(const char *path, const char *name, const struct model_li
 
 /* Finds the second half of the model in a folder. *ret is a malloc'ed path for model_load(): an
  * .onnx file or, if one file has both halves, that file with MODEL_TEXT_ENDING appended; NULL if
- * there is no second half. *ret_ending is then the ending of its name. STATUS_NO_MEMORY. */
+ * there is no second half. *ret_ending is the ending of the half's name. STATUS_NO_MEMORY. */
 enum status model_find_half(const char *folder, char **ret, const char **ret_ending,
                             struct error *err) MUST_USE;
 
@@ -171,8 +171,8 @@ static inline enum status model_advise(const struct model *model, enum status st
 void model_drop_graph(struct model *model);
 void model_free(struct model *model);
 
-/* Reads options->class_names, class numbers and labels, into options->classes. Labels are a
- * request's own, or the model's if `own` is NULL. Does nothing for a task without classes.
+/* Converts options->class_names, a list of class numbers and labels, to options->classes. Labels
+ * are a request's own, or the model's if `own` is NULL. Does nothing for a task without classes.
  * STATUS_INVALID names an unknown label. */
 enum status model_find_classes(const struct model *model, const char *const *own, size_t own_count,
                                struct task_options *options, struct error *err) MUST_USE;

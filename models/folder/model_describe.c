@@ -181,8 +181,8 @@ static void find_output(struct model *model, const struct graph *graph, struct t
     model->class_count = classes;
 }
 
-/* Lists the outputs of `graph`, with names borrowed from the model's graph. PaddleDetection's rows
- * have the shape that the file declares if their count depends on the photo. */
+/* Lists the outputs of `graph`, with names borrowed from the model's graph. If the number of
+ * PaddleDetection's rows depends on the photo, their shape is the one that the file declares. */
 static void note_outputs(const struct model *model, const struct graph *graph,
                          const struct task_facts *facts, struct task_output *outputs)
 {
@@ -274,8 +274,8 @@ static enum status put_batch_first(struct model *model, size_t i, struct error *
 }
 
 /* Changes PaddleDetection's rows of all photos, [batch x n, 6], to [batch, n, 6], so that photos
- * can share a pass. *ret_any: it did. If the number of rows depends on the photo, the graph stays
- * as it is, and a pass has one photo. */
+ * can share a pass. *ret_any: it changed them. If the number of rows depends on the photo, the
+ * graph stays as it is, and a pass has one photo. */
 static enum status split_rows(struct model *model, const struct graph *one, bool *ret_any,
                               struct error *err)
 {
@@ -411,7 +411,7 @@ static void fit_text(struct model *model)
 }
 
 /* SAM's preprocessing: the longest side is as long as the input, with zeros on the right and below
- * after normalisation. SAM 2 stretches photos; its encoder also has larger outputs. */
+ * after normalisation. SAM 2 stretches photos; its encoder has more outputs. */
 static void fit_encoder(struct model *model)
 {
     struct preprocess *p = &model->preprocess;
@@ -467,7 +467,7 @@ static void fit_task(struct model *model, bool configured)
     if (configured)
         return;
     const bool is_yolox = layout == LAYOUT_YOLOX || layout == LAYOUT_YOLOX_PIXELS;
-    /* Ultralytics, YOLOv5, YOLOX, face detectors and RF-DETR resize without antialiasing. */
+    /* Without antialiasing: Ultralytics, YOLOv5, YOLOX, faces, RF-DETR and PaddleDetection. */
     if (is_rtdetr || layout == LAYOUT_RFDETR || is_paddle || !is_stretched)
         p->resample = RESAMPLE_LINEAR;
     p->pads_corner = is_yolox || is_face;

@@ -131,8 +131,8 @@ struct input_constant {
 enum status input_constants_read(const struct cJSON *item, struct input_constant *ret,
                                  size_t *ret_count, struct error *err) MUST_USE;
 
-/* Replaces inputs by values: those in `constants` and, if no others remain, those with a known
- * meaning. Lists them in model->filled. STATUS_MODEL: a constant fits no input;
+/* Replaces inputs by numbers: the inputs in `constants` and, if lensd knows the values of all
+ * others, those, too. Lists them in model->filled. STATUS_MODEL: a constant fits no input;
  * STATUS_NO_MEMORY. */
 enum status model_fill_inputs(struct model *model, const struct input_constant *constants,
                               size_t count, struct error *err) MUST_USE;

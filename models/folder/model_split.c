@@ -55,7 +55,7 @@ static void mark_values(struct division *d)
 }
 
 /* Finds the vectors of texts, which depend on texts only. A detector reshapes them for its number
- * of photos; then the output depends on both, and the vectors are the input of the reshape. */
+ * of photos; then the output depends on photos, too, and the vectors are the reshape's input. */
 static void find_texts(struct division *d)
 {
     for (size_t i = 0; i < d->graph->output_count && !d->texts; i++) {
@@ -128,7 +128,7 @@ static void read_scores(struct division *d)
     scores->has_scale = true;
 }
 
-/* Reduces the graph to d->outputs and the inputs of `from`, its half. */
+/* Reduces the graph to one half: to d->outputs, and to the inputs marked `from`. */
 static enum status prune_graph(struct division *d, uint8_t from, struct error *err)
 {
     struct graph *graph = d->graph;
@@ -144,9 +144,9 @@ static enum status prune_graph(struct division *d, uint8_t from, struct error *e
     return edit_end(&edit);
 }
 
-/* Replaces an input for tokens by ones. The vectors do not depend on it any more; a token of 1
- * tells the detector that its word is present. A file may have very many tokens, so an Expand makes
- * the ones when a session is compiled, within its memory limit. */
+/* Replaces an input for tokens by ones. The detector now gets vectors, and uses tokens only to see
+ * which words are present: those with a token of 1. A file may have very many tokens, so an Expand
+ * makes the ones when a session is compiled, within its memory limit. */
 static bool replace_tokens(struct edit *edit, struct value *input, int64_t count)
 {
     const int64_t one = 1, length = input->shape.dims[1];
@@ -197,7 +197,7 @@ static enum status feed_words(struct division *d, struct error *err)
     return edit_end(&edit);
 }
 
-/* Returns the length of a vector, taken from the last product's weights; 0 if unknown. */
+/* Returns the length of a vector, from the weights of the last MatMul or Gemm; 0 if unknown. */
 static int64_t vector_size(const struct value *value)
 {
     for (const struct node *node = value->producer; node; node = value->producer) {

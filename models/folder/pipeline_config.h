@@ -10,7 +10,7 @@
  *
  * Like the steps of Triton's ensembles, stages name models of the same repository
  * (models/folder/repository.h). A model is loaded once even if several pipelines use it. Clients
- * can also use it directly. It is replaced and measured by itself. */
+ * can also use it directly. It is reloaded and has metrics like any other model. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,7 +22,7 @@
 #define PIPELINE_FILE       "pipeline.json"
 #define PIPELINE_STAGES_MAX 3
 #define STAGE_LABELS_MAX    32
-/* A model has DEPLOYMENT_SIZES = 4 sizes beside its own, which the list should contain. */
+/* The model's own size, and DEPLOYMENT_SIZES = 4 others: a model keeps no more at a time. */
 #define STAGE_SIZES_MAX     5
 #define STAGE_CROPS_MAX     1000
 #define STAGE_CROPS_DEFAULT 100

@@ -22,7 +22,7 @@ enum resample {
 };
 
 enum resize_rule {
-    RESIZE_NONE,       /* no resize; a crop of a smaller photo pads it */
+    RESIZE_NONE,       /* no resize; a photo smaller than the crop is padded */
     RESIZE_SHORT_SIDE, /* short side to `resize_short`, aspect ratio kept: torchvision.Resize(n) */
     RESIZE_EXACT,      /* to resize_width x resize_height, aspect ratio not kept */
     RESIZE_LETTERBOX,  /* largest size that fits in resize_width x resize_height, aspect ratio kept;
@@ -49,7 +49,7 @@ struct preprocess {
     /* Pixels of the model's input (0: not set yet): a centred crop after the resize; a smaller
      * image is padded with zeros as in torchvision.CenterCrop. */
     int width, height;
-    bool crop_floors; /* an odd margin: the crop begins at int(margin / 2) (Hugging Face's
+    bool crop_floors; /* if the margin is odd, the crop begins at int(margin / 2) (Hugging Face's
                          processors), not at round(margin / 2) (torchvision, timm, Ultralytics) */
     enum channel_order channels;
     /* RESIZE_LETTERBOX: */

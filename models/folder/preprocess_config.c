@@ -184,8 +184,8 @@ static enum status read_crop_rounding(const cJSON *json, struct preprocess *p, s
                : json_wrong_part("crop_rounding", "\"even\" or \"down\"", err);
 }
 
-/* crop_pct: the short side is resized to size / crop_pct, then size is cropped. If size is at least
- * "squash_from" pixels, both sides are resized to size instead (ConvNeXT). */
+/* crop_pct: the short side is resized to side / crop_pct, then a square of `side` is cropped. If
+ * `side` is at least "squash_from", the photo is resized to this square instead (ConvNeXT). */
 static enum status read_crop_pct(const cJSON *json, int side, struct preprocess *p, bool *ret_given,
                                  struct error *err)
 {

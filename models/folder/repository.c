@@ -160,7 +160,7 @@ static bool is_listed(const struct version_policy *policy, uint64_t number)
     return false;
 }
 
-/* Moves the versions that the policy selects to the front, in their order. */
+/* Moves the versions that the policy selects to the front, and keeps their order. */
 static void apply_policy(struct repository_model *model, const struct version_policy *policy)
 {
     size_t kept = 0, count = model->version_count;
@@ -233,8 +233,8 @@ static enum status describe(struct repository_model *model, struct error *err)
 
 /* ---- models ---- */
 
-/* Adds the pipeline `stages`, or if that is NULL the model at `path`. Copies `path` and `name`, and
- * owns `stages` on success. If the model's files are invalid, its `problem` has the reason. */
+/* Adds the pipeline `stages`, or the model at `path` if `stages` is NULL. Copies `path` and `name`,
+ * and owns `stages` on success. If the model's files are invalid, its `problem` has the reason. */
 static enum status add_model(struct repository *repository, const char *path, const char *name,
                              struct pipeline_config *stages, struct error *err)
 {
@@ -503,7 +503,7 @@ enum status repository_scan_immich(const char *folder, struct repository *ret, s
     return scan_done(&repository, true, scan_immich(&repository, folder, err), ret);
 }
 
-/* Adds the models of a pipeline's stages that exist. */
+/* Adds the models of a pipeline's stages. Omits models that do not exist. */
 static enum status add_stages(struct repository *repository, struct error *err)
 {
     const struct pipeline_config stages = *repository->models[0].stages;

@@ -30,11 +30,11 @@ struct repository_version {
 struct repository_model {
     char *name;
     char *path;                          /* for model_load() */
-    struct repository_version *versions; /* to serve, oldest first; after these, the others */
+    struct repository_version *versions; /* those to serve, oldest first; then the others */
     size_t version_count;
     size_t spare_count;             /* number of the others, which version_policy excludes */
     struct pipeline_config *stages; /* of a pipeline; NULL: a model */
-    struct error problem;           /* status is not OK: why no version can be served */
+    struct error problem;           /* if its status is not OK: why no version can be served */
 };
 
 struct repository {

@@ -6,7 +6,7 @@
 
 #include "engine/base/size.h"
 
-#define TEXT_FILE_LENGTH_MAX 65536 /* tokens of a row that a file may fix */
+#define TEXT_FILE_LENGTH_MAX 65536 /* most tokens per row that a file may fix */
 #define SHORTEST_ROW         16    /* tokens; shorter rows are hardly faster */
 #define SHORTEST_PART        16 /* a row has at least this fraction, 1 / 16, of the full length */
 
@@ -36,7 +36,7 @@ bool text_input_kind_of(const struct value *input, enum text_input_kind *ret)
            text_input_is_name(input->name, strlen(input->name), ret);
 }
 
-/* True if the graph takes tokens and, unless `beside` (a photo), nothing else; *ret: its inputs. */
+/* True if the graph takes tokens, and nothing else unless `beside`. *ret gets inputs for tokens. */
 static bool find_inputs(const struct graph *graph, bool beside, struct text_input *ret)
 {
     bool has_ids = false;

@@ -8,8 +8,8 @@
 #include "models/text/tokenizer.h"
 
 #define TEXT_INPUTS_MAX 3
-/* Most tokens of a row: beside a photo (Grounding DINO's number) if the file does not fix them; of
- * a text if neither the file nor the tokenizer's padding does. */
+/* Most tokens per row: beside a photo, unless the file fixes the number (256 as in Grounding DINO);
+ * of a text alone, unless the file or the tokenizer's padding fixes it. */
 #define TEXT_BESIDE_MAX 256
 #define TEXT_LENGTH_MAX 512
 
