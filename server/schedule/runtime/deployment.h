@@ -78,7 +78,7 @@ struct deployment {
     /* Members for the model host, guarded by its lock. */
     struct precision_choice choices[DEVICE_KINDS]; /* index: device_kind; unset while `why` is "" */
     size_t users;  /* callers between model_host_acquire() and model_host_release(), or in submit */
-    bool has_left; /* the table no longer lists it: do not use its scheduler */
+    bool has_left; /* it has left the table and `retiring`: do not use its scheduler */
     struct deployment *next_retiring;
     uint64_t serial;  /* different for each deployment; a later one has a higher number */
     uint64_t used_at; /* model_entry.size_uses when this size was last used */

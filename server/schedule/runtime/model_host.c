@@ -50,7 +50,7 @@ static enum status check_options(const struct model_host_options *options, struc
     return STATUS_OK;
 }
 
-/* Several lanes on the CPU share its cores evenly; a single lane gets 0: its session chooses. */
+/* Lanes on the CPU share its cores evenly. Returns 0 for a single lane: its session chooses. */
 static int threads_per_lane(const struct model_host_options *options)
 {
     int lanes = 0;
@@ -247,7 +247,7 @@ enum status model_host_acquire(struct model_host *host, const char *name, const 
         status = name ? explain_not_found_locked(host, name, version, err)
                       : explain_no_default_locked(host, ret_retry_after_s, err);
     } else if (!ret && table_can_answer(entry)) {
-        ; /* the request asked only for that */
+        ; /* the caller asked only for this check */
     } else if (host->draining && entry->state != MODEL_READY && table_can_answer(entry)) {
         status = error_set(err, STATUS_DRAINING, "the server is shutting down");
     } else if (entry->state != MODEL_READY) {
@@ -285,8 +285,8 @@ static enum status check_request(const struct predict_request *request, struct e
     return STATUS_OK;
 }
 
-/* Checks that the model takes the request's words or texts, and that each input beside the photo
- * has words of its size. The model may have been reloaded after they were encoded. */
+/* Checks that the model takes the request's words or texts, and that the words have the sizes of
+ * its inputs: the model may have been reloaded after the words were encoded. */
 static enum status check_words(const struct deployment *deployment,
                                const struct predict_request *request, struct error *err)
 {
@@ -358,7 +358,7 @@ static enum status submit_to(struct deployment *deployment, struct predict_reque
     return status;
 }
 
-/* The deployment of the model, version and size that a request names. */
+/* Acquires the deployment of the model, version and size that a request names. */
 static enum status acquire_for(struct model_host *host, const struct predict_request *request,
                                struct deployment **ret, int *ret_retry_after_s, struct error *err)
 {
@@ -389,7 +389,7 @@ enum status model_host_submit(struct model_host *host, struct predict_request *r
         model_host_release(host, deployment);
         return status;
     }
-    /* Counted without a name, because the client's may be any text. */
+    /* Count it without a model name, because the client may have sent any text as name. */
     meters_refused_unknown(host->options.metrics, "", status, request->image_count);
     return status;
 }
@@ -485,7 +485,7 @@ void model_host_cancel(struct model_host *host, struct predict_request *request)
     /* The pin keeps the request and its `deployment` member, but not the deployment's scheduler,
      * which may have ended meanwhile. */
     pthread_mutex_lock(&host->lock);
-    struct deployment *deployment = request->deployment; /* NULL: it waits for a load, or has */
+    struct deployment *deployment = request->deployment; /* NULL: it waits or waited for a load */
     const bool is_here = deployment && !deployment->has_left;
     const bool has_waited = !deployment && table_stop_waiting_locked(host, request);
     if (is_here)
@@ -524,7 +524,7 @@ void predict_request_free_results(struct predict_request *request)
 
 /* --- states and the end --- */
 
-/* `first` is the entry of a pipeline's first stage, with the pipeline's description, or NULL. */
+/* Describes a pipeline by its first stage, whose entry is `first`; if NULL, describes `entry`. */
 static void fill_model_status(const struct model_entry *entry, const struct model_entry *first,
                               struct model_status *ret)
 {
@@ -675,7 +675,7 @@ bool model_host_drain(struct model_host *host, int grace_ms)
 {
     int64_t until = clock_now() + (int64_t)(grace_ms > 0 ? grace_ms : 0) * 1000000;
     pthread_mutex_lock(&host->lock);
-    host->draining = true; /* from now on no model is added, and no request waits for one */
+    host->draining = true; /* from now on no model is added, and no request waits for a model */
     table_update_state_locked(host);
     table_settle_and_unlock(host, NULL);
 

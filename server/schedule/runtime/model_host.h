@@ -21,7 +21,7 @@
  *
  * Versions are replaced without interruption: the new one is compiled and warmed up, the table
  * switches to it in one step, and the old one ends after it has answered its requests. No request
- * is refused because of it.
+ * is refused because of a replacement.
  *
  * Locks: one for the table of models, one per scheduler, one for the pool. No thread holds two of
  * them, or one of them during a decode, a forward pass, a copy of pixels or a callback. */
@@ -81,7 +81,7 @@ struct model_host_options {
     size_t device_count;
     enum precision precision;         /* PRECISION_AUTO: chosen for each model when it loads */
     const char *cache;                /* as precision_options.cache; borrowed */
-    enum precision_trials trials;     /* TRIALS_NONE, or TRIALS_LATER: model_host_try_precision() */
+    enum precision_trials trials;     /* TRIALS_NONE or TRIALS_LATER (model_host_try_precision()) */
     int threads;                      /* forward threads per CPU lane; 0 = the available cores,
                                          shared by the CPU lanes of a model */
     int workers;                      /* decode threads; 0 = all available cores */
@@ -122,9 +122,9 @@ struct predict_image {
     struct task_answer answer;    /* for tasks other than classification; freed like predictions */
     uint64_t frame;               /* not read by the model host: number of the frame with ?track=;
                                      0: none */
-    struct predict_image **crops; /* set by stages.c: for each box the crop that has the next
-                                     stage's answer, or NULL. NULL: no crops. Freed like
-                                     predictions */
+    struct predict_image **crops; /* set by stages.c, or NULL: for each box its crop with the next
+                                     stage's answer; an entry is NULL if its box has no crop.
+                                     Freed like predictions */
     uint8_t *photo;               /* with decode_only: width * height pixels, RGB; freed by
                                      predict_request_free_results(), unless the caller takes it */
     struct tensor **outputs; /* with raw_outputs: a tensor for each output of the model, NULL if not
@@ -142,7 +142,7 @@ struct predict_image {
     struct predict_request *request; /* private to the model host */
     struct batch_item entry;         /* private: its place in the queue and in batches */
     bool has_moved; /* private: a device failed, and the image went to another lane */
-    STAILQ_ENTRY(predict_image) deferred; /* private: the next image for a worker to answer */
+    STAILQ_ENTRY(predict_image) deferred; /* private: links the images that workers are to answer */
     int64_t since;                        /* private: clock_now() when its current phase began */
 };
 
@@ -169,7 +169,7 @@ struct predict_request {
     struct predict_image *images;
     size_t image_count;
     const char *model; /* NULL: the default model; borrowed until on_done */
-    int height, width; /* photo size of the model to use; 0: the model's own */
+    int height, width; /* the wanted photo size of the model; 0: its own size */
     enum size_choice size_choice;
     bool waits_for_sizes; /* model_host_await() also waits until the sizes that the stages of its
                              pipeline name are compiled */
@@ -203,7 +203,7 @@ struct predict_request {
     struct task_options *options;  /* borrowed; submit looks up class names; NULL: the model's */
     int64_t started;               /* clock_now() at the request line, for total times */
     int64_t deadline;              /* clock_now() from which on the answer is useless; 0: none */
-    enum admission_kind admission; /* for a request in parts: admission.h */
+    enum admission_kind admission; /* for a request in parts; see admission.h */
     int priority;    /* 1 (goes first) … 8 (last); 0: the default, QUEUE_DEFAULT_PRIORITY */
     uint64_t client; /* for fairness between clients; 0: unknown */
     bool has_keep_alive;
@@ -286,8 +286,8 @@ enum status model_host_find_pipeline(struct model_host *host, const char *name, 
 enum status model_host_find_text(struct model_host *host, const char *name, char ret[static 128],
                                  struct error *err) MUST_USE;
 
-/* STATUS_CONFIG with a sentence if the stages of pipelines up to this one in the table name more
- * sizes of a model than it keeps (DEPLOYMENT_SIZES). Models that are not served are skipped. */
+/* Checks that this pipeline and those before it in the table do not name more sizes of a model than
+ * it keeps (DEPLOYMENT_SIZES); skips models that are not served. STATUS_CONFIG if they do. */
 enum status model_host_check_sizes(struct model_host *host, const char *name, const char *version,
                                    struct error *err) MUST_USE;
 
@@ -370,8 +370,8 @@ void model_host_set_source(struct model_host *host, const struct model_host_sour
 size_t model_host_sizes_left(struct model_host *host);
 
 /* Writes the model, version and size of the next size to compile; sizes of pipelines come first.
- * Returns false if there is none. Until all are compiled the model host is not ready, if it was not
- * ready when a pipeline.json was added. */
+ * Returns false if there is none. If the model host was not ready when a pipeline.json was added,
+ * it becomes ready only when no size of a pipeline is left. */
 bool model_host_next_size(struct model_host *host, char name[static 128], char version[static 16],
                           int *ret_height, int *ret_width);
 
@@ -465,7 +465,7 @@ enum status model_host_would_admit(struct model_host *host, const struct predict
                                    struct error *err) MUST_USE;
 
 /* Copies the name of the model for requests that name none to `size` bytes, whether it is ready or
- * not: options.default_model, else the only model, or the only pipeline whose stages are all other
+ * not: options.default_model, else the only model, or the pipeline whose stages are all the other
  * models. It stays the default while it is unloaded. False and "" if there is none. */
 bool model_host_default(struct model_host *host, char *ret, size_t size);
 
@@ -510,7 +510,7 @@ struct model_status {
     size_t lane_count;
     struct session_info lanes[DEVICE_MAX];
     struct lane_health health[DEVICE_MAX];         /* of `lanes` */
-    struct precision_choice choices[DEVICE_KINDS]; /* index: enum device_kind; `why` is "": none */
+    struct precision_choice choices[DEVICE_KINDS]; /* index: device_kind; unset while `why` is "" */
     size_t queued;       /* admitted images that wait for a decode worker */
     size_t in_flight;    /* admitted images in a later phase: decode, slot, forward, answer */
     uint64_t answered;   /* images and rows that this version has answered since its last load */
@@ -519,11 +519,11 @@ struct model_status {
     enum task_kind task;
     char task_evidence[240];
     float confidence, iou;       /* thresholds of its task; negative: it has none */
-    int width, height, channels; /* of the photos; 0 without */
+    int width, height, channels; /* of the photos; 0: it takes none */
     size_t class_count;
     bool is_default;
-    char stages[PIPELINE_STAGES_MAX][128]; /* names of a pipeline's models; the members from
-                                              takes_images to class_count are the first one's */
+    char stages[PIPELINE_STAGES_MAX][128]; /* names of a pipeline's models; takes_images …
+                                              class_count describe the first of them */
     size_t stage_count;                    /* 0: not a pipeline */
 };
 

@@ -132,7 +132,7 @@ static bool recall_times(struct model_host *host, const struct model *model,
 {
     LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
-    /* Other sizes in bytes mean other files. */
+    /* If the sizes in bytes differ, the files have changed. */
     const bool is_known = entry && entry->known[0].size > 0 &&
                           entry->brief.file_bytes == model->file_bytes &&
                           entry->brief.parameter_bytes == model->parameter_bytes;
@@ -141,8 +141,8 @@ static bool recall_times(struct model_host *host, const struct model *model,
     return is_known;
 }
 
-/* Refuses a faster precision if memory, beside the served version, has room only for smaller
- * batches. */
+/* Refuses a faster precision if, beside the served version, memory has room only for smaller
+ * batches than that version runs. */
 static enum status check_batches(struct model_host *host, const struct deployment *deployment,
                                  struct error *err)
 {
@@ -206,8 +206,8 @@ static void note_failure(struct model_host *host, const char *name, const char *
     table_settle_and_unlock(host, entry);
 }
 
-/* model_host_add_model(). `choices`: with them only the precision of a served version changes; or
- * NULL. */
+/* Does what model_host_add_model() does. If `choices` is not NULL, changes only the precision of a
+ * served version. */
 static enum status add_model(struct model_host *host, struct model *model,
                              const struct precision_choice *choices, const _Atomic int *cancel,
                              struct error *err)
@@ -250,7 +250,7 @@ static enum status add_model(struct model_host *host, struct model *model,
         table_retire(host, &leaving);
         return STATUS_OK;
     }
-    if (!choices) /* otherwise the served version stays, and nothing has failed for clients */
+    if (!choices) /* with `choices` the served version stays, and clients notice no failure */
         note_failure(host, name, version, &failure);
     deployment_end(deployment);
     for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)

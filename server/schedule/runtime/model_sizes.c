@@ -25,8 +25,8 @@ static bool has_size(const struct deployment *deployment, struct deployment_size
     return is_same_size(size_of(deployment), size);
 }
 
-/* The deployment for a size; NULL if it is not compiled. Here and below, the entry must have its
- * own deployment. */
+/* The deployment for a size; NULL if it is not compiled. Here and below, entry->deployment must not
+ * be NULL. */
 static struct deployment *find_size_locked(struct model_entry *entry, struct deployment_size size)
 {
     if (has_size(entry->deployment, size))
@@ -75,8 +75,8 @@ static bool is_named_locked(const struct model_host *host, const struct model_en
     return false;
 }
 
-/* With may_be_free a free place, else the place of the least recently used size that no pipeline
- * names; or NULL. */
+/* Returns a free place if `may_be_free` and there is one, else the place of the least recently used
+ * size that no pipeline names, or NULL if there is none. */
 static struct deployment **spare_place_locked(const struct model_host *host,
                                               struct model_entry *entry, bool may_be_free)
 {
@@ -218,7 +218,7 @@ void model_host_set_source(struct model_host *host, const struct model_host_sour
 }
 
 /* True if the size has neither been compiled nor failed, and there is a place for it. False once
- * FAILED_SIZES have failed, because the model host would forget a failure and retry it for ever. */
+ * FAILED_SIZES sizes have failed: the model host would forget a failure and retry it for ever. */
 static bool may_add_size(const struct model_host *host, struct model_entry *entry,
                          struct deployment_size size)
 {

@@ -35,7 +35,7 @@ const char *unload_cause_name(enum unload_cause cause)
     return names[cause];
 }
 
-/* > 0: `a` is newer. Versions that are not numbers are older than all numbers. */
+/* Positive if `a` is newer. Versions that are not numbers are older than all numbers. */
 static int compare_versions(const char *a, const char *b)
 {
     bool a_number = *a && !a[strspn(a, "0123456789")], b_number = *b && !b[strspn(b, "0123456789")];
@@ -84,7 +84,7 @@ bool table_can_answer(const struct model_entry *entry)
             entry->cause != UNLOAD_ASKED);
 }
 
-/* The best version of a name: preferably one that can answer, then the newest. */
+/* Finds the newest version of a name that can answer; if none can, the newest version. */
 static struct model_entry *find_best_locked(struct model_host *host, const char *name)
 {
     struct model_entry *best = NULL;
@@ -106,8 +106,8 @@ const char *table_default_locked(const struct model_host *host)
                                        : NULL;
 }
 
-/* True if every other name of the table is a stage of this entry, or another half of its file.
- * `besides`: ignores names that have never been able to answer. */
+/* True if every other name of the table is a stage of this entry, or another half of its file. With
+ * `besides`, ignores names that have never been able to answer. */
 static bool is_all_locked(const struct model_host *host, const struct model_entry *entry,
                           bool besides)
 {
@@ -128,7 +128,7 @@ static bool is_all_locked(const struct model_host *host, const struct model_entr
 }
 
 /* An unloaded default pipeline stays the default, although its stages are gone. A default model
- * that was ready stays the default if no other has been: a broken folder is no second model. */
+ * that was ready stays the default if no other was ready: a broken folder is no second model. */
 static void choose_default_locked(struct model_host *host)
 {
     for (size_t i = 0; i < host->entry_count; i++)
@@ -512,8 +512,8 @@ struct deployment_options table_deployment_options(const struct model_host *host
                                        .cancel = cancel};
 }
 
-/* `deployment` if its number is above `serial` and below that of `best` (NULL: none); else `best`.
- */
+/* Returns `deployment` if its serial is between `serial` and that of `best` (may be NULL), else
+ * `best`. */
 static struct deployment *earlier(struct deployment *best, struct deployment *deployment,
                                   uint64_t serial)
 {

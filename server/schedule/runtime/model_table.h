@@ -1,5 +1,5 @@
-/* The model host's table of models, private to model_table.c ◀ model_demand.c ◀ model_sizes.c ◀
- * model_load.c and model_host.c.
+/* The model host's table of models, private to model_table.c, model_demand.c, model_sizes.c,
+ * model_load.c and model_host.c, each of which calls only those before it.
  *
  * Locks: `lock` guards the table, the list of retiring deployments, and every deployment's `users`.
  * While it is held, no lock of a scheduler is taken. A thread that uses a deployment without the
@@ -22,7 +22,7 @@ struct deployment_size {
 
 struct failed_size {
     struct deployment_size size;
-    bool is_short; /* memory was short; forgotten when the API unloads a model or its files go */
+    bool is_short; /* memory was short; forgotten when a model is unloaded by the API or removed */
     char why[300];
 };
 

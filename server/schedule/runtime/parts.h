@@ -4,7 +4,7 @@
  *     whole, decode_only ─▶ part ─▶ part ─▶ … ─▶ whole has the answers
  *
  * A plan chooses the next part: slices.c cuts a photo into tiles for one detector, stages.c crops a
- * detector's boxes for the next model. Parts have the whole's deadline, client and priority, and
+ * detector's boxes for the next model. Parts have the deadline, client and priority of `whole`, and
  * are batched like other requests. One thread at a time. */
 #pragma once
 

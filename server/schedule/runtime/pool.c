@@ -19,7 +19,7 @@ struct pool_thread {
     bool is_spare;
     pthread_t handle;
     void *state;
-    bool is_resting;                   /* or has not worked yet */
+    bool is_resting;                   /* resting, or has not worked yet */
     const struct pool_source *current; /* the source of its task; guarded by the pool's lock */
 };
 
@@ -29,7 +29,7 @@ struct pool {
     int thread_count;
     pthread_mutex_t lock;
     pthread_cond_t work, spare_work;   /* separate, so that each signal wakes the right thread */
-    TAILQ_HEAD(, pool_source) sources; /* those with tickets, in order of arrival */
+    TAILQ_HEAD(, pool_source) sources; /* sources with tickets, in order of arrival */
     int64_t clock;                     /* `used` of the source with the last turn */
     bool stopping;
     int waiting;    /* threads without work, except the spare one */

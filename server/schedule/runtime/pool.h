@@ -50,7 +50,7 @@ struct pool;
 enum status pool_create(const struct pool_options *options, struct pool **ret,
                         struct error *err) MUST_USE;
 
-/* Adds `tickets` to the source's; run() must return true that many times. Any thread. */
+/* Gives the source `tickets` more tickets; run() must return true once for each. Any thread. */
 void pool_offer(struct pool *pool, struct pool_source *source, size_t tickets);
 
 /* Called by run(): true if it may begin a long task. Call pool_end_long() when that task has ended,

@@ -46,7 +46,7 @@ static enum status allocate_buffers(struct scheduler *scheduler,
     if (!scheduler->buffers || (options->takes_pixels && !scheduler->marks))
         return error_set(err, STATUS_NO_MEMORY, "no memory for a scheduler");
     scheduler->device = options->device;
-    /* They are zeroed, so padding is finite before the first image is written there. */
+    /* The buffers are zeroed, so padding is finite before the first image is written there. */
     for (int i = 0; i < scheduler->buffer_count; i++)
         if (session_buffer_create(options->device, layout->bytes, &scheduler->buffers[i], err) !=
             STATUS_OK)

@@ -122,11 +122,11 @@ enum lane_wake {
 };
 
 /* Sleeps until there is a batch for lane `lane` and its turn on the device, or until `until`
- * (clock_now(); INT64_MAX: for ever) if no image is ready. Any lane_wake. */
+ * (clock_now(); INT64_MAX: for ever) if no image is ready. Can return any lane_wake. */
 enum lane_wake scheduler_next_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
                                     int64_t until, struct batch *ret);
 
-/* batcher_has_ready(). */
+/* True if the slot of an image is written and no lane has taken the image. */
 bool scheduler_has_ready(struct scheduler *scheduler);
 
 /* Updates L(b): a forward pass of `images` on this lane took `ns`. */
@@ -142,8 +142,8 @@ void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int s
 bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_turn *turn,
                           int64_t until, bool may_close, struct batch *ret);
 
-/* session_request.are_pixels for the slots of a buffer. The owner of a slot's memory owns its mark.
- * NULL: all rows are numbers. */
+/* Returns session_request.are_pixels for the slots of a buffer; NULL: all rows are numbers. The
+ * owner of a slot's memory owns the slot's entry. */
 uint8_t *scheduler_pixel_marks(struct scheduler *scheduler, int buffer);
 
 /* Call it when the lane no longer needs the memory of its batch. */
@@ -173,9 +173,9 @@ bool scheduler_is_lost(const struct scheduler *scheduler);
 bool scheduler_has_lanes(struct scheduler *scheduler, int but_lane);
 
 /* Defers an image: a decode worker makes its answer from copies of the outputs in image->outputs,
- * and the scheduler owns the image. Returns false if as many images as there are workers are
- * deferred; the lane then still owns the image. In both cases the lane counts the image in its call
- * of scheduler_answered(). */
+ * and the scheduler owns the image. Returns false if one image per worker is already deferred; the
+ * lane then still owns the image. In both cases the lane counts the image in its call of
+ * scheduler_answered(). */
 bool scheduler_defer(struct scheduler *scheduler, struct predict_image *image);
 
 /* Call it when `images` of a batch have been finished or deferred. */

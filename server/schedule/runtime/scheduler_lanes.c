@@ -36,8 +36,8 @@ static enum lane_wake wait_ready(struct scheduler *scheduler, struct device_turn
 }
 
 /* Called during the lane's turn on the device: takes a batch, and waits for one whose images are
- * still being written. Returns false if none is left, another lane waits for the device, or the
- * scheduler stops. */
+ * still being written. Returns false if no ready image is left, another lane waits for the device,
+ * or the scheduler stops. */
 static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
                        struct batch *ret)
 {
@@ -49,7 +49,7 @@ static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn
     while (!(taken = batcher_take(batcher, lane, clock_now(), ret)) && !scheduler->stopping &&
            batcher_has_ready(batcher) && !device_turn_is_contended(turn))
         condition_wait(&scheduler->lane_ready, &scheduler->lock, INT64_MAX);
-    if (!taken) { /* the first call ends "idle", the second counts the lane as working again */
+    if (!taken) { /* the first call clears `idle`, the second sets `works` again */
         batcher_lane_works(batcher, lane, false, clock_now());
         batcher_lane_works(batcher, lane, true, clock_now());
     }

@@ -27,7 +27,7 @@ struct scheduler {
 
     pthread_mutex_t lock;
     pthread_cond_t lane_ready;       /* a lane may find a batch, or must end */
-    pthread_cond_t quarantine_event; /* the same for a quarantined lane */
+    pthread_cond_t quarantine_event; /* a quarantined lane may find a batch, or must end */
     pthread_cond_t all_answered;
     struct batcher *batcher;
     struct admission admission;

@@ -57,7 +57,7 @@ static enum status check_sizes(const struct pipeline_stage *stage, const struct 
     for (size_t i = 0; i < stage->size_count; i++)
         if (model_check_size(model, stage->sizes[i].height, stage->sizes[i].width, err) !=
             STATUS_OK) {
-            err->status = STATUS_CONFIG; /* the client did not choose it */
+            err->status = STATUS_CONFIG; /* pipeline.json chose the size */
             return error_prefix(err, "\"sizes\" names %dx%d", stage->sizes[i].width,
                                 stage->sizes[i].height);
         }
@@ -154,7 +154,7 @@ enum status stages_check(struct model_host *host, const char *name, const char *
     TRY(model_host_find_pipeline(host, name, version, found, &config, err));
     for (size_t i = 0; config && status == STATUS_OK && i < config->stage_count; i++) {
         struct deployment *deployment;
-        struct error absent; /* the model may still be loaded */
+        struct error absent; /* ignored: the model may be loaded later */
         if (model_host_acquire(host, config->stages[i].model, NULL, &deployment, NULL, &absent) !=
             STATUS_OK)
             continue;
@@ -232,8 +232,8 @@ static void view_pixels(struct stage_crop *ret, uint32_t width, uint32_t height)
     ret->picture = parts_view(&all, 0, 0, width, height);
 }
 
-/* Converts the answers of bodies from pixels of their crops to pixels of the surrounding image. The
- * next stage cuts its crops from that image, too. */
+/* Converts the keypoints of models with RESIZE_BODY from pixels of their crops to pixels of the
+ * image that contains the box. The next stage cuts its crops from that image, too. */
 static void map_bodies(struct staged_request *staged)
 {
     for (size_t i = 0; i < staged->counts[staged->stage]; i++) {
@@ -284,7 +284,7 @@ static enum status rectify(const struct staged_request *staged, const struct ima
     return STATUS_OK;
 }
 
-/* Crops BODY_PADDING times the box with its margin, because the model was trained so. */
+/* Crops the box with its margin, enlarged by BODY_PADDING as in the model's training. */
 static enum status crop_body(const struct detection *box, double margin, const struct preprocess *p,
                              struct crop *ret, struct error *err)
 {
@@ -563,7 +563,7 @@ static enum status ask_room(const struct staged_request *staged, size_t at, int 
 {
     const struct pipeline_stage *stage = &staged->config->stages[at];
     struct predict_request crop = {.model = stage->model,
-                                   .size_choice = SIZE_NEAREST, /* it may still be compiled */
+                                   .size_choice = SIZE_NEAREST, /* the size may be compiled later */
                                    .admission = ADMIT_BEFORE_CROPS,
                                    .deadline = staged->parts.whole->deadline,
                                    .priority = staged->parts.whole->priority,

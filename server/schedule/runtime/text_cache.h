@@ -1,7 +1,7 @@
-/* Caches the vectors of recent texts. A hash of the text chooses its place; a new text replaces the
- * one in its place. Above the limit of bytes, the least recently used vectors are removed. A cache
- * belongs to the deployment that computes the vectors. For an encoder of photos the text is a hash
- * of the photo, and the vector its outputs. Any thread. */
+/* Caches the vectors of recent texts. A hash of the text chooses the text's place; a new text
+ * replaces the text in its place. Above the limit of bytes, the least recently used vectors are
+ * removed. A cache belongs to the deployment that computes the vectors. For an encoder of photos
+ * the text is a hash of the photo, and the vector its outputs. Any thread. */
 #pragma once
 
 #include <stdbool.h>

@@ -91,7 +91,7 @@ static double end_phase(struct scheduler *scheduler, struct predict_image *image
     int64_t now = clock_now();
     int64_t spent = now - image->since;
     image->since = now;
-    if (phase != PHASE_QUEUE) /* recorded by lane_passes.c, after the wait for the lane was added */
+    if (phase != PHASE_QUEUE) /* lane_passes.c records the queue phase with the wait for the lane */
         metric_observe(scheduler_served(scheduler)->meters.phases[phase], (double)spent * 1e-9);
     return clock_ms(spent);
 }
@@ -236,7 +236,7 @@ bool worker_run(void *state, struct pool_source *source)
         return false;
     if (!image)
         return true;
-    const bool is_large = image->entry.is_large; /* the image may be freed at the end */
+    const bool is_large = image->entry.is_large; /* worker_prepare() may free the image */
     worker_prepare(worker, scheduler, image);
     if (is_large)
         scheduler_end_large(scheduler);
