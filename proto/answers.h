@@ -45,9 +45,9 @@ struct answer_mask {
     const uint32_t *points; /* else the polygons: x, y, x, y …; NULL: another form */
     const size_t *ends;     /* where each polygon ends in `points` */
     size_t polygons;
-    const char *png; /* else a base64 PNG of this part of the picture */
+    const char *png; /* else a base64 PNG of the rectangle that the next members give */
     uint32_t left, top, width, height;
-    const uint8_t *pixels; /* a byte per pixel of this part, row by row: 1 inside, 0 outside */
+    const uint8_t *pixels; /* a byte per pixel of that rectangle, row by row: 1 inside, 0 outside */
 };
 
 struct answer_prediction {
@@ -82,7 +82,7 @@ enum answer_kind {
 struct answer_image {
     const char *name;         /* file or field name; NULL: left out */
     const char *error, *code; /* NULL on success */
-    const char *device;       /* the device that ran it */
+    const char *device;       /* the device that ran the model */
     const char *precision;    /* number format, "fp32"; NULL: left out */
     uint32_t width, height;   /* pixels, upright */
     const struct answer_prediction *predictions;
@@ -95,12 +95,12 @@ struct answer_image {
     const char *text;                  /* a line of text; with boxes: a page's lines; NULL: none */
     float text_score;
     uint64_t frame; /* the photo's number in the stream of ?track=NAME, from 1; 0: no track */
-    int batch;      /* number of images in its batch */
+    int batch;      /* number of images in the same forward pass */
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
 };
 
 struct predict_answer {
-    const struct dialect *dialect; /* the API whose form it has; NULL: /predict's */
+    const struct dialect *dialect; /* the API whose form the answer has; NULL: /predict */
     const char *model;
     const struct answer_image *images;
     size_t image_count;
@@ -136,7 +136,7 @@ char *predict_answer_json(const struct predict_answer *answer);
  *     "0.957125 12.50 8.25 99.00 64.75 #3 cat"  a box: score, corners, track_id if it has one,
  *                                              label; below it its crop's lines, indented by two
  *     "0.957125 text"                          a line of text; for a page only its text
- *     an embedding's numbers in one line; a depth map's two ends; "error code: sentence" */
+ *     an embedding's numbers; a depth map's least and greatest depth; "error code: sentence" */
 char *predict_answer_lines(const struct predict_answer *answer);
 
 /* Writes application/octet-stream, little-endian; for an image, by kind:

@@ -30,11 +30,11 @@ struct dialect_pictures {
 struct dialect {
     const char *name;                           /* "DeepStack" */
     const char *command;                        /* the member "command" of DeepStack's answers */
-    const struct dialect_parameter *parameters; /* ends with a nameless entry; NULL: /predict's */
+    const struct dialect_parameter *parameters; /* nameless entry ends it; NULL: /predict's names */
     const struct dialect_default *defaults;     /* ends with a nameless entry; NULL: none */
     unsigned kinds;       /* the kinds of answers it can write: 1u << enum answer_kind */
     const char *takes;    /* the supported models, for an error: "a detector" */
-    bool is_base64;       /* a body that is not an image is one in base64 */
+    bool is_base64;       /* a body may be an image in base64 */
     bool is_single;       /* takes only one image */
     bool fails_whole;     /* if one image fails, the request fails */
     bool takes_texts;     /* a request may have texts instead of images */
@@ -48,11 +48,11 @@ struct dialect {
     const char *header;   /* the HTTP header that names the model instead; NULL: none */
     const char *nested; /* the JSON member that holds the parameters; NULL: the outermost object */
     const char *images; /* the JSON member that holds the images */
-    const char *text;   /* form field for a text; the body may also be one; NULL: no texts */
-    /* Adds the images of a JSON body; used instead of `images`. Both NULL: the body has /predict's
-     * form. */
+    const char *text;   /* form field for a text; the body may also be a text; NULL: no texts */
+    /* Adds the images of a JSON body; used instead of `images`. If both are NULL, the body has
+     * /predict's form. */
     enum status (*find)(struct cJSON *root, struct dialect_pictures *ret, struct error *err);
-    /* Writes an answer. NULL: that needs the registry of faces (server/http/api/faces.h). */
+    /* Writes an answer. NULL: server/http/api/faces.h does, which needs the registry of faces. */
     char *(*write)(const struct predict_answer *answer);
     /* Writes an error. NULL: errors are {"error", "code"}. */
     char *(*write_error)(int http, const char *sentence, const char *code);

@@ -15,7 +15,7 @@ struct frigate_header {
     char model[128];    /* the file's name without ".onnx"; "" with FRIGATE_TENSOR */
     enum dtype dtype;   /* this and the next two only with FRIGATE_TENSOR */
     struct shape shape; /* four dimensions of 1 or more; checked with shape_check() */
-    size_t bytes;       /* of its elements */
+    size_t bytes;       /* of the whole tensor */
 };
 
 #define FRIGATE_HEADER_MAX 4096 /* bytes; Frigate sends some hundred */

@@ -14,8 +14,8 @@
 
 /* ---- entries ---- */
 
-/* A task, the two types of model that it may name, the form of its answer, and that of an answer of
- * the first type without the second. */
+/* A task, the two types of model that it may name, the form of its answer, and the form if a
+ * request names only the first type. */
 struct immich_task {
     const char *name, *first, *second;
     const struct dialect *dialect, *first_alone;
@@ -64,7 +64,8 @@ static enum status read_model(const cJSON *model, char name[static 128], float *
 }
 
 /* Returns the FLORES-200 code of a language of Immich, IMMICH_LANGUAGE bytes, as in NLLB's
- * vocabulary. A region may follow "-". A language outside the list counts as English. */
+ * vocabulary. For "de-AT", which is not in the list, returns the code of "de"; for an unknown
+ * language, that of English. */
 static const char *find_language(const char *language)
 {
     static const char codes[] =
@@ -88,7 +89,8 @@ static const char *find_language(const char *language)
     return "eng_Latn";
 }
 
-/* Replaces the pipeline by its detector, whose name lacks the reader's prefix for a language. */
+/* Replaces the pipeline NAME by its detector NAME.detection. OCR's "EN__NAME" loses the prefix, the
+ * language of the text reader. */
 static void use_detector(const struct immich_task *task, struct immich_entry *ret)
 {
     const char *dashes = task->first_alone == &line_boxes ? strstr(ret->model, "__") : NULL;

@@ -4,13 +4,13 @@
 #include "proto/json.h"
 
 struct json_span {
-    const char *text; /* an array with its brackets; without its end if the text ends before */
+    const char *text; /* an array with its brackets; incomplete if the whole text ends in it */
     size_t size;
 };
 
 struct extract_rule {
-    size_t depth;       /* of the object with the member: 1 = the outermost value */
-    const char *parent; /* the outermost object's member that contains it; NULL: any, or none */
+    size_t depth;       /* nesting level of the object that has `member`; 1: outermost */
+    const char *parent; /* the outermost object's member that must contain that object; NULL: any */
     const char *member;
 };
 

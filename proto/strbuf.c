@@ -94,8 +94,8 @@ const double exact_powers[23] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
 
 /* True if digits x 10^-scale reads back as `value`. Digits and power are exact, so their quotient
  * is the double nearest to the decimal. The float nearest to that double is also nearest to the
- * decimal, unless the double lies exactly between two floats. Then it must equal the decimal, as an
- * integer that a double holds does. */
+ * decimal, unless the double lies exactly between two floats. Then the double must equal the
+ * decimal, which is certain only for integers below 2^53. */
 static bool reads_back(uint64_t digits, int scale, float value)
 {
     double decimal =
@@ -107,8 +107,8 @@ static bool reads_back(uint64_t digits, int scale, float value)
     return (!is_between || is_whole) && (float)decimal == value;
 }
 
-/* Does write_shortest() without the C library for the usual numbers: `value`, without its sign, is
- * 1e-9 to 1e18. Returns 0 for other numbers. */
+/* Does write_shortest() without the C library for the usual numbers: `value`, the absolute value,
+ * is 1e-9 to 1e18. Returns 0 for other numbers. */
 static size_t write_middling(float value, bool negative, char *text)
 {
     int places = 0; /* value is at least 10^places, and less than ten times that */

@@ -8,11 +8,11 @@
 /* ---- KServe V1: the request ---- */
 
 struct v1_request {
-    /* Photos: {"b64": "…"}, {"image_bytes": {"b64": "…"}} (or another name), or the base64 text
-     * itself. Texts have the same forms without "b64". */
+    /* A photo is base64: "…", {"data": "…"} (or "b64", "body", "image", "image_bytes"), or {"b64":
+     * "…"} as a member of any name. A text has the same forms, but is not encoded. */
     struct predict_json_image *images;
     size_t image_count;  /* 0: numbers */
-    const char *numbers; /* the array "instances" in the request's text; NULL: images */
+    const char *numbers; /* the array "instances" in the request; NULL: it has photos or texts */
     size_t numbers_size;
     size_t rows; /* number of elements of `numbers` */
     void *tree;  /* private */
@@ -35,8 +35,8 @@ struct v1_row {
     struct tensor *const *outputs;
 };
 
-/* Returns {"predictions": [row …]}: numbers of the output, nested by its shape, without the batch
- * dimension if `has_rows`; {name: numbers, …} if there are several outputs. */
+/* Returns {"predictions": [row …]}. A row has the numbers of the output, nested by its shape,
+ * without the batch dimension if `has_rows`; with several outputs it is {name: numbers, …}. */
 char *v1_rows_json(const struct v1_row *rows, size_t row_count, const char *const *names,
                    size_t output_count, bool has_rows);
 

@@ -71,8 +71,8 @@ enum status v2_request_unpack(const uint8_t *message, size_t size, v2_charge *ch
  * set. */
 enum status v2_input_check(struct v2_input *input, struct error *err) MUST_USE;
 
-/* The deepest valid nesting of a tensor's arrays in a JSON text, if they start at level `outer`. It
- * is the rank of `shape`, at least 1 (flat), within the limits. */
+/* Returns how deep the arrays of a tensor may be nested in a JSON text in which they start at level
+ * `outer`: the rank of `shape`, at least 1 (flat), but no deeper than `limits` allow. */
 size_t v2_max_nesting(const struct shape *shape, size_t outer, const struct json_limits *limits);
 
 /* Reads the numbers of input->json, nested or flat, in row-major order, into `dst`: exactly
@@ -126,7 +126,7 @@ char *v2_answer_message(const struct v2_answer *answer, size_t *ret_size);
 #define V2_STREAM_HEAD 11
 size_t v2_stream_head(bool is_error, size_t size, uint8_t head[static V2_STREAM_HEAD]);
 
-/* Length of the longest element of `dtype` in JSON, with its comma. */
+/* Returns the length of the longest element of `dtype` in JSON, with its comma. */
 size_t v2_number_most(enum dtype dtype);
 
 /* Writes "0.812345:3:cat": value (six decimals), class, label (may be NULL); malloc'ed. */
@@ -137,7 +137,7 @@ char *v2_classification(double value, size_t index, const char *label);
 struct v2_tensor {
     const char *name;
     enum dtype dtype;
-    struct shape shape; /* -1: batch, or depends on data; rank SHAPE_UNKNOWN: [-1] */
+    struct shape shape; /* -1: batch, or depends on data; SHAPE_UNKNOWN is written as [-1] */
 };
 
 struct v2_model {
@@ -195,7 +195,7 @@ char *v2_index_document(bool is_message, const struct v2_index_entry *entries, s
 char *v2_flag_document(bool is_message, const char *name, const char *flag, bool value,
                        size_t *ret_size);
 
-/* Reads the request for the index of the repository. JSON may be empty, or {"ready": bool}. */
+/* Read a request for the index of the repository. A JSON body may be empty or {"ready": bool}. */
 enum status v2_index_parse(const uint8_t *body, size_t size, const struct json_limits *limits,
                            bool *ret_ready_only, struct error *err) MUST_USE;
 enum status v2_index_unpack(const uint8_t *message, size_t size, bool *ret_ready_only,

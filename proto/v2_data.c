@@ -2,9 +2,9 @@
  *
  * A tensor of 224 x 224 x 3 numbers is a megabyte of digits; as a tree it would be ten megabytes.
  * So the value is read once, without a tree: brackets are counted, and scalars go straight into the
- * tensor. Nested and flat arrays are equivalent, as in the protocol. Decimal numbers below 2^53
- * with a small exponent are exact as an integer times a power of ten that a double holds (Clinger
- * 1990); strtod reads the others. */
+ * tensor. Nested and flat arrays are equivalent, as in the protocol. A decimal number whose digits
+ * are below 2^53 and whose exponent is small is computed from two exact doubles, the digits and a
+ * power of ten (Clinger 1990); strtod reads the others. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
