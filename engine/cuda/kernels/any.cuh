@@ -56,7 +56,7 @@ template <typename I> __device__ static inline I clamped_cast(double x)
         return (I)0;
     if (x <= (is_signed ? -high : 0.0))
         return (I)least;
-    /* 2^bits itself does not fit in I. */
+    /* 2^bits and more become the largest I. */
     return x >= high ? (I)((uint64_t) ~(uint64_t)0 >> (64 - bits)) : (I)x;
 }
 

@@ -2,7 +2,7 @@
  * classes. */
 #include "engine/cuda/kernels/device.cuh"
 
-/* The table is in shared memory, because each number is read from it at a random place. */
+/* `table` is copied to shared memory, because each number is read at a random place. */
 template <typename T, int CHANNELS>
 __global__ void pixels_kernel(const unsigned char *x, const unsigned char *are_bytes,
                               const float *table, T *y, size_t rows, size_t row, size_t pitch,
@@ -29,7 +29,7 @@ __global__ void pixels_kernel(const unsigned char *x, const unsigned char *are_b
     }
 }
 
-/* Stores the numbers of a pixel at once. */
+/* Stores all numbers of a pixel, and its padding, with one write. */
 template <typename T, int CHANNELS>
 __global__ void pixels_padded_kernel(const unsigned char *x, const unsigned char *are_bytes,
                                      const float *table, T *y, struct cuda_pixels p)
@@ -86,7 +86,7 @@ void cuda_pixels(cudaStream_t stream, const void *x, const unsigned char *are_by
         WITH_TYPE(dtype, (run_pixels<T, 3>(stream, x, are_bytes, table, (T *)y, p)));
 }
 
-/* struct session_best of engine/backend/run.h. */
+/* These structs have the layout of struct session_best (engine/backend/run.h). */
 struct best_score {
     float score;
     unsigned index;

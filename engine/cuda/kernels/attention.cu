@@ -11,7 +11,7 @@ namespace
 {
 enum { TILE = 64, BLOCK = 128 };
 
-/* The offset of step i of a group, in elements. */
+/* Returns the offset of step i of a group, in elements. */
 __device__ static inline int64_t group_at(const cuda_group &group, int i)
 {
     return strided_at(i, group.count, group.extent, group.stride);
@@ -46,7 +46,7 @@ group_divisors divisors_of(const cuda_group &group)
     return by;
 }
 
-/* As group_at, without a division. The factor is 0 if the extent is 1. */
+/* Returns group_at(group, i) without a division. A factor of 0 stands for an extent of 1. */
 __device__ static inline int64_t group_row(const cuda_group &group, const group_divisors &by, int i)
 {
     int64_t at = 0;
@@ -90,13 +90,13 @@ __device__ static inline float bias_at(const cuda_attention &a, const cuda_atten
                               : to_float(((const T *)data.bias[b])[at]);
 }
 
-/* A lane's scores of a tile: rows g and g + 8, columns 2t and 2t + 1 of each eight columns. */
+/* Scores of a lane: rows g, g + 8, columns 2t, 2t + 1 of each eight columns (tensor_core.cuh). */
 struct tile_scores {
     float at[TILE / 8][4];
 };
 
-/* scale * s + biases, times LOG2_E, because weights are powers of 2. Keys after the last are -inf.
- * `bias_rows`: the start of the biases of the lane's two rows. */
+/* s = (scale * s + biases) * LOG2_E, because the weights are computed as powers of 2. Keys beyond
+ * the last get -inf. `bias_rows`: where the biases of the lane's two rows start. */
 template <typename T>
 __device__ static inline void
 finish_scores(tile_scores &s, const cuda_attention &a, const cuda_attention_data &data,

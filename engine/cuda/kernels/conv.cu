@@ -124,7 +124,7 @@ void cuda_pad_channels(cudaStream_t stream, int size, const void *x, void *y, si
 
 /* ---- one thread per output: groups of few channels ---- */
 
-/* COUNT (4, 2 or 1) neighbours, aligned to their size. */
+/* Loads COUNT (4, 2 or 1) neighbours; `from` is aligned to their total size. */
 template <int COUNT, typename T>
 __device__ static inline void load_channels(float (&to)[COUNT], const T *from)
 {

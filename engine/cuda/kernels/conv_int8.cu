@@ -1,5 +1,5 @@
-/* Convolutions over [N, H, W, C] images of 8-bit integers on tensor cores. They work as
- * conv_tiles.cuh describes; a number there is two neighbouring channels here. Weights are signed; x
+/* Convolutions over [N, H, W, C] images of 8-bit integers on tensor cores; conv_tiles.cuh has
+ * the method. Its two-byte numbers are pairs of neighbouring channels here. Weights are signed; x
  * is signed or unsigned. The padding holds the zero point of x. So the zero point adds the same
  * value to every sum of a channel, and the bias can include this value.
  *
@@ -29,7 +29,7 @@ __device__ static inline void store_eight(const int *from, void *y, const cuda_c
             to[i] = v[i];
 }
 
-/* c counts pairs of channels of x and of rows of weights. */
+/* `c` counts the channels of x, and the numbers in a row of weights, in pairs. */
 template <typename T, typename Tile, int VEC>
 __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
     conv_int8_kernel(const T *x, const T *weights, void *y, cuda_conv c, cuda_int8_epilogue e,

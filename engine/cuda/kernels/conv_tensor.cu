@@ -163,7 +163,7 @@ estimate estimate_of(const struct cuda_conv *c, int tile, int splits, int proces
     return {{tile, divide_up(steps, each)}, rounds * block + summing};
 }
 
-/* Offsets within a tile's images are of type int; rows and columns of an image have 16 bits. */
+/* True if offsets within a tile's images fit an int, and an image's rows and columns 16 bits. */
 bool fits_kernel(const struct cuda_conv *c)
 {
     if (c->n < 1 || c->oh < 1 || c->ow < 1 || c->m < c->groups || c->c < c->groups)
@@ -245,7 +245,7 @@ int cuda_conv_candidates(int dtype, const struct cuda_conv *conv, size_t shared_
                 found[count++] = estimate_of(c, t, splits, processors);
         }
     }
-    for (int i = 1; i < count; i++) /* the best guess first */
+    for (int i = 1; i < count; i++) /* sort: the shortest estimated time first */
         for (int k = i; k > 0 && found[k].time < found[k - 1].time; k--) {
             estimate other = found[k];
             found[k] = found[k - 1];

@@ -40,9 +40,9 @@ struct conv_tile {
     static constexpr int WARPS = POSITIONS / WARP_POSITIONS * ACROSS;
     static constexpr int THREADS_ = 32 * WARPS;
     static constexpr int STAGE = (POSITIONS + CHANNELS) * DEPTH; /* numbers */
-    static constexpr int PITCH = WARP_CHANNELS + 8;              /* of sums, see store_tile */
+    static constexpr int PITCH = WARP_CHANNELS + 8;              /* row length in store_tile() */
     static constexpr int SHARED = 2 * STAGE * STAGES;            /* bytes */
-    /* How many of a warp's groups of 16 positions fit into the stages' memory, as sums. */
+    /* SLABS of a warp's DOWN groups of 16 positions fit, as sums, into the memory of the stages. */
     static constexpr int SLAB = WARPS * 16 * PITCH * 4, DOWN = WARP_POSITIONS / 16;
     static constexpr int SLABS = DOWN * SLAB <= SHARED       ? DOWN
                                  : DOWN / 2 * SLAB <= SHARED ? DOWN / 2
@@ -91,7 +91,7 @@ conv_split<S> split_of(const struct cuda_conv &c, int splits, void *workspace)
     return g;
 }
 
-/* x counts tiles, channels first (so that neighbours share positions), y groups, z splits. */
+/* Grid: x counts tiles (channels first, so that neighbours share positions), y groups, z splits. */
 template <typename Tile, typename S> dim3 grid_of(const struct cuda_conv &c, const conv_split<S> &g)
 {
     const int tiles = divide_up(c.n * c.oh * c.ow, Tile::POSITIONS) * g.tiles_across;
@@ -119,7 +119,7 @@ template <typename Launch> void start_tile(int number, const struct cuda_conv &c
 #undef TILE_CASE
 }
 
-/* The part of a tile of x that a thread copies: in some rows, the VEC channels of one column. */
+/* The part of a tile of x that a thread copies: VEC neighbouring channels in each of ROWS rows. */
 template <typename T, typename Tile, int VEC> struct image_copies {
     static constexpr int PIECES = Tile::DEPTH / VEC, STEP = Tile::THREADS_ / PIECES;
     static constexpr int ROWS = Tile::POSITIONS / STEP;
@@ -287,9 +287,9 @@ __device__ static inline void multiply_tile(T *ring, const T *x, const T *weight
     __syncthreads();
 }
 
-/* Each warp writes some of its rows of 16 positions to shared memory of its own. It reads them back
- * eight at a time, and calls store(sums, position, channel of the group). A row is 8 numbers
- * longer, so that the four rows that half a warp writes are in different banks. */
+/* Each warp writes SLABS groups of 16 positions at a time to its own shared memory, reads back
+ * eight numbers at a time, and calls store(sums, position, channel of the group). A row is 8
+ * numbers longer, so that the four rows that half a warp writes are in different banks. */
 template <typename Tile, typename S, typename Store>
 __device__ static inline void store_tile(S *shared, const sums_of<Tile, S> &sums,
                                          const cuda_conv &c, int p0, int m0, Store store)

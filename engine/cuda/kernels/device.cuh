@@ -191,7 +191,7 @@ __device__ static inline void for_each_index(I i, int rank, const Dim *dims, Vis
         visit(0, i);
 }
 
-/* Offset of element i from element 0. */
+/* Returns the offset of element i from element 0. */
 template <typename I, typename Dim>
 __device__ static inline int64_t strided_at(I i, int rank, const Dim *dims, const Dim *steps)
 {
@@ -200,7 +200,7 @@ __device__ static inline int64_t strided_at(I i, int rank, const Dim *dims, cons
     return at;
 }
 
-/* Offsets of the operands of element i. */
+/* Sets at[o] to the offset of element i in operand o. */
 template <int OPERANDS>
 __device__ static inline void map_at(const cuda_access_map &map, size_t i, int64_t (&at)[OPERANDS])
 {
@@ -301,7 +301,7 @@ __device__ static inline float activate(float x, int activation, float alpha, fl
     }
 }
 
-/* Like activate(), for COUNT numbers with one branch for all. */
+/* Applies activate() to COUNT numbers, with one branch for all of them. */
 #define ACTIVATE_EACH(expression)                                                                  \
     UNROLL                                                                                         \
     for (int i = 0; i < COUNT; i++) {                                                              \

@@ -4,7 +4,7 @@
 #include "engine/cuda/kernels/kernels_int8.h"
 #include "engine/cuda/kernels/tensor_core.cuh"
 
-/* Products and sums rounded separately, as on the CPU; nvcc would make them an fma. */
+/* Round each product and sum separately, as the CPU does; nvcc would fuse them to an fma. */
 __device__ static inline float times(float a, float b)
 {
 #ifdef LENSD_FAKE_CUDA
@@ -67,8 +67,8 @@ __device__ static inline int wrapped(int a, int b)
     return (int)((unsigned)a + (unsigned)b);
 }
 
-/* COUNT neighbouring numbers of four bytes (int32, float32), `count` of which are valid. `whole`:
- * all are valid, and groups of four are 16-byte aligned. */
+/* Loads COUNT neighbouring numbers of four bytes (int32, float32), `count` of which are valid.
+ * `whole`: all are valid, and groups of four are 16-byte aligned. */
 template <typename S, int COUNT>
 __device__ static inline void load_words(S (&to)[COUNT], const S *from, bool whole, int count)
 {
@@ -84,7 +84,7 @@ __device__ static inline void load_words(S (&to)[COUNT], const S *from, bool who
         to[i] = i < count ? from[i] : (S)0;
 }
 
-/* The 8-bit results of COUNT neighbouring sums from element `at` and channel `column` on. */
+/* Stores the 8-bit results of COUNT neighbouring sums from element `at` and channel `column` on. */
 template <int COUNT>
 __device__ static inline void finish_stored(const int (&v)[COUNT], void *y, size_t at, int column,
                                             bool whole, int count, const cuda_int8_epilogue &e)

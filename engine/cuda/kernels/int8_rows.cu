@@ -96,7 +96,7 @@ __global__ void binary_map_kernel(const unsigned char *x, const unsigned char *z
     }
 }
 
-/* A thread computes EACH neighbouring channels of an output. Means sum floats in memory order. */
+/* A thread computes EACH neighbouring channels of an output. It sums a mean in memory order. */
 template <int EACH>
 __global__ void int8_pool_kernel(const unsigned char *x, unsigned char *y, cuda_int8_pool how,
                                  size_t count)

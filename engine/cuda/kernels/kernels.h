@@ -24,18 +24,18 @@ struct cuda_epilogue {
 
 #define CUDA_OPERANDS 3
 
-/* A strided access map: offsets of the operands of y's elements. y is dense, outermost dimension
- * first. Steps are in elements of an operand; 0 repeats the operand. */
+/* A strided access map: maps each element of y to an element of each operand. y is dense, outermost
+ * dimension first. Steps are in elements of an operand; 0 repeats the operand. */
 struct cuda_access_map {
     int rank;
     int64_t dims[CUDA_MAX_RANK];
     int64_t steps[CUDA_OPERANDS][CUDA_MAX_RANK];
-    int64_t offset; /* of the first operand */
+    int64_t offset; /* start in the first operand, in elements */
 };
 
 struct cuda_conv {
-    int n, h, w, c; /* of x; c over all groups */
-    int oh, ow, m;  /* of y; m over all groups */
+    int n, h, w, c; /* x is [n, h, w, c]; c counts the channels of all groups */
+    int oh, ow, m;  /* y is [n, oh, ow, m]; m counts the channels of all groups */
     int kh, kw, groups;
     int stride_h, stride_w, dilation_h, dilation_w, pad_h, pad_w;
     int row;   /* numbers between the weights of two output channels: kh * kw * c / groups, for
@@ -73,15 +73,15 @@ struct cuda_matrices {
     int column_step;
 };
 
-/* y = softmax(scale * q k^T + biases) v for each of `batch`; q [rows, depth], k [keys, depth], v
- * [keys, width], biases [rows, keys], y [rows, width]. A row with a NaN, or with -inf as its
- * highest score, is NaN, or 0 with nan_is_zero. */
+/* y = softmax(scale * q k^T + biases) v for each of `batch` matrices: q [rows, depth], k [keys,
+ * depth], v [keys, width], biases [rows, keys], y [rows, width]. A row with a NaN, or with -inf as
+ * its highest score, is NaN, or 0 with nan_is_zero. */
 struct cuda_attention {
     int batch, rows, keys, depth, width;
     float scale;
     int nan_is_zero, bias_count;
     struct cuda_matrices q, k, v, y, bias[CUDA_ATTENTION_BIASES];
-    int bias_is_float[CUDA_ATTENTION_BIASES]; /* otherwise the operands' dtype */
+    int bias_is_float[CUDA_ATTENTION_BIASES]; /* 0: the bias has q's dtype */
 };
 
 struct cuda_attention_data {
@@ -184,7 +184,7 @@ void cuda_attend(cudaStream_t stream, int dtype, int on_tensor_cores,
                  const struct cuda_attention_data *data, const struct cuda_attention *attention);
 /* Softmax of each of `rows` rows of `row` elements. */
 void cuda_softmax(cudaStream_t stream, int dtype, const void *x, void *y, size_t rows, size_t row);
-/* is_rms: RMSNormalization; the mean counts as 0. bias may be NULL. */
+/* LayerNormalization of each row, or RMSNormalization (is_rms, no mean). bias may be NULL. */
 void cuda_norm_rows(cudaStream_t stream, int dtype, const void *x, const float *scale,
                     const float *bias, void *y, size_t rows, size_t row, float epsilon, int is_rms);
 /* y[o, i] = reduction over r of x[o, r, i]. */

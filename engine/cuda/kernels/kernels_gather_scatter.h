@@ -16,13 +16,13 @@ struct cuda_pad {
     enum cuda_pad_mode mode;
     int64_t out[CUDA_MAX_RANK], kept[CUDA_MAX_RANK], first[CUDA_MAX_RANK], before[CUDA_MAX_RANK];
     int64_t steps[CUDA_MAX_RANK]; /* in x, elements */
-    uint64_t fill;                /* the element's bytes, at the start */
+    uint64_t fill;                /* its first bytes in memory are the element */
 };
 void cuda_pad_any(cudaStream_t stream, int size, const void *x, void *y,
                   const struct cuda_pad *pad);
 
 /* Maps each of `count` tuples of indices to a slice of a tensor. Index k is below extent[k], counts
- * from the end if negative, and moves step[k] elements. All indices must be in range. */
+ * from the end if negative, and adds index * step[k] elements. All indices must be in range. */
 struct cuda_tuples {
     int depth, index_bytes; /* indices of a tuple; bytes of an index, 4 or 8 */
     int64_t extent[CUDA_MAX_RANK], step[CUDA_MAX_RANK];
@@ -37,13 +37,13 @@ void cuda_index_tuples(cudaStream_t stream, int size, int scatters, const void *
                        const void *indices, void *to, const struct cuda_tuples *tuples);
 
 /* Indices along an axis of `extent` elements. map.dims are the indices' dimensions, map.steps[0]
- * the tensor's strides, with 0 for the axis. An index moves axis_step elements. */
+ * the tensor's strides, with 0 for the axis. An index adds index * axis_step elements. */
 struct cuda_along {
     struct cuda_access_map map;
     int index_bytes; /* of an index: 4 or 8 */
     int64_t extent, axis_step;
 };
-/* to[…] = from[…, indices[…], …]; `scatters`: to[…, indices[…], …] = from[…], each at most once. */
+/* to[…] = from[…, indices[…], …]; `scatters`: to[…, indices[…], …] = from[…], no element twice. */
 void cuda_index_along(cudaStream_t stream, int size, int scatters, const void *from,
                       const void *indices, void *to, const struct cuda_along *along);
 

@@ -37,9 +37,9 @@ struct cuda_int8_conv {
     const unsigned char *padding; /* 16 aligned bytes with x's zero point */
 };
 
-/* Candidates on tensor cores (sm_75 and later), as cuda_conv_candidates. Returns 0 if the channels
- * of a group are not a multiple of four, or an image is too large. cuda_conv_workspace gives their
- * scratch memory. */
+/* Lists candidates on tensor cores (sm_75 and later), as cuda_conv_candidates() does. Returns 0 if
+ * the channels of a group are not a multiple of four, or an image is too large.
+ * cuda_conv_workspace() gives their scratch memory. */
 int cuda_int8_conv_candidates(const struct cuda_conv *conv, size_t shared_limit, int processors,
                               struct cuda_conv_candidate *ret, int max);
 /* A convolution on tensor cores; weights: int8, [m, kh * kw * c / groups, padded to 16 with 0]. */

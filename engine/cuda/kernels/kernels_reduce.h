@@ -26,7 +26,7 @@ struct cuda_axis {
     enum cuda_domain domain;
 };
 
-/* y, int64 [outer, inner]: index of the first (is_last: last) maximum or minimum; NaN is both. */
+/* y [outer, inner]: index of the first (is_last: last) maximum or minimum. NaN beats numbers. */
 void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const struct cuda_axis *axis,
                        int is_least, int is_last);
 

@@ -44,7 +44,7 @@ template <typename C> __device__ inline C softplus(C x)
     return x > 0 ? x + m_log1p(m_exp(-x)) : m_log1p(m_exp(x));
 }
 
-/* Mod-28: the remainder has the divisor's sign, even if the remainder is zero. */
+/* As ONNX Mod-28: the remainder has the divisor's sign, even if the remainder is zero. */
 __device__ inline double floor_mod(double x, double y)
 {
     const double remainder = fmod(x, y);

@@ -1,6 +1,6 @@
 /* Kernels along axes of a tensor: reductions, ArgMax, ArgMin, softmax, CumSum, TopK. A line is the
- * elements along the axes. Each line gets a block in TopK, a thread in CumSum and Hardmax. In the
- * others long contiguous lines, and long lines of a reduction to few results, get a block. */
+ * elements along the axes. A block handles a line in TopK, a thread in CumSum and Hardmax.
+ * Otherwise long contiguous lines, and long lines of a reduction to few results, get a block. */
 #include "engine/cuda/kernels/any.cuh"
 #include "engine/cuda/kernels/kernels_reduce.h"
 
@@ -257,7 +257,7 @@ void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const str
 
 namespace
 {
-/* `step`: elements from one neighbour of a line to the next. THREADS threads or one run a line. */
+/* One thread's part of a line: elements base + k * step for k = first, first + stride, … */
 struct axis_line {
     size_t base, step, first, stride, extent;
 };

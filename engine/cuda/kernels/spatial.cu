@@ -100,7 +100,7 @@ void cuda_resize_image(cudaStream_t stream, int dtype, const void *x, void *y, c
 
 namespace
 {
-enum { LONGEST_SUM = 512 }; /* pixels per sum, short enough for float32; large images have more */
+enum { LONGEST_SUM = 512 }; /* pixels per float32 sum; more if an image has over 256 * 512 pixels */
 
 struct groups_buffers {
     size_t pieces;
@@ -160,7 +160,7 @@ __global__ void groups_sums_kernel(const T *x, const float *mean, float *partial
     }
 }
 
-/* One block per group. to[n, c] is the mean, or with `scale` x's factor; `shift` is the addend. */
+/* One block per group. Without `scale`, to[n, c] is the mean. With `scale`, y = x * to + shift. */
 __global__ void groups_join_kernel(const float *partial, const float *mean, const float *scale,
                                    const float *bias, float *to, float *shift, cuda_groups g,
                                    size_t pieces, size_t blocks)
@@ -379,7 +379,7 @@ __device__ static void find_taps(const cuda_grid_sample &s, float normalised, in
     const double high = s.align_corners ? n - 1 : n - 0.5;
     double x = s.align_corners ? ((double)normalised + 1) / 2 * (n - 1)
                                : (((double)normalised + 1) * n - 1) / 2;
-    x = (float)x; /* decides ties of nearest */
+    x = (float)x; /* as the reference; this decides ties in mode "nearest" */
     to.count = 0;
     if (x != x || (x - x != 0 && s.border == CUDA_BORDER_REFLECTION))
         x = s.border == CUDA_BORDER_ZEROS ? -1e9 : 0;

@@ -18,7 +18,7 @@ struct cuda_concat_step {
         const void *table;    /* maps each byte; NULL: bytes are copied */
     } * parts;
     struct cuda_parts form;
-    const void *scale, *shift; /* of ScaleShift, float32; NULL: another operator */
+    const void *scale, *shift; /* of a ScaleShift, float32; NULL for other operators */
     struct epilogue epilogue;
     enum dtype dtype;
 };
@@ -30,7 +30,7 @@ CUDA_RUN(concat_run)
         struct cuda_parts parts = s->form;
         for (size_t p = first; p < s->count && p < first + CUDA_PARTS; p++)
             parts.parts[parts.count++] = (struct cuda_part){
-                /* A constant is only read. */
+                /* The cast removes const, but a step only reads from a constant. */
                 (void *)(uintptr_t)cuda_operand_at(program, &s->parts[p].operand),
                 s->parts[p].width, s->parts[p].offset, s->parts[p].table};
         if (s->scale)

@@ -93,7 +93,7 @@ CUDA_RUN(conv_tune)
 
 /* ---- classification of a node ---- */
 
-/* Every output position reads one input position, in order. */
+/* True if every output position reads one input position, in the same order. */
 static bool is_pointwise(const struct cuda_conv *c)
 {
     return c->kh == 1 && c->kw == 1 && c->groups == 1 && c->stride_h == 1 && c->stride_w == 1 &&

@@ -5,7 +5,7 @@ struct cuda_elementwise_step {
     struct cuda_step step;
     enum { KIND_UNARY, KIND_BINARY } kind;
     enum cuda_binary binary;
-    struct epilogue activation; /* KIND_UNARY: the operator; KIND_BINARY: applied to its result */
+    struct epilogue activation; /* KIND_UNARY: the operator; KIND_BINARY: applied to y */
     struct cuda_access_map map;
     struct cuda_operand a, b;
     enum dtype dtype;

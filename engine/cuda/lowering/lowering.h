@@ -48,7 +48,7 @@ enum status cuda_product_create(const struct cuda_lowering *compile,
 
 /* ---- strided access maps (access_map.c) ---- */
 
-/* Steps in elements between indices of a dimension, for a dense tensor. */
+/* Sets steps[d] to the number of elements between adjacent indices of d in a dense tensor. */
 void cuda_dense_steps(const struct shape *shape, int64_t steps[TENSOR_MAX_RANK]);
 /* Appends an inner dimension, and merges it with the last one if every operand is contiguous across
  * both. steps: 0 for absent operands. Returns false if the map has too many dimensions. */
@@ -67,7 +67,7 @@ enum status window_of_conv(const struct node *node, const struct window *window,
 /* Describes a pool; its kernel_shape has two numbers. */
 enum status window_of_pool(const struct node *node, struct cuda_pool *ret,
                            struct error *err) MUST_USE;
-/* The product [rows, n] of x [rows, k] as a convolution of 1-pixel images; all three fit an int. */
+/* Describes y [rows, n] = x [rows, k] weights as a convolution of 1-pixel images; all fit int. */
 struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k);
 
 /* ---- convolutions (conv.c) ---- */
@@ -84,10 +84,10 @@ struct conv_key {
 };
 _Static_assert(sizeof(struct conv_key) == sizeof(struct cuda_conv) + 6 * sizeof(int32_t), "a gap");
 
-/* At the call *ret is a step y = epilogue(x weights') of cuda_product_create(). If tensor cores can
- * run it as a 1 x 1 convolution, *ret becomes a step that chooses between both and owns the first.
- * x has `rows` rows; weights: [n, k rounded up to a multiple of 8] of x's dtype. y_row: numbers
- * between rows of y; 0: n. */
+/* On entry, *ret is a step y = epilogue(x weights') from cuda_product_create(). If tensor cores can
+ * run it as a 1 x 1 convolution, *ret becomes a step that chooses between the two and owns the old
+ * one. x has `rows` rows; weights: [n, k rounded up to a multiple of 8] of x's dtype. y_row:
+ * numbers between rows of y; 0: n. */
 enum status conv_create_product(const struct cuda_lowering *compile, int64_t rows, int64_t n,
                                 int64_t k, int64_t y_row, const void *weights, const float *bias,
                                 struct cuda_step **ret, struct error *err);

@@ -8,7 +8,7 @@
 
 #include "engine/base/size.h"
 
-/* A step is one launch. Each operand after the second adds one, with y as the left operand. */
+/* A launch of a step. Each operand after the second adds a launch, whose left operand is y. */
 struct pointwise_launch {
     struct cuda_pointwise numbers;
     struct cuda_operand operands[CUDA_OPERANDS];
@@ -138,7 +138,7 @@ static bool pointwise_domain_of(const struct node *node, const struct pointwise_
     }
     const bool moves = entry->number == CUDA_N_WHERE ||
                        (entry->number == CUDA_N_COPY && !dtype_is_float(node->outputs[0]->dtype));
-    if (is_unsigned && !(whole && moves)) /* beyond the range of int64 */
+    if (is_unsigned && !(whole && moves)) /* uint64 can exceed int64 */
         return false;
     *ret = narrow                                   ? CUDA_IN_FLOAT
            : whole && !(entry->kinds & KIND_DOUBLE) ? CUDA_IN_WHOLE

@@ -200,7 +200,7 @@ static bool can_fuse(int activation)
            activation == ACTIVATION_GELU_TANH;
 }
 
-/* `bias` has the result's dtype, which cuBLASLt requires. */
+/* Describes the product to cuBLASLt, which requires that `bias` has the result's dtype. */
 static enum status product_describe(const struct cuda_backend *backend,
                                     const struct cuda_product *p, const void *bias, int activation,
                                     struct cuda_product_step *s, struct error *err)

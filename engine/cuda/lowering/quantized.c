@@ -138,7 +138,7 @@ KERNEL_CLAIM(quantized_claim)
 struct quantized_packing {
     struct tensor *weights, *zero; /* `zero` may be NULL */
     bool is_conv, transposed;
-    int64_t channels, depth, taps; /* channels of y and of a group of x; elements of a window */
+    int64_t channels, depth, taps; /* channels of y, of a group of x; positions of a window */
     int64_t padded, row;           /* after packing: channels of a group, numbers of a row */
 };
 
@@ -286,7 +286,7 @@ static enum status make_scales(const struct cuda_lowering *compile,
     return status;
 }
 
-/* The epilogue that a pass has attached to the product. */
+/* Sets up the residual and table that a pass has attached to the product. */
 static enum status make_further(const struct cuda_lowering *compile,
                                 const struct quantized_operands *o, struct int8_step *s,
                                 struct error *err)
@@ -326,7 +326,7 @@ static enum status make_epilogue(const struct cuda_lowering *compile,
     if (o->x_scale)
         TRY(make_scales(compile, o, &s->epilogue, err));
     s->has_x_zero = o->x_zero && !o->x_zero->known;
-    if (s->has_x_zero) { /* a run stores it in the workspace */
+    if (s->has_x_zero) { /* a run copies x_zero to the workspace */
         s->x_zero = o->x_zero->index;
         s->fill_bytes = ALIGN;
         return STATUS_OK;

@@ -4,7 +4,7 @@
 #include "engine/cuda/kernels/kernels_int8.h"
 #include "engine/cuda/lowering/lowering.h"
 
-/* QLinearAdd as a * a_ratio + b * b_ratio + fixed, in the order of the reference kernel. */
+/* Factors of QLinearAdd, a * a_ratio + b * b_ratio + fixed, rounded as by the reference kernel. */
 void quantized_sum_factors(const struct scale_zero *a, const struct scale_zero *b,
                            const struct scale_zero *y, float *ret_a_ratio, float *ret_b_ratio,
                            float *ret_fixed);

@@ -1,6 +1,6 @@
-/* 8-bit integers between products: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear;
- * com.microsoft's Add, Mul, Sigmoid, LeakyRelu and pools of 8-bit integers; their MaxPool; Cast of
- * int32. A tensor has one scale and one zero point; nodes with other scales run on the host. */
+/* 8-bit integers between products: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear; Add,
+ * Mul, Sigmoid, LeakyRelu and pools of com.microsoft; MaxPool; Cast of int32. A tensor has one
+ * scale and one zero point; nodes with other scales run on the host. */
 #include "engine/cuda/lowering/quantized.h"
 
 #include "engine/base/size.h"

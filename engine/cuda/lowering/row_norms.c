@@ -72,7 +72,7 @@ static bool rows_fit(const struct node *node)
            !node->epilogue.residual;
 }
 
-/* Softmax and normalizations. read_…() sets all members that depend only on the node. */
+/* Reads softmax and normalizations. Each read_…() sets all members that depend only on the node. */
 static bool read_rows(const struct node *node, struct row_norms_step *s)
 {
     const struct value *bias = node_input(node, 2);

@@ -8,7 +8,7 @@ static _Atomic int broken[DEVICE_MAX]; /* by device: its permanent cudaError_t, 
 static _Atomic bool opened[DEVICE_MAX];
 static _Atomic unsigned long batches_begun[DEVICE_MAX], batches_ended[DEVICE_MAX];
 
-/* For each of these CUDA's reference says: "any further CUDA work will return the same error". */
+/* True for errors after which this process can no longer use its context on the device. */
 static bool is_lasting(cudaError_t error)
 {
     /* cudaErrorContained and cudaErrorTensorMemoryLeak, which have no names in older toolkits. */

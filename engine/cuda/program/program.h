@@ -24,8 +24,8 @@ struct cuda_program;
 typedef enum status (*cuda_step_fn)(struct cuda_step *step, struct cuda_program *program,
                                     struct error *err);
 
-/* struct backend and struct program of engine/backend/backend.h are opaque names for these, which
- * functions of backend_ops take. */
+/* These structs implement the opaque struct backend and struct program of engine/backend/backend.h,
+ * which functions of backend_ops take. */
 struct cuda_backend;
 struct cuda_program;
 
@@ -39,7 +39,7 @@ enum {
 /* Inputs and results of one of the runs in flight. */
 struct cuda_slot {
     unsigned char *staging, *results;       /* device memory, in the arena */
-    uint8_t *marks;                         /* page-locked: the rows that are pixels */
+    uint8_t *marks;                         /* page-locked; by row: 1 if it has pixels as bytes */
     cudaEvent_t arrived, computed, fetched; /* inputs are copied in; the pass has read them and
                                                written its results; results are copied out */
     struct cuda_program *program;           /* the running program; NULL: none */

@@ -103,7 +103,7 @@ void runs_close(struct cuda_backend *backend)
 
 /* ---- addresses ---- */
 
-/* Returns the node that reads a value, if only one does, once, and it is no output; else NULL. */
+/* Returns the only reader of a value; NULL if the value is an output, unread or read twice. */
 static const struct node *only_reader(const struct graph *graph, const struct value *value)
 {
     const struct node *reader = NULL;
@@ -443,7 +443,7 @@ static enum status copy_in(struct cuda_program *program, struct cuda_slot *slot,
                       "copying the inputs", err);
 }
 
-/* All bits set is a NaN in every float type, which shows elements that a kernel omits. */
+/* Fills memory with NaN (0xff in all bytes), which shows elements that no kernel writes. */
 static enum status poison(struct cuda_backend *backend, const struct cuda_slot *slot,
                           struct error *err)
 {

@@ -29,7 +29,7 @@ struct tune_measurement {
     struct cuda_step *step;
     struct cuda_program *program;
     int *chosen;         /* the candidate that the step runs */
-    enum status refusal; /* the last candidate's status; STATUS_OK: none refused */
+    enum status refusal; /* status of the last refused candidate; STATUS_OK: none */
     struct tune_timing {
         int launches; /* launches of a round; 0: not known yet */
         cudaGraphExec_t recorded;
@@ -81,7 +81,7 @@ static bool is_refusal(enum status status, const struct cuda_program *program)
     return status == STATUS_DEVICE && !device_failure(program->backend->device);
 }
 
-/* The cost is the time of one launch. */
+/* Runs a candidate. Its cost is the time of one launch. */
 static enum status run_candidate(void *context, size_t candidate, struct autotune_run *ret,
                                  struct error *err)
 {
@@ -179,7 +179,7 @@ static void hash_text(struct graph_hash *hash, const char *text)
     graph_hash_bytes(hash, text, strlen(text));
 }
 
-/* Two builds of one version may have different kernels. */
+/* Hashes version, size and time of the module, because two builds of a version may differ. */
 static void hash_module(struct graph_hash *hash)
 {
     static const char here;
