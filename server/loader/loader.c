@@ -27,8 +27,8 @@
 #define QUIET_MS 500
 #define LOOK_MS  5000 /* between scans, for file systems where inotify reports nothing */
 
-/* A version that the loader has tried to load, and the signature of its files at that time. version
- * "": the whole model has a problem. */
+/* A version that the loader has tried to load, and the signature of its files at that time.
+ * `version` is "" if the whole model has a problem. */
 struct tracked_version {
     char *name, *path;
     char version[sizeof((struct repository_version *)0)->version];
@@ -52,7 +52,7 @@ struct loader {
     struct loader_options options;
     char name[160];
     bool is_embedded;
-    struct repository first; /* from loader_create to the first load */
+    struct repository first; /* the files found by loader_create(), until they are loaded */
     int loaded_fd, wake_fd;
     pthread_t thread;
     bool started;
@@ -67,7 +67,7 @@ struct loader {
     size_t tracked_count;
     bool is_lost;                                              /* the last scan failed */
     char default_name[sizeof((struct model_status *)0)->name]; /* last default model; "": none */
-    char served_text[400]; /* loader_served(), if some models failed; else "" */
+    char served_text[400]; /* the text of loader_served() if some models failed; else "" */
     struct error outcome;  /* set before loaded_fd is written */
 
     pthread_mutex_t lock;
@@ -317,7 +317,7 @@ enum load_reason {
     LOAD_ASKED, /* by the API or a request */
 };
 
-/* Reads one version, and serves or lists it. NULL as `model`: the embedded one. */
+/* Reads one version, and serves or lists it. If `model` is NULL, reads the embedded model. */
 static enum status load_version(struct loader *loader, const struct repository_model *model,
                                 const char *version, enum load_reason reason, struct error *err)
 {
@@ -351,8 +351,8 @@ static enum status load_version(struct loader *loader, const struct repository_m
 }
 
 /* Called when a model's folder has no problem (any more): clears the failure that was recorded for
- * the whole model, because its versions' files may be unchanged. Versions that are not served are
- * tried again. */
+ * the whole model, and lets load_model() try versions that are not served again, even if their
+ * files are unchanged. */
 static void clear_model_problem(struct loader *loader, const char *name)
 {
     if (!find_tracked(loader, name, ""))
@@ -380,7 +380,7 @@ static enum status follow_version(struct loader *loader, const struct repository
                                   struct tracked_version *tracked, enum load_reason reason,
                                   struct error *err)
 {
-    tracked->is_tried = true; /* not known from the signature, which may be 0 */
+    tracked->is_tried = true; /* `signature` does not tell this: it may be 0 */
     tracked->signature = version->signature;
     enum status status = load_version(loader, model, version->version, reason, err);
     if (status == STATUS_OK)
@@ -390,8 +390,8 @@ static enum status follow_version(struct loader *loader, const struct repository
     return status;
 }
 
-/* Loads served versions outside the policy again if their files have changed: they stay while no
- * wanted version is served. */
+/* Reloads served versions that the policy no longer names if their files have changed: such
+ * versions stay until a version that the policy names is served. */
 static void follow_spares(struct loader *loader, const struct repository_model *model,
                           struct error *first)
 {
@@ -407,8 +407,8 @@ static void follow_spares(struct loader *loader, const struct repository_model *
     }
 }
 
-/* Loads a model's wanted versions that are new or have changed; `again`: all. Tries every version,
- * and returns the first failure. */
+/* Loads the versions that a model's policy names if they are new or have changed, or all if
+ * `again`. Tries each of them, and returns the first failure. */
 static enum status load_model(struct loader *loader, const struct repository_model *model,
                               bool again, struct error *err)
 {
@@ -445,8 +445,8 @@ static enum status load_model(struct loader *loader, const struct repository_mod
     return first.status;
 }
 
-/* Drops versions that the last scan has not found among the wanted ones: those of a removed model,
- * and those that another version replaces. A version stays while no other one is served. */
+/* Drops versions that the policy did not name in the last scan: those of a removed model, and those
+ * that another version replaces. A version stays while no other version of its model is served. */
 static void drop_unseen(struct loader *loader, const struct repository *repository)
 {
     struct error ignored;
@@ -464,12 +464,12 @@ static void drop_unseen(struct loader *loader, const struct repository *reposito
                                            model_is_there ? tracked->version : NULL, true,
                                            &ignored);
         }
-        if (!tracked->is_unloaded) /* the API's unload outlives the removal of the files */
+        if (!tracked->is_unloaded) /* remembers the API's unload in case the files come back */
             forget_version(loader, i);
     }
 }
 
-/* Logs when another model, or none, begins to answer requests that name no model. */
+/* Logs it when the default model, for requests that name no model, changes or is gone. */
 static void report_default(struct loader *loader)
 {
     char name[sizeof loader->default_name];
@@ -523,7 +523,7 @@ static enum status check_stages(struct loader *loader, struct error *err)
     return first.status;
 }
 
-/* Call it after a change of the models: logs another default model, and pipelines' problems. */
+/* Call it after the models have changed: logs a new default model, and problems of pipelines. */
 static void report_changes(struct loader *loader)
 {
     report_default(loader);
@@ -538,7 +538,7 @@ static bool is_unloaded(const struct loader *loader, const char *name)
     return false;
 }
 
-/* Makes the model host serve the models on disk, once. Returns the number of failed models. */
+/* Makes the model host serve the models of `repository`. Returns the number of failed models. */
 static size_t reconcile(struct loader *loader, const struct repository *repository,
                         struct error *err)
 {

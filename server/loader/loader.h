@@ -10,8 +10,8 @@
  * and compares precisions for models that still serve in fp32 (precision.h). Signatures
  * (models/folder/repository.h) show which files have changed. A changed version is loaded while the
  * old one serves, and replaces it once warm (model_host_add_model()). If it fails to load, the old
- * one stays, and the log, /health and /v2/repository/index give the reason. Versions outside the
- * model's policy are removed when a wanted one serves.
+ * one stays, and the log, /health and /v2/repository/index give the reason. Versions that the
+ * model's policy does not name are removed when one that it names is served.
  *
  * Watching uses inotify and periodic scans, because not every file system reports changes. The
  * loader reacts when the files have not changed for half a second. */
@@ -26,7 +26,7 @@ struct loader_options {
     const char *default_model; /* a model that must exist, unless `models` is watched; or NULL */
     bool is_immich;            /* `models` is Immich's cache: repository_scan_immich() */
     bool watch;                /* follow changes of the files */
-    bool is_lazy;        /* load models when requests need them, unless their files say else */
+    bool is_lazy;        /* load models when requests need them, unless their files say otherwise */
     const char *preload; /* "a,b": lazy models to load at start; NULL: none */
     struct model_host *model_host; /* borrowed; outlives the loader */
 };
@@ -42,15 +42,16 @@ enum status loader_create(const struct loader_options *options, struct loader **
 /* Names the models for people: "resnet50" or "3 models". The text lives as long as the loader. */
 const char *loader_name(const struct loader *loader);
 
-/* After loaded_fd was written: loader_name(), or "4 of 7 models (failed: a, b, c)". */
+/* Returns loader_name(), or "4 of 7 models (failed: a, b, c)" if some failed. Call it after
+ * loaded_fd was written. */
 const char *loader_served(const struct loader *loader);
 
 /* Starts the thread. `loaded_fd` is an eventfd that it writes to after trying to load every model
  * that existed at start. STATUS_NO_MEMORY. */
 enum status loader_start(struct loader *loader, int loaded_fd, struct error *err) MUST_USE;
 
-/* After loaded_fd was written: an error if the program must end because models have failed: without
- * `models` one, with `models` all, unless they are watched. */
+/* Returns an error if the program must end because models failed: without `models`, any; with
+ * `models`, all, and `watch` is false. Call it after loaded_fd was written. */
 enum status loader_outcome(struct loader *loader, struct error *err);
 
 /* Loads every model on the caller's thread, instead of loader_start(), and returns the first

@@ -21,7 +21,7 @@ struct watch {
     char *folder;
 };
 
-/* Watches a folder and `depth` levels of sub-folders. Those that are already watched stay so. */
+/* Watches a folder and `depth` levels of sub-folders. Keeps existing watches. */
 static void watch_add(const struct watch *watch, const char *folder, int depth)
 {
     if (inotify_add_watch(watch->fd, folder, EVENTS | IN_ONLYDIR) < 0 || depth == 0)

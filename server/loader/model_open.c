@@ -41,7 +41,7 @@ void model_tell_doubts(const struct model *model,
         "no file says how to prepare photos, so lensd uses %.63s; put preprocessor_config.json "
         "beside the .onnx file (lensd inspect shows the preprocessing)",
         model->preprocess_source);
-    /* PP-OCR's models were trained with this default for lines of text. */
+    /* For lines of text the default is right: PP-OCR's models were trained with it. */
     if (!model->is_configured && model->task.kind != TASK_TEXT)
         tell(model, text);
     const bool has_names =
