@@ -69,11 +69,11 @@ enum status calibrated_read(const struct graph_hash *key, const char *cache, str
 
 enum { REFERENCE, CANDIDATE, SIDES };
 
-/* If the trials' time ends before all probes have run, this many are enough for a verdict. */
+/* If the time ends before all probes have run, this number of probes is enough for a verdict. */
 #define PRECISION_LEAST_PROBES 8
 
-/* The costs of fp32 and a candidate, which run in turns. Zeroed before the first round, which is a
- * warm-up; afterwards the lowest cost of each counts. */
+/* The costs of fp32 and a candidate, which run in turns. Zero it before the first round. That round
+ * is a warm-up; the lowest cost of each in the later rounds counts. */
 struct speed {
     int rounds;
     double least[SIDES];

@@ -10,7 +10,7 @@
 #include "server/observe/log.h"
 #include "server/precision/internal.h"
 
-/* A shorter pass needs no faster precision. Without a trial, small models start at once. */
+/* If a pass is shorter, there is no trial, so that small models start at once. */
 #define QUICK_MS 0.5
 /* Lower on a GPU: a single image is fast there for any model, but large batches can still gain. */
 #define GPU_QUICK_MS 0.1
@@ -111,7 +111,7 @@ static void explain_trial(struct precision_choice *choice, const struct precisio
 
 /* ---- candidates ---- */
 
-/* Only products are faster in bfloat16 and float16. */
+/* True if the graph has products of matrices: only they are faster in bfloat16 and float16. */
 static bool has_products(const struct graph *graph)
 {
     for (size_t n = 0; n < graph->node_count; n++)

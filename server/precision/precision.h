@@ -38,8 +38,8 @@ struct precision_trial {
         TRIAL_FAILED,  /* could not be compiled or run */
         TRIAL_COSTLY,  /* stopped: the trials' time ended before a verdict */
     } outcome;
-    double one_ms, image_ms; /* the fastest batch of one, and per image of the trial's batch */
-    double fp32_one_ms, fp32_image_ms; /* those of fp32 */
+    double one_ms, image_ms; /* ms per image: the fastest pass of one image, and of a batch */
+    double fp32_one_ms, fp32_image_ms; /* the same times of fp32 */
     double speed;                      /* relative to fp32; below 1: slower */
     struct agreement agreement;
 };
@@ -83,7 +83,7 @@ enum status precision_open(const struct model *model, const struct precision_opt
 
 /* Creates the session for `session`->precision, which must not be PRECISION_AUTO. For int8 of a
  * float32 model it uses the 8-bit form that trials have stored in the cache. Errors: those of
- * session_create(), and of reading that form; without it the model is not quantized. */
+ * session_create(), and of reading that form. Without one, it compiles the graph as it is. */
 enum status precision_session(const struct model *model, const struct precision_options *options,
                               const struct session_options *session, struct session **ret,
                               struct error *err) MUST_USE;
@@ -100,7 +100,7 @@ struct precision_gate {
  * its memory_limit is for a candidate beside `fp32`, and its `cancel` ends the call with
  * STATUS_CANCELLED. *ret_choice is the choice; if it is measured, the cache keeps it. The caller
  * opens the session of that precision. Call it from the thread that created `fp32`, which took
- * `load_ms` of CPU time; the trials end after a quarter of that and a second. Errors:
+ * `load_ms` of CPU time; the trials end after a quarter of this time plus one second. Errors:
  * STATUS_CANCELLED, STATUS_NO_MEMORY of the host. */
 enum status precision_try(const struct model *model, const struct precision_options *options,
                           const struct session_options *session, struct session *fp32,

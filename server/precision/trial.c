@@ -55,7 +55,7 @@ struct trial {
     size_t image_floats;    /* floats of a probe */
     _Atomic int is_stopped; /* cancelled, or out of time */
     struct speed speed;
-    float *answers[SIDES];                 /* to the current batch, if it is to be compared */
+    float *answers[SIDES];                 /* for the current batch, if they are to be compared */
     size_t each[SIDES];                    /* floats of an image's answer */
     double one_ms[SIDES], batch_ms[SIDES]; /* the quickest runs */
 };
@@ -217,7 +217,7 @@ static enum status run_side(struct trial *trial, int side, double *ret_cost, str
     return STATUS_OK;
 }
 
-/* Each round begins with the other side, so that changes of the machine's speed affect both. */
+/* Timed rounds begin with each side in turn: changes of the machine's speed then affect both. */
 static enum status run_round(struct trial *trial, struct error *err)
 {
     double costs[SIDES];
