@@ -30,7 +30,7 @@ static bool grow(struct name_map *map)
     struct name_map bigger = {
         .capacity = map->capacity ? map->capacity * 2 : 32, .count = map->count, .seed = map->seed};
     if (!map->slots && getrandom(&bigger.seed, sizeof bigger.seed, GRND_NONBLOCK) < 0)
-        bigger.seed = (uint64_t)(uintptr_t)map; /* too early after boot: use an address */
+        bigger.seed = (uint64_t)(uintptr_t)map; /* no random numbers yet: use an address */
     bigger.slots = alloc_array(bigger.capacity, sizeof *bigger.slots);
     if (!bigger.slots)
         return false;

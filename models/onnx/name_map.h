@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 struct name_slot {
-    const char *name; /* borrowed; NULL: free */
+    const char *name; /* borrowed; NULL: the slot is empty */
     void *value;
 };
 

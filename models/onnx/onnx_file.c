@@ -65,7 +65,7 @@ static enum status onnx_read_file(const char *path, struct onnx_file *file, stru
                          access_advice(path, errno));
     if (status == STATUS_NO_MEMORY)
         return error_set(err, status, "%s", cause.message);
-    /* STATUS_TOO_LARGE leaves a size above the limit, so onnx_charge() reports it. */
+    /* After STATUS_TOO_LARGE `size` is above the limit, so onnx_charge() reports the error. */
     TRY(onnx_charge(file, size, err));
     file->data = file->owned = data;
     file->size = size;

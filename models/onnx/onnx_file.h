@@ -55,8 +55,8 @@ enum status onnx_unpack(struct onnx_file *file, const ProtobufCMessageDescriptor
 /* Charges `bytes` to the load's budget; STATUS_NO_MEMORY names the limit. */
 enum status onnx_charge(struct onnx_file *file, size_t bytes, struct error *err) MUST_USE;
 
-/* The one function that turns a TensorProto into memory: initialisers, attributes, parts of sparse
- * tensors, test data. Declared sizes are compared with the actual bytes before anything is
+/* The only function that converts a TensorProto to a tensor: for initialisers, attributes, parts of
+ * sparse tensors, test data. Declared sizes are compared with the actual bytes before anything is
  * allocated. Errors: STATUS_MODEL, STATUS_UNSUPPORTED (data types), STATUS_SHAPE, STATUS_IO,
  * STATUS_NO_MEMORY; the caller adds the tensor's name. *ret: one reference, not charged to any
  * tensor budget. */

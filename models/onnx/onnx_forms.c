@@ -78,14 +78,14 @@ static struct value *apply(struct onnx_rewrite *r, enum op op, struct value *a, 
     return form_value(r, op, b ? 2 : 1, (struct value *[]){a, b});
 }
 
-/* A number of x's type, which may be unknown before shapes are inferred. */
+/* Returns `number` in x's type, even if that type is unknown until shapes are inferred. */
 static struct value *form_number_like(struct onnx_rewrite *r, float number, struct value *x)
 {
     struct value *value = form_float(r, number);
     return x->dtype == DTYPE_F32 ? value : apply(r, OP_CAST_LIKE, value, x);
 }
 
-/* Appends a node that makes the result from b (may be NULL) and what made the result before. */
+/* Appends a node that makes the result from its previous value and b (may be NULL). */
 static struct node *follow(struct onnx_rewrite *r, enum op op, struct value *b)
 {
     if (!r->result || r->edit.status != STATUS_OK)
@@ -348,7 +348,7 @@ static void batch_norm_of_positions(struct onnx_rewrite *r)
     follow(r, OP_ADD, bias);
 }
 
-/* Before opset 6 the attribute is a name of TensorProto.DataType; a dtype has its number. */
+/* Before opset 6 `to` names a TensorProto.DataType; enum dtype has the same numbers. */
 static void cast_by_number(struct onnx_rewrite *r)
 {
     static const char *const names[] = {
@@ -437,7 +437,7 @@ static void grid_modes(struct onnx_rewrite *r)
                                           : mode);
 }
 
-/* Coordinates are asymmetric, and the nearest pixel is below, or above if the image shrinks. */
+/* Coordinates are asymmetric. "nearest" rounds them down, or up where the image shrinks. */
 static void resize_of_scales(struct onnx_rewrite *r)
 {
     struct node *node = r->node;
@@ -806,7 +806,7 @@ static void skip_norm(struct onnx_rewrite *r)
 #define QUANTIZE_ATTRS "axis:int saturate:int block_size:int output_dtype:int precision:int"
 
 static const struct onnx_form forms[] = {
-    FORM("", "Constant", NONE, 1, 0, 0, 0, 1, 1, NULL, NULL), /* no node: onnx_ops.c */
+    FORM("", "Constant", NONE, 1, 0, 0, 0, 1, 1, NULL, NULL), /* onnx_ops.c makes a constant */
     BINARY("Add", ADD),
     BINARY("Sub", SUB),
     BINARY("Mul", MUL),

@@ -3,7 +3,7 @@
  * A call gets its own scope over the caller's graph: formal inputs refer to the caller's values,
  * formal outputs are bound to them, and other names get the call's name as prefix. Recursive
  * functions, calls nested deeper than IMPORT_MAX_CALLS and expansions beyond IMPORT_MAX_WORK are
- * refused (GHSA-7w46-vvrh-m8q5, and thirty functions that double each other). */
+ * refused (GHSA-7w46-vvrh-m8q5, and a chain of functions that each call the next one twice). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -72,7 +72,7 @@ static enum status import_input(struct scope *scope, const Onnx__ValueInfoProto 
     struct value *value;
     if (!*name)
         return error_set(import->err, STATUS_MODEL, "an input of the graph has no name");
-    /* Bodies take the types of their inputs; their own declarations may be missing. */
+    /* Body inputs get their types from the node that runs the body; the file may omit them. */
     if (!is_body || (info->type && info->type->tensor_type)) {
         enum status status = read_type(import, info, &dtype, &shape);
         if (status != STATUS_OK)
@@ -127,7 +127,7 @@ static enum status import_outputs(struct scope *scope, const Onnx__GraphProto *p
                 import->err, STATUS_UNSUPPORTED,
                 "graph output '%.100s' has data type %s, which lensd reads in constants only", name,
                 scope_packed(value));
-        /* Descriptions use the declared type until inference determines it. */
+        /* An output's declared type applies until inference determines it. */
         if (value->producer && value->dtype == DTYPE_NONE && info->type &&
             info->type->tensor_type) {
             if (read_type(import, info, &value->dtype, &value->shape) != STATUS_OK)

@@ -53,7 +53,7 @@ struct import {
 struct scope {
     struct import *import;
     struct graph *graph;
-    struct scope *outer;  /* the enclosing graph's: source of captured names */
+    struct scope *outer;  /* scope of the enclosing graph, whose values can be captured */
     struct scope *caller; /* scope of the call, for a function */
     const Onnx__FunctionProto *function;
     const Onnx__AttributeProto *const

@@ -1,7 +1,7 @@
 /* Nodes: operator, operands and attributes, checked against the operator table (engine/op/ops.h).
  *
- * Easy to get wrong (ONNX IR.md, onnx.proto): an operand named "" is omitted. The version of an
- * operator is the imported opset of its domain, in a function that of the function. Old files may
+ * Easy to get wrong (ONNX IR.md, onnx.proto): an operand named "" is omitted. An operator's version
+ * is the opset of its domain that the model (in a function: the function) imports. Old files may
  * lack AttributeProto.type, and values equal to the default. */
 #include <stdio.h>
 #include <string.h>
@@ -187,8 +187,8 @@ static enum status attribute_value(struct scope *scope, const Onnx__AttributePro
     return STATUS_OK;
 }
 
-/* Finds the range of opsets at which lensd supports the operator, with `name` among its attributes
- * unless that is NULL; for advice in errors. 0 and 0 if there is none. */
+/* Finds the range of opsets at which lensd supports the operator and, unless `name` is NULL, the
+ * attribute `name`; for advice in errors. 0 and 0 if there is none. */
 static void opsets_of(const Onnx__NodeProto *node, const char *name, int *first, int *last)
 {
     *first = *last = 0;
@@ -237,7 +237,7 @@ static enum status import_attribute(struct scope *scope, const struct op_info *i
     TRY(check_memory(attr->name, "while building the graph", import->err));
     enum status status = attribute_value(scope, proto, captures, attr);
     if (status != STATUS_OK)
-        attr_done(attr); /* the graph frees only those that a node owns */
+        attr_done(attr); /* the graph frees only attributes of its nodes */
     return status;
 }
 
@@ -484,7 +484,7 @@ enum status import_node(struct scope *scope, const Onnx__NodeProto *proto, size_
     } else {
         const Onnx__FunctionProto *function =
             function_find(import, domain, op_type, text_or_empty(proto->overload));
-        if (function) /* errors inside are named after the inner node */
+        if (function) /* errors in the function name its nodes */
             return function_call(scope, proto, function, name);
         status = refuse_operator(import, proto, domain, opset);
     }

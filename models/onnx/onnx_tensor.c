@@ -175,7 +175,7 @@ static void tidy_bools(struct tensor *tensor)
         values[i] = values[i] != 0;
 }
 
-/* Checks that raw_data lies within the file. `file` owns ret->fd, which is -1 if it is not
+/* Checks that raw_data lies within the file. ret->fd is file->fd, or -1 if the file is not
  * mapped. */
 static enum status find_raw(const struct onnx_file *file, const Onnx__TensorProto *proto,
                             struct onnx_external *ret, struct error *err)
@@ -187,7 +187,7 @@ static enum status find_raw(const struct onnx_file *file, const Onnx__TensorProt
     return STATUS_OK;
 }
 
-/* Copies the values into the tensor. `place`: the bytes, for IN_RAW and IN_FILE. */
+/* Copies the values into the tensor. `place`: position of the bytes, for IN_RAW and IN_FILE. */
 static enum status fill(const struct onnx_file *file, const Onnx__TensorProto *proto,
                         enum storage storage, const struct onnx_external *place,
                         struct tensor *tensor, struct error *err)
@@ -313,8 +313,8 @@ enum status onnx_tensor_read(struct onnx_file *file, const Onnx__TensorProto *pr
 
 /* ---- sparse tensors ---- */
 
-/* Sets *ret to the position of entry i in the dense tensor. `indices` is [n], of such positions, or
- * [n, rank]. Returns false if an index is out of range. */
+/* Sets *ret to the position of entry i in the dense tensor. `indices` has positions, [n], or an
+ * index for each dimension, [n, rank]. Returns false if an index is out of range. */
 static bool sparse_position(const struct tensor *indices, size_t i, const struct shape *shape,
                             size_t count, size_t *ret)
 {
