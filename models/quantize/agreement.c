@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The root mean square of a channel counts as at least this share of the whole tensor's. If one
- * tensor has boxes in pixels and scores, the scores of absent classes and their changes are almost
- * 0. */
+/* A channel's error is divided by its root mean square, or by this share of the whole tensor's if
+ * that is more: in a tensor of boxes in pixels and scores, the scores of absent classes and their
+ * errors are almost 0. */
 #define QUIET 0.001
 
 static void add_difference(struct agreement *a, double difference)

@@ -14,14 +14,14 @@
  *   vector        The mean of 1 - Pearson's correlation of the class scores is at most
  *                 AGREEMENT_VECTOR: an error of 4.5 % of the vector's length. Applies only if fewer
  *                 than AGREEMENT_FEW images are clear: their classes then prove little.
- *   few images    With fewer than AGREEMENT_FEW images all means must keep half of their bounds,
+ *   few images    With fewer than AGREEMENT_FEW images the bounds of all means are halved,
  *                 because a mean of few numbers is less certain.
  *   tensor        For outputs not known to be class scores: boxes, masks, embeddings, single
  *                 numbers. Per channel, the root mean square of the error divided by that of the
- *                 numbers. An image's error is the mean over channels, of its worst tensor; the
- *                 mean over images is at most AGREEMENT_RELATIVE. (Correlation would miss a wrong
- *                 scale or offset.) torch.testing.assert_close allows 0.016 for one operator in
- *                 bfloat16.
+ *                 numbers; of a tensor, the mean over channels; of an image, the error of its worst
+ *                 tensor. The mean over images is at most AGREEMENT_RELATIVE. (Correlation would
+ *                 miss a wrong scale or offset.) torch.testing.assert_close allows 0.016 for one
+ *                 operator in bfloat16.
  *   map           In addition, for a tensor with class scores at every position: the best class is
  *                 equal at AGREEMENT_SHARE of the clear positions, where its lead is at least
  *                 AGREEMENT_LEAD of the range of scores. Integers are equal at AGREEMENT_SHARE of
@@ -53,7 +53,7 @@ struct agreement {
     int same; /* for vectors: images with the same best class, clear or not */
     size_t clear,
         agreeing; /* images (for a map: positions) with a clear class, and how many of them agree */
-    double mean, greatest; /* change of an image: of a probability, or a relative error. INFINITY: a
+    double mean, greatest; /* over images: change of a probability, or relative error. INFINITY: a
                               number was not finite, or tensors could not be compared */
     double correlation;    /* for vectors: the mean over the images */
 };
@@ -74,7 +74,7 @@ struct agreement_tensor {
 void agreement_add_tensors(struct agreement *a, const struct agreement_tensor *tensors,
                            size_t tensor_count, const float *reference, const float *candidate);
 
-/* True if the bounds hold, for at least two images. Writes to `why` (AGREEMENT_TEXT bytes, may be
- * NULL) a sentence without a full stop that names the failed bound, the measured number and the
- * limit; "" if the bounds hold. */
+/* True if at least two images were added and the bounds hold. Writes to `why` (AGREEMENT_TEXT
+ * bytes, may be NULL) a sentence without a full stop that names the failed bound, the measured
+ * number and the limit; "" if the bounds hold. */
 bool agreement_holds(const struct agreement *a, char *why);

@@ -9,7 +9,7 @@
 /* Wall-clock time of a run, and its cost in milliseconds (engine/backend/autotune.h). On a GPU the
  * cost is the wall-clock time; on a CPU it is the average CPU time of the threads, because other
  * work on the machine changes the wall-clock time. CPU time underestimates the serial parts of a
- * pass, for both sides of a trial: it can exaggerate a gain, but never makes a loss one. */
+ * pass, for both sides of a trial: it can exaggerate a gain, but never turns a loss into a gain. */
 struct run_time {
     double ms, cost;
 };
@@ -31,7 +31,7 @@ void outputs_done(struct outputs *outputs);
 enum status outputs_run(struct outputs *outputs, struct session *session, const void *values,
                         int images, struct run_time *ret, struct error *err) MUST_USE;
 
-/* Copies the numbers to compare of the last run, which had `images` images, to `dst`, image after
+/* Copies the compared numbers of the last run, which had `images` images, to `dst`, image after
  * image. */
 void outputs_read(const struct outputs *outputs, int images, float *dst);
 

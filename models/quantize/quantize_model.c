@@ -46,7 +46,7 @@ struct quantize_state {
     struct session *session; /* one at a time, because each has its own copy of the weights */
     struct outputs outputs;
     float *answers[2]; /* [0]: fp32's for `tried`, then `held_out` photos; [1]: a candidate's for
-                          one */
+                          one photo */
     size_t each;       /* count of the numbers in an answer */
     int tried, held_out;
     struct task_answer *decoded; /* fp32's answers for held-out photos; NULL: no boxes, no text */
@@ -143,7 +143,7 @@ static enum status find_photos(struct quantize_state *q)
                      photos->folder, readable ? "one photo" : "no photos", QUANTIZE_MIN_PHOTOS);
 }
 
-/* quantizer_images.read */
+/* Reads photo i: the callback quantizer_images.read. */
 static enum status read_image(void *context, size_t i, const void **ret, struct error *err)
 {
     struct quantize_state *q = context;
@@ -388,7 +388,7 @@ static enum status try_layers(struct quantize_state *q, int photos, bool *ret_is
     return status;
 }
 
-/* Corrects biases only if that lowers the error, which it may not do if later layers amplify it. */
+/* Corrects biases only if the correction lowers the error of the answers, which is not certain. */
 static enum status quantize_all(struct quantize_state *q)
 {
     struct agreement plain, corrected;
@@ -485,7 +485,7 @@ static enum status try_groups(struct quantize_state *q, const struct layer_group
     const size_t kept = keep_groups(q, groups, count);
     TRY(try_layers(q, q->tried, &is_quantized, &a));
     *ret_holds = is_quantized && agreement_holds(&a, NULL);
-    /* Once the bounds hold, fewer layers are better; before that, more must lower the error. */
+    /* Once the bounds hold, fewer kept layers are better; until then, more must lower the error. */
     if (!*ret_holds && (!is_quantized || q->holds || error_of(&a) >= KEPT_GAIN * q->error))
         return STATUS_OK;
     q->error = error_of(&a);
@@ -513,7 +513,7 @@ static size_t leave_affordable(struct layer_group *groups, size_t count)
     return left;
 }
 
-/* Doubles the number of groups in float32 until the bounds hold, then halves the interval. */
+/* Doubles the number of groups in float32 until the bounds hold, then searches by bisection. */
 static enum status search_groups(struct quantize_state *q, const struct layer_group *groups,
                                  size_t most)
 {
@@ -558,8 +558,8 @@ static enum status keep_sensitive(struct quantize_state *q)
 
 /* ---- the report ---- */
 
-/* Makes the graph with the chosen layers in float32, or without `keeps` with none. The caller owns
- * *ret. */
+/* Makes the graph with the chosen layers in float32 or, if `keeps` is false, with all layers in 8
+ * bits. The caller owns *ret. */
 static enum status make_chosen(struct quantize_state *q, bool keeps, struct graph **ret)
 {
     for (size_t i = 0; i < q->report->layer_count; i++)
@@ -601,7 +601,7 @@ static enum status report_kept(struct quantize_state *q)
     return STATUS_OK;
 }
 
-/* Times the photo that was read last. Updates *quickest, which is 0 or the fastest run so far. */
+/* Times runs of the photo read last. Updates *quickest: 0, or the fastest run so far. */
 static enum status time_graph(struct quantize_state *q, const struct graph *graph,
                               enum precision precision, double *quickest)
 {

@@ -60,8 +60,8 @@ struct quantize_photos {
 
 struct quantize_options {
     struct quantize_photos photos;
-    int threads;               /* as session_options.threads */
-    int weight_max;            /* for quantizer_create() */
+    int threads;               /* threads of each session (session_options.threads) */
+    int weight_max;            /* QUANTIZER_WEIGHT_MAX or QUANTIZER_WEIGHT_MAX_AVX2 */
     const _Atomic int *cancel; /* 1 ends the call with STATUS_CANCELLED; may be NULL */
     bool has_report;           /* fill in the whole report, not only its layers and photos */
     double cpu_deadline_ms;    /* limit for this thread's CPU time: after it no layer is tried, and
@@ -71,12 +71,12 @@ struct quantize_options {
     void *context;
 };
 
-/* `model` has its graph. The caller owns *ret, the quantized graph, and *report, and sets the
- * report's folder, target and int8_bytes; free it with quantize_report_done() (zeroes are fine).
- * Further layers stay in float32, up to a share of the work, until the bounds of agreement.h hold
- * on calibration photos. Errors: STATUS_INVALID (too few photos; a model without one image input),
- * STATUS_UNSUPPORTED (quantizer_create()), STATUS_CANCELLED, STATUS_TIMEOUT (cpu_deadline_ms),
- * STATUS_NO_MEMORY, errors of sessions. */
+/* `model` must still have its graph. The caller owns *ret, the quantized graph, and *report, and
+ * sets the report's folder, target and int8_bytes; free it with quantize_report_done() (zeroes are
+ * fine). Sensitive layers stay in float32, up to a share of the work, until the bounds of
+ * agreement.h hold on calibration photos. Errors: STATUS_INVALID (too few photos; a model without
+ * one image input), STATUS_UNSUPPORTED (quantizer_create()), STATUS_CANCELLED, STATUS_TIMEOUT
+ * (cpu_deadline_ms), STATUS_NO_MEMORY, errors of sessions. */
 enum status quantize_model(const struct model *model, const struct quantize_options *options,
                            struct graph **ret, struct quantize_report *report,
                            struct error *err) MUST_USE;
