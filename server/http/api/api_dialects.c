@@ -1,4 +1,4 @@
-/* Lists models and the status for other servers' clients; api_predict.c answers their photos. */
+/* Lists models and status in other servers' APIs. api_predict.c answers photos in these APIs. */
 #include <stdlib.h>
 #include <string.h>
 

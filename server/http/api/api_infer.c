@@ -37,7 +37,7 @@ struct infer_work {
 static void infer_free_work(struct exchange *x)
 {
     struct infer_work *work = x->work;
-    submission_free(x); /* before the memory that its images point into */
+    submission_free(x); /* first: its images point into the memory that is freed below */
     v2_request_free(work->v2);
     for (size_t i = 0; work->memory && i < work->input_count; i++)
         free(work->memory[i]);

@@ -23,7 +23,7 @@ static void predict_free_work(struct exchange *x)
     struct predict_work *work = x->work;
     request_labels_done(&work->labels);
     request_prompt_done(&work->prompt);
-    submission_free(x); /* before the memory that its images point into */
+    submission_free(x); /* first: its images point into the memory that is freed below */
     texts_done(&work->texts);
     multipart_done(&work->multipart);
     predict_json_free(work->json);
@@ -339,7 +339,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
     x->image_count = work->request.image_count;
     if (work->form >= 0)
         x->answer_form = work->form;
-    /* Clients of other APIs send the same options to all models. */
+    /* Clients of other APIs send the same options to all models, so ignore those without effect. */
     work->request.ignores_unused_options = exchange_dialect(x) != NULL;
     work->request.wants_picture =
         !work->texts.count && (x->answer_form == DESCRIBE_JPEG || x->answer_form == DESCRIBE_PNG);

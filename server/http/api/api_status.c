@@ -69,7 +69,7 @@ void devices_handle(struct exchange *x)
     respond_json(x, 200, status_devices_json(options->model_host, options->note));
 }
 
-/* Metrics of the model versions that exist now; struct metrics would keep those of removed ones. */
+/* Metrics of the model versions that exist now. struct metrics would also keep removed versions. */
 enum model_series {
     SERIES_STATE,
     SERIES_STALE,

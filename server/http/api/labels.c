@@ -257,7 +257,7 @@ static void labels_are_ready(struct exchange *x)
     labels->run(x);
 }
 
-/* Writes the text of each label into one block. Returns NULL when out of memory. */
+/* Writes the prompt for each label, one after another. Returns NULL when out of memory. */
 static char *write_prompts(const struct request_labels *labels)
 {
     const char *hole = strstr(labels->prompt, "{}");

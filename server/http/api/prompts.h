@@ -23,7 +23,7 @@ struct request_prompt {
     char hash[2 * RESPONSE_KEY_BYTES + 1]; /* from response_photo_hash(); "" if that failed */
     float *embeddings; /* owned: the photo's width and height, the sizes of the encoder's outputs,
                           the outputs' numbers */
-    size_t count_all;  /* count of `embeddings` */
+    size_t count_all;  /* number of floats in `embeddings` */
     float coordinates[2 * PROMPT_POINTS_MAX], labels[PROMPT_POINTS_MAX];
     const void *rows[REQUEST_WORD_INPUTS];  /* rows for the decoder's inputs */
     void (*run)(struct exchange *exchange); /* the argument of request_prompt_begin() */

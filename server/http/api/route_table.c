@@ -182,7 +182,7 @@ static const struct route routes[] = {
     GET("/console.json", STATUS, console_json_handle,
         "the models and their options, for the page's script"),
     GET("/console.js", OPEN, asset_handle, "the page's script"),
-    /* Last, because clients choose the names in these paths. */
+    /* Last, because {model} also matches the first segment of the paths above. */
     PHOTO("/{model}/{number}", dialect_roboflow, "Roboflow: an image in, predictions out"),
 };
 

@@ -25,7 +25,7 @@
 
 size_t submission_output_bytes(const struct served_tensor *output, size_t rows, bool as_json)
 {
-    /* Nested arrays: two brackets and a comma for each. */
+    /* Each nested array needs two brackets and a comma. */
     size_t text = output->bytes, arrays = 0, before = 1, each, all;
     for (int d = 0; as_json && d < output->shape.rank; d++) {
         if (!size_add(arrays, before, &arrays) ||

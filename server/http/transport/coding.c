@@ -19,7 +19,7 @@ struct inflation {
     enum coding coding;
     size_t max_ratio, bytes_in, bytes_out;
     z_stream stream;
-    bool has_ended; /* the input so far ends with a complete member */
+    bool has_ended; /* the input so far ends with a complete gzip member */
 };
 
 static const char *const names[] = {[CODING_GZIP] = "gzip", [CODING_DEFLATE] = "deflate"};

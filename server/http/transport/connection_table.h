@@ -93,7 +93,7 @@ struct connections {
     struct connection_count {
         size_t open, busy, leaving;
     } counts[2];                            /* [is_admin] */
-    uint32_t held[CONNECTION_CLIENT_SLOTS]; /* open connections by connection->client */
+    uint32_t held[CONNECTION_CLIENT_SLOTS]; /* open connections; `client` selects a counter */
     size_t shed;          /* idle connections closed to make room since the last warning */
     int64_t warned_until; /* no further warning before then */
     uint32_t generation;

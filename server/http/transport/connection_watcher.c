@@ -15,10 +15,10 @@
 
 #define TICK_MS    100   /* resolution of the time limits while a request is in progress */
 #define DELAY_MS   10    /* resolution of penalties */
-#define STUCK_RUNS 100   /* event-loop iterations in a tick that read nothing although bytes wait */
+#define STUCK_RUNS 100   /* a loop that runs so often in a tick and leaves bytes unread is stuck */
 #define LINGER_MS  2000  /* how long a refused client may go on sending */
 #define SILENT_MS  200   /* how long a refused client may be silent before it is closed */
-#define FULL_MS    10000 /* least time between two warnings of a full server */
+#define FULL_MS    10000 /* minimum time between two warnings that the server is full */
 
 /* ---- hang-ups ---- */
 

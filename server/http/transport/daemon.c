@@ -1,8 +1,8 @@
 /* libmicrohttpd's callbacks, and what each does with the exchange:
  *
  *     on_uri         request line                EXCHANGE_NEW
- *     on_request     headers                     may delay a client that was just refused;
- *                                                admit.c; → EXCHANGE_BODY, or refused
+ *     on_request     headers                     delays a client that was just refused; calls
+ *                                                exchange_admit(): EXCHANGE_BODY, or refused
  *       … again      a part of the body          collects it, or drops it if there is an answer
  *       … again      end of the body             inflates it; the route's handler answers or waits
  *       … again      after exchange_resume()     the handler's finish() answers
@@ -105,7 +105,7 @@ static const struct exchange_carrier daemon_carrier = {.header = daemon_header,
 /* A request's head in libmicrohttpd's buffer. */
 struct raw_head {
     struct request_head *head;
-    const char *at, *end; /* bytes not yet matched to a header; NULL: do not match bytes */
+    const char *at, *end; /* bytes not yet matched to a header; NULL if bytes are not checked */
 };
 
 /* libmicrohttpd has replaced CR LF by two NULs, and a bare LF by one. */

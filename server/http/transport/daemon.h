@@ -23,8 +23,8 @@ struct http_daemon {
     struct daemon_loop *loops;
     size_t loop_count;                     /* started so far */
     struct listener listener, admin, grpc; /* fd -1: not open */
-    struct grpc_server *grpc_server;       /* NULL: no --grpc-port */
-    struct zmq_server *zmq_server;         /* NULL: no --zmq-port */
+    struct grpc_server *grpc_server;       /* NULL without --grpc-port */
+    struct zmq_server *zmq_server;         /* NULL without --zmq-port */
     bool is_quiesced;                      /* no thread accepts from the listener */
     struct tls *tls;                       /* NULL without TLS */
     struct metric *certificate_expires;

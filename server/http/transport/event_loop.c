@@ -75,7 +75,7 @@ static int sooner(int ms, int other)
     return other < 0 || (ms >= 0 && ms < other) ? ms : other;
 }
 
-/* poll()'s timeout in milliseconds; -1: until an event. */
+/* Returns poll()'s timeout in milliseconds; -1 to wait until an event. */
 static int sleep_ms(const struct event_loop *loop, bool is_paused)
 {
     MHD_UNSIGNED_LONG_LONG longest;

@@ -30,7 +30,7 @@ struct event_loop {
     int wake_fd;            /* an eventfd: readable while `woken` */
     int listen_fd;          /* non-blocking; may be shared */
     size_t limit;           /* maximum number of open connections */
-    struct proxy_pending *proxied; /* owned; NULL: no PROXY headers */
+    struct proxy_pending *proxied; /* owned; NULL if no PROXY headers are expected */
     struct connection_loop *connections;
     pthread_t thread;
     bool has_thread;

@@ -37,7 +37,7 @@ void exchange_wait(struct exchange *x, struct predict_request *request,
                    void (*finish)(struct exchange *exchange))
 {
     bool is_new = x->state != EXCHANGE_SUSPENDED;
-    if (is_new) /* while it waits, its connection's thread may be reading the state */
+    if (is_new) /* else `x` waits, and the connection's thread may be reading x->state */
         x->state = EXCHANGE_SUSPENDED;
     x->finish = finish;
     x->carrier->watch(x, request);

@@ -32,7 +32,7 @@ typedef enum status prepare_fn(struct exchange *exchange, struct deployment **de
 
 /* The functions that a carrier provides. */
 struct exchange_carrier {
-    const struct dialect *dialect; /* form of errors if the route names none; NULL: lensd's */
+    const struct dialect *dialect; /* form of errors for routes without a dialect; NULL: lensd's */
     /* The value of a request header; NULL if absent. */
     const char *(*header)(const struct exchange *exchange, const char *name);
     /* Between suspend() and resume(), which any thread may call once, the carrier calls no handler.
@@ -113,7 +113,7 @@ struct exchange {
     struct http_server *server;
     struct connection *connection; /* NULL over ZeroMQ and in tests */
     const struct exchange_carrier *carrier;
-    const struct route_table *routes; /* the routes that its path may name */
+    const struct route_table *routes; /* the table in which the path is looked up */
     void *handle;                     /* private to the carrier */
     struct event_loop *loop;          /* private to daemon.c */
     enum exchange_state state;
@@ -125,7 +125,7 @@ struct exchange {
     const char *path;
     struct query query;
     char method[16];
-    const struct route *route; /* NULL: not found */
+    const struct route *route; /* NULL if no route matches the path */
     struct route_match match;
     const struct dialect *dialect; /* the dialect of the body; NULL: the route's */
     bool is_head_method;

@@ -14,8 +14,8 @@
 
 #define GRPC_CALLS       100                 /* maximum number of open calls of a connection */
 #define GRPC_CALL_WINDOW ((size_t)1 << 20)   /* bytes that a client may send ahead in one call */
-#define GRPC_WINDOW      ((size_t)4 << 20)   /* … in all calls of a connection together */
-#define GRPC_HEADERS     ((size_t)256 << 10) /* bytes of headers of a connection's calls together */
+#define GRPC_WINDOW      ((size_t)4 << 20)   /* bytes that a client may send ahead in all calls */
+#define GRPC_HEADERS     ((size_t)256 << 10) /* bytes of headers in all calls of a connection */
 #define GRPC_CREDIT      1000                /* largest value of `credit`: see grpc_connection.c */
 #define GRPC_OUT         ((size_t)64 << 10)  /* bytes gathered for one write */
 
@@ -29,8 +29,8 @@ struct grpc_server {
     pthread_t thread;
     bool has_thread;
     struct request_log *log;
-    struct proxy_pending *proxied;                /* NULL: no PROXY headers */
-    gnutls_certificate_credentials_t credentials; /* NULL: no TLS */
+    struct proxy_pending *proxied;                /* NULL if no PROXY headers are expected */
+    gnutls_certificate_credentials_t credentials; /* NULL without TLS */
     struct grpc_connection *connections;
     int64_t full_until; /* accept() failed for lack of resources: do not call it before this time */
     bool may_wait;      /* clients may be waiting for accept() */
@@ -99,18 +99,18 @@ struct grpc_call {
     size_t headers_size, headers_room;
     size_t headers_given;      /* size as RFC 9113 counts it, including headers that are not kept */
     char timeout[24];          /* grpc-timeout in milliseconds, as text */
-    const struct route *route; /* NULL: not found */
+    const struct route *route; /* NULL if no route matches the path */
     int64_t delayed_until;
     int64_t since; /* when `state` began; while the client reads an answer, when the period began */
 
-    struct exchange *exchange; /* of the current message; the first exchange begins with the call's
+    struct exchange *exchange; /* for the current message; the first one exists since the call's
                                   headers; NULL between messages */
-    uint8_t prefix[5];         /* of the message that is arriving */
+    uint8_t prefix[5];         /* length prefix of the message that is arriving */
     size_t prefix_size, message_left;
     struct upload held; /* input that arrived before the previous message was answered */
     size_t held_at;
 
-    uint8_t head[32]; /* of the message that is being sent */
+    uint8_t head[32]; /* what precedes the answer's text in the message */
     size_t head_size, sent;
     size_t sent_before; /* `sent` at the time `since` */
     int status;         /* grpc-status at the end */

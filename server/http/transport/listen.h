@@ -10,7 +10,7 @@
 struct listen_options {
     const char *host;      /* an address or a name */
     int port;              /* 0: any free one */
-    const char *option;    /* the option for the port: "--port" */
+    const char *option;    /* name of the option in errors, such as "--port" */
     const char *unix_path; /* path of a Unix socket to use instead of host and port, or NULL */
     unsigned unix_mode;    /* permissions of unix_path; users who may write to it may connect */
     bool tls;              /* only changes the URL */

@@ -49,5 +49,5 @@ bool proxy_pending_accept(struct proxy_pending *proxied, int listen_fd, proxy_pe
 /* The number of waiting connections. */
 size_t proxy_pending_count(const struct proxy_pending *proxied);
 
-/* Milliseconds until proxy_pending_run() has work without an event; -1: it needs an event. */
+/* Returns the milliseconds until proxy_pending_run() has work without an event, or -1: never. */
 int proxy_pending_sleep_ms(const struct proxy_pending *proxied, size_t room);

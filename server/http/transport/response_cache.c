@@ -27,7 +27,7 @@ struct response_cache {
     size_t max_bytes;
     struct metric *used, *evictions;
 
-    pthread_mutex_t lock;         /* guards the rest, and the links of the answers */
+    pthread_mutex_t lock;         /* guards the members below, and the answers' links */
     struct cache_bucket *buckets; /* zeroed buckets are empty */
     size_t bucket_count;          /* a power of two */
     struct cached_answers by_use; /* most recently used first */

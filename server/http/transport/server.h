@@ -57,7 +57,7 @@ struct http_options {
     int64_t zmq_timeout_ms; /* time limit of an answer to Frigate; 0: none */
     const char *unix_path;  /* path of a Unix socket to use instead of host and port, or NULL */
     unsigned unix_mode;     /* permissions of unix_path */
-    const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS */
+    const char *tls_cert, *tls_key; /* PEM files; NULL without TLS */
     bool is_immich;                 /* GET / and /ping answer like Immich's service */
     int threads;                    /* at least 1 */
     int top_k;                      /* number of predictions, if a request does not set it */
@@ -80,11 +80,11 @@ struct http_options {
     const struct route_table *routes; /* borrowed, like all pointers below */
     const struct route_table *grpc_routes, *zmq_routes;
     struct model_host *model_host; /* outlives the server */
-    struct loader *loader;         /* loads and unloads models; NULL: fixed models */
+    struct loader *loader;         /* loads and unloads models; NULL if the models are fixed */
     struct metrics *metrics;       /* may be NULL */
     struct trace_exporter *traces; /* NULL: none are sent */
     struct faces *faces;           /* the registry of faces; NULL: there is none */
-    struct tracks *tracks;         /* of all clients (tracks.h); NULL in tests */
+    struct tracks *tracks;         /* the tracks of all clients; NULL in tests */
 };
 
 struct http_server;

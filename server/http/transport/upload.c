@@ -6,7 +6,7 @@
 
 #include "engine/base/size.h"
 
-/* The first allocation for a body with a Content-Length, or less if that is shorter. Most images
+/* The first allocation for a body with a Content-Length, unless the body is shorter. Most images
  * fit, and a false Content-Length costs no more. */
 #define FIRST_BYTES ((size_t)1 << 20)
 

@@ -121,7 +121,7 @@ struct zmq_server {
     struct zmq_call *resumed; /* guarded by lock; a list by next_resumed */
 };
 
-/* Frigate's 20 rows of 6 numbers in float32: no detection. */
+/* The answer without detections: 20 rows of 6 float32 zeros, as Frigate expects. */
 static const char zeros[20 * 6 * sizeof(float)];
 
 struct zmq_frames *zmq_frames_of(struct exchange *x)
