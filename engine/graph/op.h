@@ -110,8 +110,8 @@
 /* Passes may omit the result's scale and zero point of OP_QLINEAR_CONV, OP_QLINEAR_MATMUL and
  * OP_QGEMM. Then the result is float32 and can have an epilogue (struct epilogue).
  *
- * Operands that passes append, in order of use: the product is quantized with its own scale, added
- * to the residual like a QLinearAdd, and mapped through the table. If the result is float32,
+ * Operands that passes append. First the product is quantized with its own scale, then added to the
+ * residual as by QLinearAdd, then mapped through the table. If the result is float32,
  * QUANTIZED_RESIDUAL is the epilogue's residual. NULL: the operand is omitted. */
 enum quantized_operand {
     QUANTIZED_BIAS = 8,       /* int32, for OP_QLINEAR_CONV and OP_QLINEAR_MATMUL */

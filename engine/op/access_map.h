@@ -3,8 +3,8 @@
  *
  * A map has groups (of a matrix: batch, rows, columns). Each group counts through its parts, the
  * last part fastest; one step of a part moves `stride` elements. An attribute stores a map as a
- * list of integers: the offset, then for each group its number of parts, extent and stride of each
- * part. */
+ * list of integers: the offset, then for each group the number of its parts, and the extent and
+ * stride of each part. */
 #pragma once
 
 #include "engine/graph/graph.h"

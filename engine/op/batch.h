@@ -19,17 +19,17 @@ enum {
 /* How a node reads an input that is the same for all images; other answers are axes, 0 or more. */
 enum {
     BATCH_WHOLE = -1,   /* all images read the whole input */
-    BATCH_OTHER = 100,  /* all read it, and it must be the same for every batch size */
+    BATCH_OTHER = 100,  /* all images read it; it must not depend on the batch size */
     BATCH_EXTENTS = 101 /* only output shapes depend on it; they are compared separately */
 };
 
 struct batch_rule {
     /* Returns the outputs' axis along which the images lie. axes[i] is the axis of input i, or
-     * BATCH_FREE; at least one input has an axis. NULL: BATCH_MIXES. */
+     * BATCH_FREE; at least one input has an axis. A NULL function stands for BATCH_MIXES. */
     int (*axis)(const struct node *node, const int *axes);
     /* Returns the axis of free input i that corresponds to the outputs' image axis, so that each
      * image reads its own part, or BATCH_WHOLE, BATCH_OTHER or BATCH_EXTENTS. Any negative axis
-     * means BATCH_WHOLE. NULL: BATCH_OTHER. */
+     * means BATCH_WHOLE. A NULL function stands for BATCH_OTHER. */
     int (*beside)(const struct node *node, size_t i, int axis);
 };
 

@@ -58,7 +58,7 @@ static enum status check_body(const struct node *node, const struct graph *body,
     return STATUS_OK;
 }
 
-/* States keep their initial dtype; scan outputs have the body's. */
+/* States keep their initial dtype; scan outputs have the dtypes of the body's outputs. */
 static void set_dtypes(struct node *node, const struct graph *body, size_t first_state,
                        size_t states, size_t extra_outputs)
 {

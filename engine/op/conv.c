@@ -41,7 +41,7 @@ static enum status infer_deform_conv(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
 }
 
-/* Offsets and mask belong to the images, the weights do not. */
+/* Each image has its own offsets and mask, but all share the weights. */
 static int deform_axis(const struct node *node, const int *axes)
 {
     return axes[1] == BATCH_FREE ? batch_of_samples(node, axes, 5) : BATCH_MIXES;

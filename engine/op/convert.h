@@ -1,8 +1,9 @@
 /* Private to the reference kernels: element types and conversions of rows of elements.
  *
  * Integers wrap when they become narrower integers. Floats become integers by truncation toward
- * zero and saturation; NaN becomes 0. bool means "not equal to zero", also for NaN. Narrower floats
- * are rounded to nearest even. All functions are thread-safe; rows must not overlap. */
+ * zero and saturation; NaN becomes 0. bool means "not equal to zero", also for NaN. Floats that
+ * become narrower floats are rounded to nearest even. All functions are thread-safe; rows must not
+ * overlap. */
 #pragma once
 
 #include "engine/tensor/tensor.h"
@@ -27,7 +28,7 @@
 /* Number of elements that kernels convert at a time through stack buffers. */
 #define BLOCK 256
 
-/* A loop over `count` elements in blocks, of `n` elements from `at` on. */
+/* Loops over `count` elements in blocks; each block has `n` elements from `at` on. */
 #define FOR_BLOCKS(at, n, count)                                                                   \
     for (size_t at = 0, n;                                                                         \
          at < (count) && (n = ((count) < at + BLOCK ? (count) : at + BLOCK) - at); at += BLOCK)

@@ -81,8 +81,8 @@ static struct roi_axis roi_axis(const struct roi_settings *s, float begin, float
     return axis;
 }
 
-/* Finds the samples *first … *end-1 of bin `at` that lie in -1 … extent. Others are zero and
- * skipped, so that the feature map bounds the work for any region. */
+/* Finds the samples *first … *end-1 of bin `at` that lie in -1 … extent. Other samples are zero and
+ * are skipped, so that the feature map bounds the work for any region. */
 static void roi_samples(const struct roi_axis *axis, int64_t at, int64_t extent, int64_t *first,
                         int64_t *end)
 {
@@ -90,7 +90,7 @@ static void roi_samples(const struct roi_axis *axis, int64_t at, int64_t extent,
     *first = 0;
     *end = axis->grid;
     if (step > 0) {
-        /* one sample more on each side: roi_tap() checks each of them */
+        /* one extra sample on each side; roi_tap() checks every sample */
         int64_t low = double_to_int64(floor((-1 - start) / step - 0.5) - 1);
         int64_t high = double_to_int64(ceil(((double)extent - start) / step - 0.5) + 2);
         *first = low > 0 ? low : 0;
@@ -282,7 +282,7 @@ struct suppression {
     bool has_score_threshold, center;
     size_t boxes;
     struct box_candidate *candidates; /* [boxes] */
-    struct box *selected;             /* [boxes]; those of the current class */
+    struct box *selected;             /* [boxes]: boxes selected in the current class */
     int64_t *out;                     /* triples */
     size_t count, capacity;           /* of triples */
 };

@@ -5,7 +5,7 @@
 #include "engine/op/strided.h"
 
 /* dst[i] = a[i] op b[i] for n elements. If `a_moves` (`b_moves`) is false, the operand is a single
- * element. dst may be a or b. Returns STATUS_OK, or STATUS_INVALID after an integer division by
+ * element. dst may be `a` or `b`. Returns STATUS_OK, or STATUS_INVALID after an integer division by
  * zero: that element is 0 and the rest of the row is computed. */
 typedef enum status (*binary_row)(const void *a, bool a_moves, const void *b, bool b_moves,
                                   void *dst, size_t n);

@@ -25,7 +25,7 @@ enum status infer_list(const struct node *node, const char *name, size_t count, 
 #define WINDOW_ATTRS "auto_pad:string dilations:ints kernel_shape:ints pads:ints strides:ints"
 
 /* Functions for op_info.work, which estimate the multiply-adds of a node. */
-double work_elements(const struct node *node); /* none */
+double work_elements(const struct node *node); /* always 0 */
 double work_window(const struct node *node);   /* a window with the attribute kernel_shape */
 double work_conv(const struct node *node); /* weights [M, C / group, taps …], also quantized */
 double work_conv_transpose(const struct node *node);
@@ -52,8 +52,8 @@ enum status infer_output(struct node *node, size_t i, enum dtype dtype, const st
  * SHAPE_NONE. Always returns STATUS_OK, for the inference function to return. */
 enum status infer_unknown(struct node *node, size_t i, enum dtype dtype);
 
-/* Gives output 0 a dtype, and the shape to which all inputs broadcast. infer_binary(): the dtype of
- * input 0. */
+/* Gives output 0 a dtype, and the shape to which all inputs broadcast. infer_binary() uses the
+ * dtype of input 0. */
 enum status infer_broadcasts(struct node *node, enum dtype dtype, struct error *err) MUST_USE;
 enum status infer_binary(struct node *node, struct error *err) MUST_USE;
 

@@ -13,8 +13,8 @@ enum arithmetic arithmetic_for(enum dtype dtype);
 /* Bytes of one element. */
 size_t arithmetic_size(enum arithmetic arithmetic);
 
-/* c[m, n] += a[m, k] * b[k, n]. Element (i, p) of a is a[i * a_row + p * a_col], so that a may be
- * transposed; rows of b and c are ldb, ldc apart. No overlap; any extent may be 0. */
+/* c[m, n] += a[m, k] * b[k, n]. Element (i, p) of `a` is a[i * a_row + p * a_col], so that `a` may
+ * be transposed; rows of b and c are ldb and ldc apart. No overlap; any extent may be 0. */
 void gemm_nn(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const void *a, size_t a_row,
              size_t a_col, const void *b, size_t ldb, void *c, size_t ldc);
 

@@ -12,7 +12,7 @@ struct matmul_shape {
     size_t m, n, k;
     int batch_rank;
     size_t batch[TENSOR_MAX_RANK];    /* extents of the batch after broadcasting */
-    size_t a_stride[TENSOR_MAX_RANK]; /* in matrices; 0 if a is broadcast */
+    size_t a_stride[TENSOR_MAX_RANK]; /* in matrices; 0 if `a` is broadcast */
     size_t b_stride[TENSOR_MAX_RANK];
 };
 
@@ -26,7 +26,7 @@ struct nbits_shape {
     size_t n, k, bits, block, blocks; /* blocks: per row */
 };
 
-/* Checks the sizes of all operands except a. STATUS_SHAPE, STATUS_UNSUPPORTED, STATUS_TOO_LARGE. */
+/* Checks the sizes of all operands but `a`. STATUS_SHAPE, STATUS_UNSUPPORTED, STATUS_TOO_LARGE. */
 enum status nbits_shape_init(const struct node *node, struct nbits_shape *ret,
                              struct error *err) MUST_USE;
 
@@ -133,8 +133,8 @@ struct quant_layout {
     size_t block, outer_step, block_step, inner_step;
 };
 
-/* Finds the layout of scales: a single one, a vector along an axis, or one per block (of x's rank).
- * For QuantizeLinear and DequantizeLinear of opsets 10 to 28. */
+/* Finds the layout of `scale`: one number, a vector along an axis, or one number per block. For
+ * QuantizeLinear and DequantizeLinear of opsets 10 to 28. */
 enum status quant_layout_init(const struct node *node, const struct shape *x,
                               const struct shape *scale, struct quant_layout *ret,
                               struct error *err) MUST_USE;
@@ -146,7 +146,7 @@ struct matmul_param {
     size_t matrix_step, line_step;
 };
 
-/* `rows`: the operand is the left one. STATUS_SHAPE. */
+/* `rows` is true for the left operand. STATUS_SHAPE. */
 enum status matmul_param_init(const struct shape *operand, const struct shape *param, bool rows,
                               const char *name, struct matmul_param *ret,
                               struct error *err) MUST_USE;

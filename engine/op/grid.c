@@ -1,10 +1,10 @@
 /* GridSample and AffineGrid, 2-D and 3-D (GridSample also 1-D).
  *
  * Easy to get wrong: the grid's last dimension has x first. Coordinates outside the borders are
- * clamped or reflected before interpolation, and again for every tap; but cubic taps at a border
- * are only clamped one by one (as in PyTorch and ONNX Runtime; ONNX's reference clamps the
- * coordinate). Nearest rounds half to even. If padding_mode is "zeros", a NaN in the grid is
- * outside; otherwise it means the first pixel. */
+ * clamped or reflected before interpolation, and again for every tap; but with padding_mode
+ * "border", cubic interpolation only clamps each tap (as in PyTorch and ONNX Runtime; ONNX's
+ * reference clamps the coordinate). Nearest rounds half to even. If padding_mode is "zeros", a NaN
+ * in the grid is outside; otherwise it means the first pixel. */
 #include <math.h>
 
 #include "engine/op/family.h"
@@ -133,7 +133,7 @@ static void find_taps(const struct sampler *s, double normalised, int64_t extent
     double n = (double)extent;
     double low = s->align_corners ? 0 : -0.5, high = s->align_corners ? n - 1 : n - 0.5;
     double x = s->align_corners ? (normalised + 1) / 2 * (n - 1) : ((normalised + 1) * n - 1) / 2;
-    x = (float)x; /* as ONNX's reference, which matters for ties of nearest */
+    x = (float)x; /* as in ONNX's reference; this matters for ties of mode "nearest" */
     ret->count = 0;
     if (isnan(x) || (isinf(x) && s->padding == PADDING_REFLECTION))
         x = s->padding == PADDING_ZEROS ? -1e9 : 0;
@@ -141,7 +141,7 @@ static void find_taps(const struct sampler *s, double normalised, int64_t extent
     if (s->interpolation == INTERPOLATE_NEAREST)
         x = rint(x);
     if (x < low || x > high) {
-        /* Border padding: the taps of a cubic are clamped one by one. */
+        /* With border padding, cubic interpolation clamps only the taps, one by one. */
         if (s->padding == PADDING_BORDER && s->interpolation != INTERPOLATE_CUBIC)
             x = clamp(x, 0, n - 1);
         else if (s->padding == PADDING_REFLECTION)

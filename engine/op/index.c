@@ -253,7 +253,7 @@ static int gather_nd_beside(const struct node *node, size_t i, int axis)
     return i == 1 && axis < node_int(node, "batch_dims", 0) ? axis : BATCH_OTHER;
 }
 
-/* The images are on one axis of all operands, equally long in each, and not the indexed one. */
+/* The images must be on one axis of all operands, with equal extents; not on the indexed axis. */
 static int scatter_elements_axis(const struct node *node, const int *axes)
 {
     int axis = BATCH_FREE;

@@ -200,7 +200,7 @@ static void widest_node(const struct graph *graph, size_t *ret_inputs, size_t *r
     }
 }
 
-/* One allocation for everything; the counts are those of existing arrays, so the sizes fit. */
+/* One allocation for everything; the counts are those of existing arrays, so no size overflows. */
 static enum status run_start(struct run *run, struct interpreter *interpreter, struct graph *graph,
                              struct error *err)
 {
@@ -228,7 +228,7 @@ static enum status run_start(struct run *run, struct interpreter *interpreter, s
     return STATUS_OK;
 }
 
-/* Sets value->known unless it is a constant or has no readers. Takes over the reference. */
+/* Sets value->known, unless the value is constant or has no readers. Takes over the reference. */
 static void set_known(struct run *run, struct value *value, struct tensor *tensor)
 {
     if (value->known || run->readers[value->index] == 0) {

@@ -1,4 +1,4 @@
-/* Calls and stops reference kernels; their scratch memory and outputs of data-dependent shape. */
+/* Calls and stops reference kernels; makes their scratch memory and outputs of unknown shape. */
 #include <stdalign.h>
 #include <stdlib.h>
 

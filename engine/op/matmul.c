@@ -8,7 +8,7 @@ static enum status mismatch(const struct shape *a, const struct shape *b, struct
                      SHAPE_STRING(a), SHAPE_STRING(b));
 }
 
-/* Batch extents and strides, from the last batch dimension outwards. */
+/* Sets batch extents and strides, from the last batch dimension to the first. */
 static bool broadcast_batches(const struct shape *a, const struct shape *b,
                               struct matmul_shape *shape)
 {

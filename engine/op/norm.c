@@ -5,8 +5,8 @@
 #include "engine/op/family.h"
 #include "engine/op/nn.h"
 
-/* True if the value is computed from constants only. A few nodes may prepare weights; beyond
- * MOST_NODES the result is false. */
+/* True if the value is computed from constants only. At most MOST_NODES nodes may compute it; if
+ * there are more, the result is false. */
 static bool is_made_of_constants(const struct value *value)
 {
     enum { MOST_NODES = 64, MOST_VALUES = 128 };
@@ -172,8 +172,8 @@ KERNEL(kernel_group_normalization)
 
 /* ---- LayerNormalization, RMSNormalization ---- */
 
-/* A scale or shift that broadcasts to X: in place if it has exactly X's normalised dimensions
- * (row_step 0), otherwise expanded to all of X (row_step = columns). */
+/* A scale or shift that broadcasts to X. It is read in place if it has exactly X's normalised
+ * dimensions (row_step 0), otherwise expanded to all of X (row_step = columns). */
 struct spread {
     const double *data;
     size_t row_step;

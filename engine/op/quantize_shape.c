@@ -63,7 +63,7 @@ enum status matmul_param_init(const struct shape *operand, const struct shape *p
     if (shape_count(param) == 1)
         return STATUS_OK;
     int rank = operand->rank;
-    /* [..., m, k] on the left, [..., k, n] on the right; a vector is all k. */
+    /* [..., m, k] on the left, [..., k, n] on the right; a vector is [k]. */
     int line = rows ? rank - 2 : rank - 1, shared = rows ? rank - 1 : rank - 2;
     if (rank >= 2 && param->rank == 1 && param->dims[0] == operand->dims[line]) {
         ret->line_step = 1;

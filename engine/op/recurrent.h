@@ -65,7 +65,8 @@ struct recurrent {
     } activation[2][3]; /* [direction][f, g, h] */
 };
 
-/* Reads and checks attributes and shapes. w NULL: OP_RECURRENCE. STATUS_SHAPE, STATUS_MODEL. */
+/* Reads and checks attributes and shapes. OP_RECURRENCE: `w` is NULL. STATUS_SHAPE,
+ * STATUS_MODEL. */
 enum status recurrent_init(const struct node *node, const struct shape *x, const struct shape *w,
                            const struct shape *r, struct recurrent *ret,
                            struct error *err) MUST_USE;

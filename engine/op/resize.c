@@ -5,8 +5,8 @@
  * inference compute it (onnx.reference does so in double: 10 * 0.9f is 9 here and 8 there);
  * align_corners and regions use the whole output extent (PyTorch, ONNX Runtime), where the
  * reference uses in * scale; pytorch_half_pixel puts an extent of one at 0, as the text of the
- * specification says, and the reference at -0.5; an axis whose extent stays is computed when its
- * scale is not 1 or a region is cut out (ONNX Runtime copies). */
+ * specification says (the reference puts it at -0.5); an axis whose extent stays the same is
+ * computed when its scale is not 1 or a region is cut out (ONNX Runtime copies). */
 #include <math.h>
 #include <string.h>
 

@@ -182,7 +182,7 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high)
     return x < low ? low : x > high ? high : x;
 }
 
-/* One axis of extent n, by numpy's rules, INT64_MIN and INT64_MAX included. */
+/* Slices an axis of extent n by numpy's rules, INT64_MIN and INT64_MAX included. */
 static void slice_axis(int64_t n, int64_t start, int64_t end, int64_t step, struct slice *ret,
                        int axis)
 {
@@ -263,7 +263,7 @@ enum status resolve_slice(const struct node *node, const struct shape *data,
 
 /* ---- Pad, CenterCropPad ---- */
 
-/* Sets an axis's extent after padding. Modes that repeat elements need at least one. */
+/* Sets an axis's extent after padding. Modes that repeat elements need at least one element. */
 static enum status pad_axis(const struct shape *data, int axis, struct padding *padding,
                             struct error *err)
 {

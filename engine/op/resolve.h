@@ -14,7 +14,7 @@
 enum status resolve_required(const struct node *node, const char *attribute,
                              struct error *err) MUST_USE;
 
-/* The known contents of input i; NULL: it is omitted, or they are not known yet. */
+/* The known contents of input i; NULL if it is omitted or its contents are not known yet. */
 static inline const struct tensor *resolve_contents(const struct node *node, size_t i)
 {
     const struct value *value = node_input(node, i);
@@ -36,7 +36,7 @@ enum status resolve_axes(const int64_t *axes, size_t count, int rank, bool uniqu
                          unsigned *ret_mask, struct error *err) MUST_USE;
 
 /* Checks that every element of an int32 / int64 tensor lies in -extent … extent-1. STATUS_INVALID
- * names the first that does not, and `axis`. */
+ * names the first element out of range, and `axis`. */
 enum status resolve_indices(const struct tensor *indices, int64_t extent, int axis,
                             struct error *err) MUST_USE;
 
@@ -78,7 +78,7 @@ enum status resolve_slice(const struct node *node, const struct shape *data,
                           const struct tensor *const *operands, struct slice *ret,
                           struct error *err) MUST_USE;
 
-/* Pad and CenterCropPad: elements that each axis gains at its ends; negative: that it loses. */
+/* Pad and CenterCropPad: elements that each axis gains at its ends, or loses if negative. */
 #define PAD_MODES "constant reflect edge wrap"
 enum pad_mode { PAD_CONSTANT, PAD_REFLECT, PAD_EDGE, PAD_WRAP };
 struct padding {

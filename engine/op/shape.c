@@ -220,7 +220,7 @@ static enum status infer_concat(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
 }
 
-/* Sets the outputs' shapes. Their extents are given, or equal but for a smaller last one. */
+/* Sets the outputs' shapes. The extents are given, or equal except that the last may be smaller. */
 static enum status split_outputs(struct node *node, int64_t axis, const struct tensor *split,
                                  bool given, struct error *err)
 {
@@ -491,7 +491,7 @@ KERNEL(kernel_size)
 
 /* ---- rearrangers ---- */
 
-/* A copy of input 0 to output 0 in another order; the kernel sets its dimensions. */
+/* A copy of input 0 to output 0 in another order; the kernel sets `dims`. */
 struct rearrangement {
     const struct tensor *x;
     struct tensor *out;

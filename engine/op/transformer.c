@@ -122,7 +122,7 @@ static enum status load_past(const struct node *node, struct attention_call *cal
     return STATUS_OK;
 }
 
-/* The mask must broadcast to [batch, q_heads, rows, keys]; from opset 24 keys may be missing. */
+/* The mask must broadcast to [batch, q_heads, rows, keys]; in opset 24 it may have fewer keys. */
 static enum status check_mask(const struct node *node, const struct attention_call *call,
                               struct error *err)
 {

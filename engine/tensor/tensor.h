@@ -136,8 +136,7 @@ struct tensor {
 };
 
 /* Creates an uninitialised tensor in host memory. `budget` may be NULL and must outlive the tensor.
- * STATUS_SHAPE, or errors of memory_charge() that name the requested bytes. Returns one
- * reference. */
+ * Errors are those of shape_check() and memory_charge(). Returns one reference. */
 enum status tensor_create(struct memory_budget *budget, enum dtype dtype, const struct shape *shape,
                           struct tensor **ret, struct error *err) MUST_USE;
 
