@@ -2,7 +2,7 @@
  *
  * proto/ knows wire formats, not the server: these functions take plain descriptions and return
  * malloc'ed text (the caller frees it; NULL when out of memory). They never read a clock, a socket
- * or a model. Scores and vectors are printed in the shortest exact form, coordinates and times with
+ * or a model. JSON has scores and vectors in the shortest exact form, coordinates and times with
  * three decimals; NaN and Inf become null. Every text ends in a newline, for readable output from
  * curl. Input texts are terminated and normally UTF-8; invalid bytes (in names from clients) become
  * '?'.

@@ -75,7 +75,7 @@ static char *labels_write(const struct predict_answer *answer)
 
 enum nsfw_kind { DRAWING, HENTAI, NEUTRAL, PORN, SEXY, NSFW_KINDS };
 
-/* Returns the kind that a model's label means, or NSFW_KINDS. */
+/* Returns the kind that a model's label means; NSFW_KINDS if it means none. */
 static enum nsfw_kind kind_of(const char *label)
 {
     static const struct {

@@ -19,7 +19,7 @@
 
 /* ---- predictions ---- */
 
-/* The number format of a device's arithmetic; NULL if unknown. */
+/* Returns the number format in which a device computes; NULL if unknown. */
 static const char *precision_on(const struct model_status *model, struct device_id device)
 {
     for (size_t i = 0; model && i < model->lane_count; i++)

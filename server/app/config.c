@@ -28,7 +28,7 @@
 
 /* ---- names ---- */
 
-/* True if `written`, of `length` characters, is `name`; '_' may replace '-'. */
+/* True if `written`, of `length` characters, is `name`; it may have '_' instead of '-'. */
 static bool is_option_name(const char *name, const char *written, size_t length)
 {
     size_t k = 0;
@@ -192,7 +192,7 @@ static enum status check_arguments(const struct config_reading *reading, char *c
     return STATUS_OK;
 }
 
-/* Sets the options of the flags, and copies the other words of argv to `words`, in order. */
+/* Sets the options that flags give, and copies the other arguments to `words`, in their order. */
 static enum status read_flags(struct config_reading *reading, int argc, char *const *argv,
                               char **words, size_t *ret_count, enum config_action *ret_action,
                               struct error *err)

@@ -35,7 +35,7 @@ struct confinement {
     int landlock; /* version of its ABI; 0: none */
     bool seccomp;
     bool is_wide;      /* the CUDA module is loaded, so the rules are wider */
-    bool writes;       /* there is a registry of faces */
+    bool writes;       /* --faces needs system calls that write files */
     bool connects;     /* traces are sent to a collector */
     bool schedules;    /* libzmq's threads set their scheduling policy */
     char missing[256]; /* restrictions that could not be set, and why; "": none */

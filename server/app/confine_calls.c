@@ -8,7 +8,7 @@
  *     loader                      files, inotify, new threads, executable memory for libraries
  *                                 and PCRE2's code
  *     HTTP, offload, watcher      accept, send, receive, epoll; /proc and /sys for /metrics
- *     lanes and their teams       memory; futex
+ *     forward passes              memory; futex
  *     decode workers              memory, never executable; futex; write(), which wakes the HTTP
  *                                 thread; writev(); threads, which inherit this list
  *

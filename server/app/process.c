@@ -63,7 +63,7 @@ enum status process_check_number_file(const char *option, const char *path, bool
     char text[64] = "";
     long number;
     if (lstat(path, &info) != 0)
-        return STATUS_OK; /* the file does not exist; writing it reports other errors */
+        return STATUS_OK; /* it does not exist, or writing it will report the error */
     if (!S_ISREG(info.st_mode))
         return error_set(err, STATUS_CONFIG,
                          "%s '%.200s' is there already and is %s, not a file; name one that may be "

@@ -352,7 +352,8 @@ static void tear_down(struct serve *serve)
 
 /* ---- serving ---- */
 
-/* The number of lanes on lane i's device; 0 if an earlier lane uses the same device. */
+/* Returns the number of lanes (concurrent passes) on lane i's device; 0 if an earlier lane uses the
+ * same device. */
 static int lanes_there(const struct model_status *status, size_t i)
 {
     int count = 0;

@@ -8,7 +8,8 @@
 #include "server/image/draw_font.h"
 
 /* ASCII, starting at the space. For each letter its left and right edge, then the points of its
- * strokes, as distances from 'R'; a space separates strokes. */
+ * strokes. A coordinate is written as the character at that distance from 'R'; a space separates
+ * strokes. */
 const char *const draw_font[DRAW_FONT_LETTERS] = {
     "JZ",
     "MWRFRT RYQZR[SZRY",

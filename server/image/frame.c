@@ -71,7 +71,7 @@ static enum status resized_size(const struct preprocess *p, uint64_t width, uint
  * keeps. */
 static int crop_begin(int have, int want, bool floors)
 {
-    if (want >= have) /* `floors` rounds this offset down, too: -13.5 to -14 */
+    if (want >= have) /* with `floors`, (have - want) / 2 is rounded down: -13.5 to -14 */
         return (want - have + floors) / 2;
     const int rest = have - want, half = rest / 2;
     /* round(rest / 2.0): a half goes to the even neighbour. */

@@ -33,7 +33,7 @@ static const struct format_reader {
     const char *name;
     image_decode_fn *decode;
     int (*orientation)(const uint8_t *, size_t);
-    bool (*load)(void); /* NULL: part of lensd */
+    bool (*load)(void); /* NULL: nothing to load */
     const char *need;   /* the package that `load` needs */
 } readers[IMAGE_FORMATS] = {
     [IMAGE_JPEG] = {"JPEG", jpeg_decode, exif_from_jpeg, NULL, NULL},
@@ -225,7 +225,7 @@ enum status image_decode(struct image_decoder *decoder, const uint8_t *data, siz
     return image_decode_part(decoder, data, size, limits, NULL, ret, err);
 }
 
-/* Returns the largest of 8, 4, 2 that leaves both sides at least as large as the resize. */
+/* Returns the largest of 8, 4, 2, 1 that leaves both sides at least as large as the resize. */
 static unsigned reduction_for(uint32_t width, uint32_t height, const struct crop_frame *frame)
 {
     unsigned reduction = 8;

@@ -36,8 +36,8 @@ void photo_files_free(char **names, size_t count)
     free(names);
 }
 
-/* Skips names that begin with a dot, and all files in folders with such names. Does not follow
- * links to folders. */
+/* Skips names that begin with a dot, all files in folders with such names, and folders more than
+ * FOLDERS_DEEP levels down. Does not follow links to folders. */
 static enum status list_images(FTS *tree, char ***names, size_t *count, struct error *err)
 {
     size_t capacity = 0;

@@ -21,7 +21,7 @@ struct metric {
     struct metric *next;
     const char *labels;        /* stored behind `counts` */
     _Atomic double value;      /* counter, gauge; the sum of a histogram */
-    _Atomic uint64_t counts[]; /* histogram: one per bucket, then values above the last */
+    _Atomic uint64_t counts[]; /* histogram: one per bound, then one for larger values */
 };
 
 struct metric_family {
