@@ -18,7 +18,7 @@ static void backend_close(struct backend *base)
     cuda_weights_free(backend);
     device_free(backend, backend->arena);
     device_free(backend, backend->pixel_table);
-    runs_settle(backend); /* returns freed memory to the pool */
+    runs_settle(backend); /* waits until the memory has returned to the pool */
     runs_close(backend);
     if (backend->blas)
         (void)cublasLtDestroy(backend->blas);
@@ -74,7 +74,7 @@ static enum status run_nothing(struct cuda_step *step, struct cuda_program *prog
     return STATUS_OK;
 }
 
-/* A node with empty outputs has nothing to compute. */
+/* True if all outputs of the node are empty: there is nothing to compute. */
 KERNEL_CLAIM(nothing_claim)
 {
     for (size_t o = 0; o < node->output_count; o++)

@@ -12,7 +12,7 @@ extern const struct backend_ops backend_cuda;
 #define LEAST_MAJOR 7
 #define LEAST_MINOR 5
 
-/* Compute capabilities with machine code in the build, and with PTX (90: 9.0); 0 ends each. */
+/* Compute capabilities (90: 9.0) for which the build has machine code, or PTX; 0 ends each list. */
 static const int code_of[] = {CUDA_CODE}, ptx_of[] = {CUDA_PTX};
 
 /* Queries only devices that have a context already, because a new context takes hundreds of MiB. */

@@ -129,8 +129,8 @@ static bool hides_a_row(const struct value *condition, bool where)
     return false;
 }
 
-/* Makes a bias from the constant `condition`: 0 where it equals `where`, which keeps the score,
- * otherwise `low`. Returns NULL unless exp(low) is 0. If a row may keep no score, `low` must be so
+/* Makes a bias from the constant `condition`: 0 for elements equal to `where`, whose scores count,
+ * and `low` for others. Returns NULL unless exp(low) is 0. If a row has only `low`, it must be so
  * low (-1e30) that adding a score does not change it. */
 static struct value *mask_of(struct match *m, const struct value *condition, bool where,
                              const struct value *low)

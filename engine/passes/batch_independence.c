@@ -1,6 +1,6 @@
 /* Follows the images of a batch through a graph.
  *
- * A value is either free of images, or its elements alternate between the images: `span`
+ * A value either depends on no image ("free"), or its elements alternate between the images: `span`
  * consecutive elements belong to the first image, `span` to the second and so on, and after the
  * last image the first follows again. A Reshape does not change the span. Other operators need an
  * axis along which the images alternate. It may be longer than the batch, because windows, heads or
@@ -30,7 +30,7 @@ static bool span_is_places(size_t span)
 struct batch_proof {
     const struct graph *base; /* the graph before its input shapes were set; may be NULL */
     size_t batch;
-    size_t *spans;  /* by value->index; 0: free of images */
+    size_t *spans;  /* by value->index; 0: free */
     int *axes;      /* the images' axis in each input of one node */
     uint64_t *hash; /* FNV-1a of the free values that images read, and of the shapes of one image */
 };
@@ -238,13 +238,13 @@ static size_t proof_block(const struct batch_proof *proof, const struct node *no
     return count % proof->batch == 0 ? block : 0;
 }
 
-/* Returns the position of an element among those of its image. */
+/* Returns the position of element `at` among the elements of its image. */
 static size_t proof_place(const struct batch_proof *proof, size_t at, size_t span)
 {
     return at / (span * proof->batch) * span + at % span;
 }
 
-/* Returns the first element that tuple t of constant indices addresses; SIZE_MAX: none. */
+/* Returns the first element that tuple t of constant indices addresses; SIZE_MAX: out of range. */
 static size_t proof_addressed(const struct tensor *tuples, size_t depth, size_t t,
                               const struct shape *data)
 {
@@ -389,8 +389,8 @@ static bool proof_gathers_rows(const struct batch_proof *proof, const struct nod
            proof_span(proof, node, 0) == (size_t)rows * resolve_extent(data, 1, data->rank);
 }
 
-/* Proves uses of indices and constants for which the operators have no rule. *ret: the span of the
- * result. */
+/* Proves nodes that use indices or constants in a way that their operators have no rule for. *ret:
+ * the span of the result. */
 static bool proof_visit_places(const struct batch_proof *proof, const struct node *node,
                                size_t *ret)
 {

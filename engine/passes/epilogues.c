@@ -81,8 +81,8 @@ static bool takes_bias(const struct edit *edit, const struct node *node)
                      !node_input(node, QUANTIZED_BIAS);
 }
 
-/* MatMul + constant vector over the last axis: the vector becomes input 2 of a MatMul, or operand
- * QUANTIZED_BIAS of a QLinearMatMul. */
+/* Fuses the Add of a constant vector over the last axis into the MatMul or QLinearMatMul before it.
+ * The vector becomes input 2, or operand QUANTIZED_BIAS. */
 static bool fuse_bias(struct edit *edit, struct node *add)
 {
     for (size_t i = 0; i < 2; i++) {
@@ -100,8 +100,8 @@ static bool fuse_bias(struct edit *edit, struct node *add)
     return false;
 }
 
-/* Fuses product + residual of the same shape. The product moves to the Add's position, because the
- * residual may be computed after the product. */
+/* Fuses an Add of a residual into a product of the same shape. The product moves to the Add's
+ * position, because the residual may be computed after the product. */
 static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
 {
     struct graph *graph = edit->graph;
@@ -196,7 +196,7 @@ static bool fuse_factor(struct edit *edit, struct node *mul)
     return false;
 }
 
-/* product → Reshapes → Add: reshapes the residual to the product's shape, and fuses it there. */
+/* For product → Reshapes → Add: reshapes the residual to the product's shape and fuses it there. */
 static bool fuse_viewed_residual(struct edit *edit, struct node *add, size_t at)
 {
     struct graph *graph = edit->graph;

@@ -236,8 +236,8 @@ static enum status promote_tensor(struct edit *edit, struct tensor **tensor)
     return STATUS_OK;
 }
 
-/* Promotes tensors in attributes: a ConstantOfShape whose shape is not known yet has its dtype
- * there. */
+/* Promotes tensors in attributes, such as that of a ConstantOfShape whose shape is not known yet:
+ * the tensor's dtype is the dtype of the result. */
 static enum status promote_attributes(struct edit *edit, struct node *node)
 {
     bool any = false;
@@ -359,8 +359,8 @@ static bool scale_conv(struct edit *edit, struct node *conv, const float *scale,
     return true;
 }
 
-/* True for a float32 constant with one number per channel of [N, C, spatial…], along axis 1 of
- * `rank`, or with a single number. */
+/* True for a float32 constant that broadcasts over [N, C, spatial…] of rank `rank`, with one number
+ * per channel or a single number. */
 static bool is_per_channel(const struct value *value, int64_t channels, int rank)
 {
     if (!is_f32_constant(value))

@@ -6,8 +6,8 @@
  *   - an image operator that the backend runs channels-last reads and writes this layout;
  *   - elementwise operators, Concat, Split, Softmax, reductions, … follow their operands: their
  *     axes are renumbered, their constants permuted;
- *   - a Transpose of such a value is composed with the permutation, which removes ConvNeXt's and
- *     Swin's own NCHW → NHWC transposes;
+ *   - a Transpose of a channels-last value is composed with the permutation of the layout, which
+ *     removes ConvNeXt's and Swin's own NCHW → NHWC transposes;
  *   - all other nodes, and the graph's outputs, get the value transposed back, which is only a view
  *     if all spatial extents are 1 (before Flatten → Gemm).
  *

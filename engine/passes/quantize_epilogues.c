@@ -2,8 +2,8 @@
  *
  *     QLinearConv → [QLinearAdd with another value] → [Lookup]
  *
- * Results are rounded to stored numbers between the three as before, so they do not change. Further
- * operands follow the product's own (enum quantized_operand). */
+ * Each of the three still rounds its result to stored numbers, so results do not change. Operands
+ * of QLinearAdd and Lookup follow those of the product (enum quantized_operand). */
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"
 
@@ -43,8 +43,8 @@ static bool take_product(struct edit *edit, struct node *node, const struct node
                            QUANTIZED_OPERANDS);
 }
 
-/* Fuses a QLinearAdd into the product that makes one of its operands. Both operands have the shape
- * and type of the sum, and the Add's scale and zero point are those of the product's result. */
+/* Fuses a QLinearAdd into the product that makes one of its operands, if both operands have the
+ * shape and type of the sum, and the Add uses the scale and zero point of the product's result. */
 static bool match_sum(struct edit *edit, struct node *add)
 {
     const struct value *y = add->outputs[0];

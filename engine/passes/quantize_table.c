@@ -4,7 +4,7 @@
  *     x → DQ ─┬─────────────▶ Mul → Q → y      ─▶    x → Lookup → y
  *             └▶ Sigmoid → Q → DQ ─┘
  *
- * The nodes between are collected backwards from the one that stores, then run once on the 256
+ * The nodes between are collected backwards from the node that stores y, then run once on the 256
  * numbers by the reference kernels, with the inputs' `known` set temporarily. */
 #include <string.h>
 
@@ -232,7 +232,7 @@ static bool evaluate(struct edit *edit, const struct expression *e, uint8_t ret[
     return ok;
 }
 
-/* True if the table maps every byte to itself, and its type is that of the root. */
+/* True if the table maps every byte to itself, and has the root's type. */
 static bool is_nothing(const struct expression *e, const uint8_t table[NUMBERS], enum dtype dtype)
 {
     for (int i = 0; i < NUMBERS; i++)

@@ -10,13 +10,13 @@
 #include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 
-/* Limits for one value, and for the elements that all computed nodes read and make. Beyond the
- * latter, only shapes are inferred. */
+/* Limits for one value, and for the elements that all computed nodes read and make. Beyond
+ * FOLD_ELEMENTS, only shapes are inferred. */
 #define VALUE_ELEMENTS ((size_t)1 << 29)
 #define FOLD_ELEMENTS  ((size_t)1 << 26)
 
-/* Limits for the elements of operands and results of a node that is computed: shape arithmetic is
- * tiny. HEAVY_ELEMENTS applies if the work grows faster than the elements. */
+/* Limits for the operands' and results' elements of one computed node: shape arithmetic is tiny.
+ * HEAVY_ELEMENTS applies if the work grows faster than the elements. */
 #define NODE_ELEMENTS  ((size_t)1 << 16)
 #define HEAVY_ELEMENTS ((size_t)1 << 10)
 #define MAX_OUTPUTS    64

@@ -97,8 +97,8 @@ int64_t quantize_layer_channels(const struct node *layer)
  * the input a smaller scale than its whole range needs. */
 #define BIAS_UNITS 0x1p24f
 
-/* Chooses each channel's scale: its largest weight becomes `most`, or less if the bias is far
- * larger. `c` is the layout of the weights around the axis of channels. */
+/* Chooses each channel's scale: its largest weight becomes `most`, or less if a large bias needs a
+ * larger scale. `c` is the layout of the weights around the axis of channels. */
 static void choose_scales(const float *weights, struct axis_layout c, const float *bias,
                           float input_scale, float most, float *scales)
 {
@@ -113,8 +113,8 @@ static void choose_scales(const float *weights, struct axis_layout c, const floa
     }
 }
 
-/* Rounds the `count` weights of one channel. Returns the sum of each weight's change times its
- * input's number in `means`; 0 without `means`. Weight i reads input i / positions. */
+/* Rounds the `count` weights of one channel. Returns the sum of change * means[input] over the
+ * weights; 0 if `means` is NULL. Weight i reads input i / positions. */
 static double round_weights(const float *from, int8_t *to, size_t count, float scale, float most,
                             const double *means, size_t positions)
 {

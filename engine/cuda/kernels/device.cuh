@@ -274,7 +274,7 @@ __device__ static inline float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
-/* NaN stays NaN, because comparisons with it are false. */
+/* Returns activation(x). NaN stays NaN, because comparisons with it are false. */
 __device__ static inline float activate(float x, int activation, float alpha, float beta)
 {
     switch (activation) {

@@ -53,7 +53,7 @@ __device__ static inline int requantized(float real, int zero, int lowest)
     return clamped_byte(plus(rintf(real), (float)zero), lowest);
 }
 
-/* QLinearAdd of two 8-bit numbers. */
+/* Returns the QLinearAdd of two 8-bit numbers. */
 __device__ static inline int added(int own, float own_ratio, int other, float other_ratio,
                                    float fixed, int lowest)
 {

@@ -20,7 +20,7 @@ extern "C" {
 struct cuda_int8_epilogue {
     const int32_t *bias; /* per channel of y, or NULL. If x's zero point is constant, the bias
                             includes it: minus zero times the channel's weights */
-    const unsigned char *x_zero; /* of x_type; NULL: the bias includes it, or it is 0 */
+    const unsigned char *x_zero; /* x's zero point; NULL: it is 0, or the bias includes it */
     const int32_t *weight_sums;  /* per channel; used with x_zero */
     const float *scales;         /* per channel; not for I32 */
     const void *residual;        /* shaped like y, with its type, or NULL; may be y itself */

@@ -206,10 +206,10 @@ template <> __device__ inline void round_operands<tf32_half>(uint32_t (&r)[4])
         number = round_tf32(number);
 }
 
-/* A tile of rows of DEPTH two-byte numbers (32 or 64) in shared memory, in pieces of 16 bytes. The
- * pieces of each row are permuted. So the eight rows that ldmatrix reads at a time, and the pieces
- * that neighbouring threads write, are in different banks. Returns the index of number `piece * 8`
- * of `row`. */
+/* Returns the index of number `piece * 8` of `row` in a tile in shared memory. The tile's rows have
+ * DEPTH (32 or 64) two-byte numbers in pieces of 16 bytes. The pieces of each row are permuted. So
+ * the eight rows that ldmatrix reads at a time, and the pieces that neighbouring threads write, are
+ * in different banks. */
 template <int DEPTH> __device__ static inline int swizzled(int row, int piece)
 {
     constexpr int PIECES = DEPTH / 8;

@@ -25,7 +25,7 @@ struct conv_step {
     uint32_t residual;
     bool has_residual;
     enum dtype x_dtype, y_dtype;
-    int unpadded; /* channels of x if the kernel needs one more; 0: no padding */
+    int unpadded; /* channels of x before padding by one; 0: no padding */
     size_t padded_bytes;
     /* On tensor cores: candidate 0 is `product` if there is one; `candidates` follow. */
     struct cuda_step *product;

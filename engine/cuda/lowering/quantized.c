@@ -25,7 +25,7 @@ struct int8_step {
     const void *weights;
     uint32_t residual, x_zero;
     bool has_residual, has_x_zero;
-    int unpadded;                    /* channels of x if the kernel needs more; 0: no padding */
+    int unpadded;                    /* channels of x before padding; 0: no padding */
     size_t fill_bytes, padded_bytes; /* bytes of the workspace before the sums */
     struct cuda_conv_candidate candidates[MOST_CANDIDATES];
     int candidate_count, candidate;

@@ -230,7 +230,7 @@ bool device_reads_peer(const struct cuda_backend *backend, int peer);
 /* ---- programs, and the arena that a backend's programs share (program.c) ---- */
 
 void cuda_program_free(struct program *program); /* NULL is fine; updates the backend's list */
-/* Bytes of the arena that this program alone would need. */
+/* Returns the bytes of the arena that this program alone would need. */
 size_t cuda_program_activation_bytes(const struct program *program);
 /* Allocates the arena for all programs of the backend, places values, tunes and records. */
 enum status cuda_programs_reserve(struct backend *backend, struct error *err) MUST_USE;
@@ -248,7 +248,7 @@ void runs_place(struct cuda_program *program);
  * Does so only if `value` is the image in 16-bit numbers and has one reader, the node that is being
  * lowered; otherwise returns false. */
 bool runs_pad_pixels(struct cuda_program *program, const struct value *value);
-/* Bytes of staging and results that are enough for every program of the backend. */
+/* Sets the bytes of staging and results that are enough for every program of the backend. */
 void runs_bytes(const struct cuda_backend *backend, size_t *ret_staging, size_t *ret_results);
 /* Allocates page-locked memory, and assigns the arena from `first` on to the slots. */
 enum status runs_reserve(struct cuda_backend *backend, unsigned char *first,

@@ -596,7 +596,7 @@ enum status runs_time(struct program *base, const void *const *inputs, int runs,
     TRY(use_device(backend, err));
     TRY(copy_in(program, &backend->slots[i], &request, err));
     TRY(cuda_check(cudaStreamSynchronize(backend->in), backend->device, "measuring", err));
-    /* The device was idle before; the first passes raise its clock rate. */
+    /* Times only the second turn: the first lets an idle device raise its clock rate. */
     int64_t start = 0;
     for (int turn = 0; turn < 2; turn++) {
         start = clock_now();
@@ -632,8 +632,8 @@ static enum status enqueue_profiled(void *context, struct error *err)
     return STATUS_OK;
 }
 
-/* Runs as one graph if it can be recorded, because a launch may take longer than its kernel. The
- * second launch counts. */
+/* Runs the program, as one graph if it can be recorded, because a launch may take longer than its
+ * kernel. The second launch of the graph counts. */
 static enum status run_profiled(struct cuda_profile *p, struct error *err)
 {
     struct cuda_backend *backend = p->program->backend;

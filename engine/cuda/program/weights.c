@@ -262,8 +262,9 @@ static enum status create_slab(const struct cuda_backend *backend, size_t bytes,
     return status;
 }
 
-/* A slab is half as large as the session's uploads so far. This keeps the number of slabs and their
- * unused part small. If memory is short, a slab is as large as the upload. */
+/* Within limits, a new slab has half the bytes of the session's uploads so far. This keeps the
+ * number of slabs and their unused part small. If memory is short, a slab is as large as the
+ * upload. */
 static enum status place_locked(struct cuda_backend *backend, struct weight_upload *upload,
                                 struct error *err)
 {
