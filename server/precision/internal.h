@@ -43,13 +43,13 @@ int probes_count(const struct probes *probes);
  * that cannot be read, and draws a picture instead. */
 enum status probes_write(struct probes *probes, int i, float *dst, struct error *err) MUST_USE;
 
-/* quantize_photos.read and .name for image i of the folder. `probes` is a struct probes. */
+/* Callbacks quantize_photos.read and .name for image i of the folder. `probes`: a struct probes. */
 enum status probes_read(void *probes, size_t i, float *dst, struct error *err) MUST_USE;
 const char *probes_file(void *probes, size_t i);
 
 /* ---- calibrated.c: the 8-bit form of a float32 model whose folder has calibration/ ---- */
 
-/* True if trials can make the 8-bit form: `cache` is the folder in which it is kept. */
+/* True if trials can make the 8-bit form, and keep it in the folder `cache`. */
 bool calibrated_is_possible(const struct model *model, const struct session_options *session,
                             const char *cache);
 

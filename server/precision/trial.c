@@ -22,7 +22,7 @@
 void speed_add(struct speed *speed, double fp32_cost, double candidate_cost)
 {
     const double costs[SIDES] = {fp32_cost, candidate_cost};
-    /* The minimum, because other work of the machine only adds cost. */
+    /* Keep the minimum, because other work of the machine only adds cost. */
     for (int side = 0; side < SIDES; side++)
         if (speed->rounds < 2 || costs[side] < speed->least[side])
             speed->least[side] = costs[side];
@@ -57,7 +57,7 @@ struct trial {
     struct speed speed;
     float *answers[SIDES];                 /* for the current batch, if they are to be compared */
     size_t each[SIDES];                    /* floats of an image's answer */
-    double one_ms[SIDES], batch_ms[SIDES]; /* the quickest runs */
+    double one_ms[SIDES], batch_ms[SIDES]; /* milliseconds of the quickest runs */
 };
 
 static bool is_on_cpu(const struct trial *trial)
@@ -76,7 +76,7 @@ static bool is_over(const struct trial *trial)
     return clock_ms(clock_thread()) >= trial->input->cpu_deadline_ms;
 }
 
-/* session_options.on_progress: stops the candidate's compilation early. */
+/* The callback session_options.on_progress, which stops the candidate's compilation early. */
 static void on_progress(void *context, const char *phase, double fraction)
 {
     struct trial *trial = context;
