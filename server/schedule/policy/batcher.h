@@ -108,8 +108,8 @@ struct batcher;
 struct batcher *batcher_create(const struct batcher_config *config);
 void batcher_free(struct batcher *batcher);
 
-/* L(b) of a lane, valid as long as the batcher. Fill it with latency_init() before the lane's first
- * batch; until then the lane runs all ready images, unpadded. */
+/* Returns L(b) of a lane, valid as long as the batcher exists. Fill it with latency_init() before
+ * the lane's first batch; until then the lane runs all ready images, unpadded. */
 struct latency *batcher_latency(struct batcher *batcher, int lane);
 
 /* Admits an image; the caller has checked that fewer than max_images are admitted. The item must

@@ -38,8 +38,8 @@ struct deployment_stats {
     /* Requests: `success` and `fail` have the time from first byte to answer, the others the time
      * of the slowest image in each phase. */
     struct deployment_count success, fail, queue, input, infer, output;
-    /* Requests answered from the response cache, with the time of a lookup; answers stored there,
-     * with the time to store them. */
+    /* cache_hit: requests answered from the response cache, with the look-up times; cache_miss:
+     * answers stored in it, with the times to store them. */
     struct deployment_count cache_hit, cache_miss;
     struct deployment_batch batches[BATCHER_MAX_BATCH + 1]; /* index: images of a forward pass */
 };

@@ -25,7 +25,7 @@ struct session *lane_session(const struct lane *lane);
 void lane_borrow(void *lane);
 void lane_return(void *lane);
 
-/* A copy of session_info() from the session's creation; valid and unchanged as long as the lane. */
+/* A copy of session_info() from the session's creation, unchanged while the lane exists. */
 const struct session_info *lane_info(const struct lane *lane);
 int lane_max_batch(const struct lane *lane);
 /* Bytes that the lane uses on its device, with its part of the shared arena. */

@@ -132,8 +132,8 @@ struct predict_image {
                                 predict_request_free_results() */
     int batch;               /* images of the pass that it ran in */
     struct device_id device;
-    /* Milliseconds of each phase; 0 for a phase that the image has not reached. queue_ms: it waited
-     * for a worker, and later for its lane. forward_ms: the pass of the whole batch. */
+    /* Milliseconds of each phase; 0 for a phase that the image has not reached. queue_ms: the waits
+     * for a worker and for a lane together. forward_ms: the pass of the whole batch. */
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
     double output_ms; /* from the end of the forward pass to the answer */
     int64_t decode_start,
@@ -243,7 +243,7 @@ void model_host_free(struct model_host *host);
 
 /* Compiles and warms up `model` on every device of the options (may take seconds: call it from a
  * loader thread), then serves it as model->name and model->version. If that version is already
- * served, its sizes in use are also compiled again (struct model_host_source); one that fails is
+ * served, its sizes in use are also compiled again (struct model_host_source); a size that fails is
  * compiled when it is next requested. Then the new deployment replaces the old one in one step, and
  * the call returns when the old one has answered its requests. Other versions of the name do not
  * change. Takes ownership of `model`, even on failure. A failure is also recorded as by
@@ -281,8 +281,8 @@ enum status model_host_find_pipeline(struct model_host *host, const char *name, 
                                      struct error *err) MUST_USE;
 
 /* Writes the name of the model that takes the texts of a request for model `name` (NULL: the
- * default): that model, or the half of it for texts. STATUS_INVALID: neither takes texts. Writes an
- * unknown name unchanged; submitting then fails. */
+ * default): that model itself, or the model of its text half. STATUS_INVALID: neither takes texts.
+ * Writes an unknown name unchanged; submitting then fails. */
 enum status model_host_find_text(struct model_host *host, const char *name, char ret[static 128],
                                  struct error *err) MUST_USE;
 
@@ -413,8 +413,8 @@ void model_host_release(struct model_host *host, struct deployment *deployment);
 struct memory_budget *model_host_run_memory(struct model_host *host);
 
 /* Announces a model (version NULL: not known yet) that is about to load, so that /health shows it.
- * The model host becomes ready when `required_total` models are loaded (the largest number so far
- * counts). A model announced with 1 or more is required as long as it is in the table
+ * The model host becomes ready when `required_total` models are loaded (the largest value of all
+ * calls). A model announced with 1 or more is required as long as it is in the table
  * (options.ready_strict). */
 void model_host_announce(struct model_host *host, const char *name, const char *version,
                          size_t required_total);
@@ -429,7 +429,7 @@ void model_host_fail(struct model_host *host, const char *name, const char *vers
 void model_host_clear_failure(struct model_host *host, const char *name);
 
 /* Call it when every model that existed at start has been tried. From then on the model host is
- * ready when one model is, and failed models do not matter. */
+ * ready when one model is ready, and failed models do not matter. */
 void model_host_settle(struct model_host *host);
 
 enum model_host_state model_host_state(const struct model_host *host);

@@ -84,7 +84,7 @@ static void note_loaded_locked(const struct loading *loading, struct model_entry
 }
 
 /* Switches the table to a deployment with its other sizes, or to the stages of a pipeline.
- * `leaving` receives the previous ones. */
+ * `leaving` receives the replaced deployments. */
 static enum status publish(const struct loading *loading, struct deployment *deployment,
                            struct deployment *const *sizes, struct pipeline_config *stages,
                            struct leaving *leaving, struct error *err)

@@ -234,7 +234,7 @@ static void count_names_locked(struct model_host *host, size_t *ret_ready, size_
     }
 }
 
-/* True if models were removed, or the folder had none, and none is being loaded. */
+/* True if no model is being loaded, and versions are unloaded, or there are none. */
 static bool is_unloaded_locked(const struct model_host *host)
 {
     bool removed = host->settled && host->entry_count == 0;
@@ -360,7 +360,7 @@ static bool is_over(const struct predict_request *request)
     return request->deadline && clock_now() >= request->deadline;
 }
 
-/* True if the request waits for this entry. */
+/* True if the request needs this entry, or if one of its models cannot answer. */
 static bool needs_locked(struct model_host *host, const struct predict_request *request,
                          const struct model_entry *entry)
 {

@@ -110,8 +110,8 @@ struct model_host {
     int (*sizes_to_come)(struct model_host *host, const struct pipeline_config *stages);
 };
 
-/* How many sizes that the stages of a pipeline name are still to be compiled; all sizes of a model
- * that is loading count. */
+/* Returns how many of the sizes that a pipeline's stages name are not compiled yet. All sizes of a
+ * model that is loading count. */
 int table_sizes_to_come_locked(struct model_host *host, const struct pipeline_config *stages);
 
 /* Recomputes `state`; call it after every change of the table. */
@@ -231,7 +231,7 @@ struct deployment_options table_deployment_options(const struct model_host *host
 
 /* ---- model_sizes.c ---- */
 
-/* Sets a deployment's numbers before it enters the table. Its sizes share the `generation`. */
+/* Sets `generation` and `serial` of a deployment before it enters the table. */
 void table_place_locked(struct model_host *host, struct deployment *deployment,
                         uint64_t generation);
 

@@ -54,16 +54,16 @@ void scheduler_latency(struct scheduler *scheduler, int lane, struct latency *re
 /* Writes the present L(b) of a lane into info->batches. */
 void scheduler_describe_latency(struct scheduler *scheduler, int lane, struct session_info *info);
 
-/* What model_host_would_admit() does for this deployment; does not count refusals. */
+/* Does the work of model_host_would_admit() for this deployment, but does not count refusals. */
 enum status scheduler_would_admit(struct scheduler *scheduler,
                                   const struct predict_request *request, size_t images,
                                   size_t bytes, int *ret_retry_after_s, struct error *err) MUST_USE;
 
-/* What model_host_submit() does for this deployment. */
+/* Does the work of model_host_submit() for this deployment. */
 enum status scheduler_submit(struct scheduler *scheduler, struct predict_request *request,
                              int *ret_retry_after_s, struct error *err) MUST_USE;
 
-/* What model_host_cancel() does for this deployment. The request stays pinned. */
+/* Does the work of model_host_cancel() for this deployment. The request stays pinned. */
 void scheduler_cancel(struct scheduler *scheduler, struct predict_request *request);
 
 /* Releases the pin of predict_request_pin(). */
@@ -160,9 +160,9 @@ void scheduler_end_quarantine(struct scheduler *scheduler, int lane);
 
 enum quarantine_event { QUARANTINE_PROBE, QUARANTINE_FAIL, QUARANTINE_END };
 
-/* Sleeps for a quarantined lane until `probe_at` (clock_now(): QUARANTINE_PROBE), or until it must
- * end (QUARANTINE_END). If no lane works, it sets *ret to a remaining batch, whose images the lane
- * must fail (QUARANTINE_FAIL). */
+/* Called by a quarantined lane: sleeps until `probe_at` (clock_now(): QUARANTINE_PROBE), or until
+ * it must end (QUARANTINE_END). If no lane works, it sets *ret to a remaining batch, whose images
+ * the lane must fail (QUARANTINE_FAIL). */
 enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, int lane,
                                                  int64_t probe_at, struct batch *ret);
 

@@ -21,7 +21,7 @@ struct stage_crop {
     size_t box;                    /* index of the cropped box in the parent's answer */
     const struct stage_size *size; /* NULL: the request's size, or the model's own */
     struct predict_image *result;  /* the crop's answer; NULL: not submitted yet */
-    bool is_body;                  /* its model has RESIZE_BODY; map_bodies() needs `map` */
+    bool is_body;                  /* made for a RESIZE_BODY model; map_bodies() needs `map` */
     double map[6];                 /* from pixels of the crop to pixels of `whole` */
     struct image whole;            /* the image that contains the box */
 };

@@ -32,11 +32,11 @@ struct staged_request {
 
 /* Sets *ret to a staged request if the model of `whole` is a pipeline, else to NULL. The caller
  * sets `max_images` and `take`, submits `whole` and after it the parts. It frees *ret with
- * stages_free() after the answers, or after an error, with which *ret may be set, too. All options
- * of the request apply to the first stage; top_k and the options of masks and vectors also apply to
- * the others. The sentence of an error names the stage. STATUS_NOT_READY with *ret_retry_after_s:
- * its model cannot answer now; STATUS_OVERLOADED: its queue is full; STATUS_CONFIG: its model does
- * not fit. */
+ * stages_free() after the answers, or after an error, because *ret may be set then, too. All
+ * options of the request apply to the first stage; top_k and the options of masks and vectors also
+ * apply to the others. The sentence of an error names the stage. STATUS_NOT_READY with
+ * *ret_retry_after_s: its model cannot answer now; STATUS_OVERLOADED: its queue is full;
+ * STATUS_CONFIG: its model does not fit. */
 enum status stages_begin(struct model_host *host, struct predict_request *whole,
                          struct staged_request **ret, int *ret_retry_after_s,
                          struct error *err) MUST_USE;

@@ -236,7 +236,7 @@ bool worker_run(void *state, struct pool_source *source)
         return false;
     if (!image)
         return true;
-    const bool is_large = image->entry.is_large; /* worker_prepare() may free the image */
+    const bool is_large = image->entry.is_large; /* the image may be freed in worker_prepare() */
     worker_prepare(worker, scheduler, image);
     if (is_large)
         scheduler_end_large(scheduler);
