@@ -268,7 +268,7 @@ void cpu_model_name(char *text, size_t size)
     fclose(file);
 }
 
-/* ulimit -v limits the address space. The first number in /proc/self/statm is its used pages. */
+/* ulimit -v limits the address space, whose pages the first number in /proc/self/statm counts. */
 static void limit_by_address_space(uint64_t *total, uint64_t *free)
 {
     struct rlimit limit;

@@ -4,10 +4,11 @@
  * member, and `left` counts members that are still at work. A thread marks the word before it
  * sleeps, so that no system call is made for a spinning thread.
  *
- * How long to spin: between the steps of a pass waits are short, and a successful spin saves a
+ * How long to spin: waits between the steps of a pass are short, and a successful spin saves a
  * wake-up. If the team has its cores to itself, nearly all spins succeed. Otherwise the awaited
  * thread may need the spinning thread's core, and spins fail repeatedly. So every thread keeps a
- * score of its recent spins. Below one half it sleeps at once, except for a rare trial spin. */
+ * score of its recent spins. While that is below one half, it sleeps at once, except for a rare
+ * trial. */
 #include "engine/base/forkjoin.h"
 
 #include <errno.h>

@@ -3,10 +3,10 @@
  * A team belongs to the thread that forks; this thread is member 0. The other members start at the
  * first parallel region or in forkjoin_prepare(), sleep between passes, and end with the thread.
  * Within a pass, regions follow each other every few microseconds, and waking a thread takes as
- * long as a small layer. Therefore waiting threads spin before they sleep. On a core that other
- * threads use, a spin can delay the awaited thread. So a thread whose recent spins were wasted
- * sleeps at once (forkjoin.c). Measurements: docs/measurements/threads.md. Thread-safe: teams share
- * nothing. */
+ * long as computing a small layer. Therefore waiting threads spin before they sleep. On a core that
+ * other threads use, a spin can delay the awaited thread. So a thread whose recent spins were
+ * wasted sleeps at once (forkjoin.c). Measurements: docs/measurements/threads.md. Thread-safe:
+ * teams share nothing. */
 #pragma once
 
 #include <stdbool.h>

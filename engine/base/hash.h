@@ -1,5 +1,5 @@
 /* FNV-1a: a hash of bytes for tables and comparisons. Attackers can construct collisions, unless
- * the start is random. */
+ * the initial hash is random. */
 #pragma once
 
 #include <stddef.h>

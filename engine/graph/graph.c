@@ -430,7 +430,7 @@ const float *node_floats(const struct node *node, const char *name, size_t *ret_
     return present ? attr->floats : NULL;
 }
 
-/* Overwrites the attribute of that name, or appends one, in a copied list. */
+/* Copies the node's list of attributes, and overwrites or appends `name` in the copy. */
 static bool set_attr(struct graph *graph, struct node *node, const char *name, struct attr attr)
 {
     struct attr *attrs = arena_alloc(graph->arena, node->attr_count + 1, sizeof *attrs);

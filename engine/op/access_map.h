@@ -9,7 +9,7 @@
 
 #include "engine/graph/graph.h"
 
-#define ACCESS_MAP_PARTS  12 /* per group */
+#define ACCESS_MAP_PARTS  12 /* maximum per group */
 #define ACCESS_MAP_GROUPS 3
 
 struct access_map_part {

@@ -52,7 +52,7 @@ struct roi_settings {
 
 struct roi_tap {
     size_t low, high;
-    float weight; /* of high */
+    float weight; /* of the value at `high` */
     bool inside;
 };
 

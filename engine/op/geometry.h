@@ -23,7 +23,7 @@ enum status matmul_shape_init(const struct shape *a, const struct shape *b,
 /* com.microsoft's MatMulNBits: a [..., k] times the transpose of weights [n, k] of `bits` bits.
  * Every `block` weights of a row share a scale. */
 struct nbits_shape {
-    size_t n, k, bits, block, blocks; /* blocks: per row */
+    size_t n, k, bits, block, blocks; /* blocks: number per row */
 };
 
 /* Checks the sizes of all operands but `a`. STATUS_SHAPE, STATUS_UNSUPPORTED, STATUS_TOO_LARGE. */

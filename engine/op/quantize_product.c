@@ -111,7 +111,7 @@ static enum status widen_operand(const struct kernel_args *args, size_t i, size_
     int32_t *dst = *ret = kernel_scratch(args, count, sizeof *dst, err);
     TRY(allocated(dst));
     convert_row(src->data, src->dtype, dst, DTYPE_I32, count);
-    if (!layout.inner || (zeros && shape_count(&zeros->shape) == 1)) /* one for all */
+    if (!layout.inner || (zeros && shape_count(&zeros->shape) == 1)) /* one zero point */
         layout = (struct zero_layout){count, 1, count, 0};
     for (size_t at = 0; zeros && at < count; at += layout.inner) {
         const size_t line = at / layout.inner % layout.lines;

@@ -4,7 +4,7 @@
 
 #include "engine/tensor/tensor.h"
 
-#define STRIDED_MAX 3 /* arrays */
+#define STRIDED_MAX 3 /* maximum number of arrays */
 
 struct strided_iterator {
     int rank;
