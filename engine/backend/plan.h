@@ -11,8 +11,8 @@
 
 enum place_kind {
     PLACE_NONE,     /* no node produces or reads the value */
-    PLACE_CONSTANT, /* value->known, or packed by the backend */
-    PLACE_INPUT,    /* the caller's buffer: graph->inputs[input] */
+    PLACE_CONSTANT, /* a constant: value->known, or packed by the backend */
+    PLACE_INPUT,    /* the caller's buffer for graph->inputs[input] */
     PLACE_ARENA,
 };
 

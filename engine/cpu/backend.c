@@ -18,7 +18,7 @@ void cpu_prefer_winograd(bool prefer)
     prefer_winograd = prefer;
 }
 
-/* Starts the calling thread's team of `threads` threads, so that runs need not. */
+/* Starts the calling thread's team of `threads` threads, so that runs do not start threads. */
 static enum status start_threads(int threads, struct error *err)
 {
     errno = 0;
@@ -86,8 +86,8 @@ static enum status cpu_reserve(struct backend *backend, struct error *err)
     return STATUS_OK;
 }
 
-/* Between runs nothing in the arena is needed, and the caller has read the outputs. If another
- * session has run in the arena since, it may need the arena's pages soon. */
+/* Between runs nothing in the arena is needed, and the caller has read the outputs. But if another
+ * session has run in the arena since, keep its pages, because that session may need them soon. */
 static void cpu_release_pages(struct backend *backend)
 {
     LOCK(&backend->arena->lock);

@@ -38,7 +38,8 @@ struct peak peak_measure(struct device_id device, enum precision precision, int 
         threads = device_cpu_threads();
     long count = 1000;
     double best = stretch(&probe, threads, count);
-    while (best < 5e-4 && count < 1L << 30) { /* until clock and fork take a small share */
+    while (best < 5e-4 &&
+           count < 1L << 30) { /* until reading the clock and starting threads hardly count */
         count *= 2;
         best = stretch(&probe, threads, count);
     }

@@ -1,5 +1,5 @@
 /* The kernels for convolutions and matrix products of floats. The first that claims a node and
- * creates a step runs it. Winograd creates one only where it is faster than the next kernel. */
+ * creates a step runs it. Winograd's creates a step only where it is faster than the next. */
 #include "engine/base/size.h"
 #include "engine/cpu/lowering/lowering.h"
 

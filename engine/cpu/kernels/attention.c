@@ -59,7 +59,7 @@ ALWAYS_INLINE void turn_block(const float *const *rows, size_t at, float *to, si
 
 #else
 
-/* With registers of four columns, VEC rows are one or two groups of four. */
+/* VEC is 4 or 8 here. Transposes 4 x 4 numbers at a time. */
 ALWAYS_INLINE void turn_block(const float *const *rows, size_t at, float *to, size_t step)
 {
     for (size_t r = 0; r < VEC; r += 4)

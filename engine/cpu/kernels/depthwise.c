@@ -14,7 +14,7 @@
 
 /* A tile of results: offsets in the image and in the result, in elements. */
 struct depthwise_tile {
-    const void *x; /* the image; x_at is the first tap of the first result, inside or not */
+    const void *x; /* the image; x_at: the first tap of the first result, maybe outside the image */
     void *y;
     ptrdiff_t x_at;
     size_t y_at;

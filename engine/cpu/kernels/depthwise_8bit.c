@@ -9,12 +9,12 @@
  *     image rows   0 1 2 3          result row 0:  w0 w1 w2 0
  *                  └─ a quad ─┘     result row 1:  0  w0 w1 w2
  *
- * One interleaving serves all columns of the filter and as many result rows as the quads cover. For
- * pairs the order is 0 2 1 3: the even bytes are the first two rows, the odd bytes the last two. A
- * block has as many channels as a register has sums. Interleaved columns of a segment of a row stay
- * in the first-level cache. Padding is the zero point; `bias` subtracts the zero point times the
- * filter's sum, so padding adds nothing. If the channel count is not a multiple of the block, the
- * last block overlaps the one before and writes the same numbers again. */
+ * One interleaving serves all columns of the filter and as many result rows as the quads cover.
+ * Without DOT the rows' order is 0 2 1 3: the even bytes are the first two rows, the odd bytes the
+ * last two. A block has as many channels as a register has sums. Interleaved columns of a segment
+ * of a row stay in the first-level cache. Padding is the zero point; `bias` subtracts the zero
+ * point times the filter's sum, so padding adds nothing. If the channel count is not a multiple of
+ * the block, the last block overlaps the one before and writes the same numbers again. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec_8bit.h"
 
@@ -142,8 +142,8 @@ struct tile_kind {
 #define load_of_dot            load_dot
 #define load_of_pairs          load_words
 
-/* rows x pixels sums stay in registers. A part is 4 / parts rows of a quad; each sum takes one
- * product per part. weights: [quad][part][row][column of taps][lane][rows of a part]. */
+/* rows x pixels sums stay in registers. A part is 4 / parts rows of a quad; one instruction adds
+ * its products to a sum. weights: [quad][part][row][column of taps][lane][rows of a part]. */
 #define TILES(kind, attribute, parts)                                                              \
     ALWAYS_INLINE attribute void kind##_tile(                                                      \
         const struct depthwise_8bit *d, const uint8_t *columns, size_t block, uint8_t *y,          \

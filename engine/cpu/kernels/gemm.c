@@ -164,11 +164,11 @@ static bool is_near(const struct gemm *g)
     return g->k * g->n * sizeof(float) <= 128 * 1024;
 }
 
-/* With few weights, fetching rows takes the time: the hardware does not prefetch them well either,
- * because they begin far apart. While a panel is multiplied, this fetches its share of the next
- * block's rows, of the source or of the result, whichever are longer; not windows, most of which
- * are in the cache. 25,088 rows of [24, 144] take 2.2 ms instead of 3.4. The hardware prefetches
- * rows of fewer than LEAST numbers. */
+/* With few weights, fetching rows takes most of the time, because they begin far apart, so the
+ * hardware does not prefetch them well. While a panel is multiplied, this fetches a share of the
+ * next block's rows: of the source if they are longer than the result's and neither windows nor
+ * copies, which are mostly in the cache; otherwise of the result. 25,088 rows of [24, 144] take 2.2
+ * ms instead of 3.4. The hardware prefetches rows of fewer than LEAST numbers. */
 static struct fetch fetch_rows(const struct gemm *g, const float *next, size_t rows, size_t length,
                                size_t depth, size_t column)
 {
@@ -179,7 +179,7 @@ static struct fetch fetch_rows(const struct gemm *g, const float *next, size_t r
                           length < LEAST ? 0 : (share + turns - 1) / turns};
 }
 
-/* How a product is divided: `parts` of k one after another, at_once blocks share a panel of
+/* How a product is divided: k into `parts`, the rows into `blocks`. at_once blocks share a panel of
  * weights. The more blocks share a panel, the less often it is fetched, but only the rows of `most`
  * blocks fit in the second-level cache, which is 1 MB or more on servers. */
 struct gemm_division {
@@ -199,8 +199,8 @@ static struct gemm_division divide(const struct gemm *g, size_t m)
     return d;
 }
 
-/* Computes `count` blocks from `first` on: all columns, `depth` numbers of k from `from` on. `a`:
- * the first of these numbers in the first block, lda from row to row. */
+/* Computes all columns of blocks first … first + count - 1, for the numbers from … from + depth - 1
+ * of k. `a`: the first block's first row, from number `from` on; rows are lda apart. */
 static void run_blocks(const struct gemm *g, const float *a, size_t m, size_t first, size_t count,
                        size_t from, size_t depth)
 {

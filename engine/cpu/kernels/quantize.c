@@ -48,7 +48,7 @@ ALWAYS_INLINE void store_8bit_n(uint8_t *p, vec v, size_t n, bool is_signed)
         memcpy(p, bytes, n);
 }
 
-/* Rounds half to even and clamps; NaN gives the lowest. */
+/* Rounds half to even and clamps; NaN gives `low`. */
 ALWAYS_INLINE vec rounded(vec x, vec low, vec high)
 {
     const vec magic = vec_set(12582912.0f);
@@ -132,7 +132,7 @@ ALWAYS_INLINE void scale_column(const struct scale_rows *s, size_t i, size_t n, 
             vec_store_n((float *)y + at, vec_min(most, vec_max(least, v)), n);
             continue;
         }
-        /* NaN gives the lowest */
+        /* NaN gives `least` */
         store_8bit_n((uint8_t *)y + at, vec_min(vec_max(v, least), most), n, to == DTYPE_I8);
     }
 }
@@ -170,7 +170,7 @@ void SIMD_NAMED(range)(const float *x, size_t n, float *min, float *max)
 {
     vec least = vec_set(*min), most = vec_set(*max);
     FOR_REGISTERS(i, rest, n) {
-        /* NaN selects the second operand. A partial register has only its last number. */
+        /* vec_min() and vec_max() ignore NaN in v. The loop below reads a partial register. */
         const vec v = rest == VEC ? vec_load(x + i) : vec_set(x[n - 1]);
         least = vec_min(v, least);
         most = vec_max(v, most);

@@ -26,7 +26,7 @@ struct gemm {
     float *c;
     size_t lda, ldc; /* elements between the starts of rows */
     size_t k, n;
-    size_t run, run_step; /* a row of a has runs of `run` numbers, run_step apart; 0: a run of k */
+    size_t run, run_step; /* a row of a has runs of `run` numbers, run_step apart; 0: one run */
     bool accumulate;
     bool clamp; /* clamp to [low, high]; NaN stays NaN */
     float low, high;
@@ -89,8 +89,8 @@ struct depthwise_8bit {
     bool dot;               /* use the dot product instructions; requires simd_has_dot() */
     const int8_t *weights;  /* made by depthwise_8bit_pack() */
     const int32_t *bias;    /* [block][channel], minus the source's zero point times the weights.
-                               XORing source numbers with `flip` first makes them unsigned, or
-                               signed if both `dot` and dot_is_signed are set */
+                               Source numbers are XORed with `flip`, to be unsigned, or signed
+                               if both `dot` and dot_is_signed are set */
     const float *scales;    /* [block][channel] */
     uint8_t src_zero, flip; /* the zero point as stored; flip: 0x80 or 0 */
     int dst_zero;
@@ -113,9 +113,9 @@ struct tile {
     size_t n;
     bool adds;      /* c += a * b; not with tile_rows_are_even */
     bool is_signed; /* the bytes of a are signed; used only with dot_takes_both */
-    /* With tile_rows_are_even, run t starts at rows[2 * t] for the first `group` rows, at rows[2 *
-     * t + 1] for the others (at most as many), `apart` bytes from row to row, offset 0. */
-    size_t group, apart; /* group <= 16 */
+    /* With tile_rows_are_even, run t starts at rows[2 * t] in the first `group` rows, and at
+     * rows[2 * t + 1] in the others. Rows are `apart` bytes apart; offset is 0. */
+    size_t group, apart; /* group <= 16, and at least half of the rows */
     size_t chunk;        /* bytes that are multiplied at a time; divides `run`: tile_chunk() */
 };
 
@@ -152,8 +152,8 @@ struct simd_kernels {
     size_t gemm_rows, gemm_columns; /* size of the block that stays in registers */
 
     /* Multiply 1 … tile_rows rows. tile_dot and tile_bf16 are NULL if the variant lacks the
-     * instruction; call tile_dot only if simd_has_dot(). dot_is_signed, or with dot_takes_both the
-     * tile, says whether bytes of a are signed. Threads call tile_end (may be NULL) after tiles. */
+     * instruction; call tile_dot only if simd_has_dot(). Bytes of a are signed if dot_is_signed
+     * (dot_takes_both: if tile.is_signed). Threads call tile_end, if not NULL, after tiles. */
     void (*tile_pairs)(const struct tile *t, size_t rows);
     void (*tile_dot)(const struct tile *t, size_t rows);
     void (*tile_bf16)(const struct tile *t, size_t rows);
@@ -270,8 +270,8 @@ struct simd_kernels {
     void (*lrn)(const float *x, size_t n, size_t size, float factor, float bias, float beta,
                 float *squares, float *y);
 
-    /* sum[c] = sum over rows of (x[r * n + c] - mean[c])^2. difference[c] is the sum without the
-     * squares: the error of the rounded mean. */
+    /* sum[c] = sum over rows of (x[r * n + c] - mean[c])^2. difference[c] is the sum of
+     * x[r * n + c] - mean[c]: not 0, because the mean is rounded. */
     void (*square_rows)(const float *x, const float *mean, size_t rows, float *sum,
                         float *difference, size_t n);
 

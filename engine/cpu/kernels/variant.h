@@ -7,8 +7,8 @@
 #define SIMD_JOIN_(a, b) a##_##b
 #define SIMD_JOIN(a, b)  SIMD_JOIN_(a, b)
 #define SIMD_NAMED(name) SIMD_JOIN(SIMD_JOIN(simd, SIMD_VARIANT), name) /* simd_avx2_gemm */
-/* avx512_bf16 differs from avx512 only in kernels that write bfloat16, which have an instruction
- * for it. All others are avx512's functions. */
+/* avx512_bf16 differs from avx512 only in kernels that write bfloat16: they use an instruction for
+ * it. Its other kernels are avx512's. */
 #if defined __AVX512BF16__
 #define SIMD_COMMON(name) simd_avx512_##name
 #else

@@ -70,7 +70,7 @@ ALWAYS_INLINE void vec_store_n(float *p, vec v, size_t n)
 }
 
 /* Widen n numbers of bfloat16 (vec_widen: VEC), or round floats to bfloat16, half to even; NaN
- * stays. The CPU's instruction for this treats numbers below the smallest normal one (1.2e-38) as
+ * stays. The CPU's rounding instruction treats numbers below the smallest normal one (1.2e-38) as
  * 0. */
 ALWAYS_INLINE vec vec_widen_n(const uint16_t *p, size_t n)
 {

@@ -1,13 +1,13 @@
-/* Attention (engine/op/attention.h): multiplies row blocks of a matrix by all its keys, so that the
- * scores never leave the second-level cache.
+/* Attention (engine/op/attention.h): multiplies a block of rows (queries) of a matrix by all its
+ * keys, so that the scores never leave the second-level cache.
  *
- * The work is matrices (images x heads) times blocks of rows. A thread takes a range of blocks and
- * packs the keys and values of each matrix that it reaches. The matrix product (kernels/gemm.c)
- * computes a block's scores; their exponentials are multiplied by the values, and divided by their
- * sums when the rows are written to their places. With many keys, scores are computed in portions,
- * and earlier results are rescaled when the highest score grows (Milakov and Gimelshein, "Online
- * normalizer calculation for softmax"). bfloat16 is widened when it is packed and narrowed when it
- * is written. */
+ * A matrix is one head of one image. The work is divided into blocks of rows of all matrices. A
+ * thread takes a range of blocks and packs the keys and values of each matrix that it reaches. The
+ * matrix product (kernels/gemm.c) computes a block's scores; their exponentials are multiplied by
+ * the values, and divided by their sums when the rows are written to their places. With many keys,
+ * scores are computed in portions, and earlier results are rescaled when the highest score grows
+ * (Milakov and Gimelshein, "Online normalizer calculation for softmax"). bfloat16 is widened when
+ * it is packed and narrowed when it is written. */
 #include "engine/op/attention.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@
 struct attention_layout {
     struct access_map walk;
     size_t *rows;    /* indexed by row: distance from the first row, in elements */
-    size_t *columns; /* the same by column; NULL: columns are contiguous */
+    size_t *columns; /* indexed by column: distance from the first; NULL: columns are contiguous */
     enum dtype dtype;
     uint32_t value;
     const unsigned char *data; /* of this run */
@@ -35,8 +35,8 @@ struct attention_step {
     const struct simd_kernels *simd;
     struct attention_layout q, k, v, y, bias[ATTENTION_BIASES];
     size_t blocks;  /* blocks of rows per matrix */
-    size_t portion; /* keys per portion of scores … */
-    size_t stride;  /* … and the distance of its rows: not a multiple of 4096 bytes */
+    size_t portion; /* keys per portion of scores */
+    size_t stride;  /* elements from row to row of a portion; not a multiple of 4096 bytes */
     size_t most;    /* rows of the largest block */
     size_t thread_bytes;
     struct epilogue epilogue; /* its step and zero quantize an 8-bit result */

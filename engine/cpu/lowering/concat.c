@@ -13,7 +13,7 @@
 #include "engine/op/resolve.h"
 #include "engine/tensor/quantized_number.h"
 
-#define ROWS  16   /* rows at a time: few enough for the cache, many enough for a call per part */
+#define ROWS  16   /* rows at a time: more would not fit the cache, fewer would need more calls */
 #define PIECE 1024 /* floats widened at a time */
 
 struct concat_part {
@@ -99,7 +99,7 @@ static void concat_part_rows(const struct concat_step *s, const struct concat_pa
     }
 }
 
-/* Writes all parts of some rows in order, so that the writes are contiguous. */
+/* Copies all parts of ROWS rows at a time, so that accesses to the whole are contiguous. */
 static void concat_rows(void *context, size_t begin, size_t end)
 {
     const struct concat_step *s = context;
@@ -241,7 +241,7 @@ KERNEL_CLAIM(quantized_concat_claim)
     return true;
 }
 
-/* True if a part of one type can be converted to the other. */
+/* True if a part of type `part` can be converted to the type `whole`. */
 static bool joins_types(enum dtype part, enum dtype whole)
 {
     return part == whole || ((part == DTYPE_F32 || dtype_is_8bit(part)) &&

@@ -22,7 +22,7 @@ struct depthwise_step {
     size_t threads;
 };
 
-#define LONGEST_SUM 2048 /* pixels in a float32 sum; the kernel adds up a dozen at a time */
+#define LONGEST_SUM 2048 /* maximum pixels per float32 sum; the kernel adds a dozen at a time */
 
 /* Number of sums per image and thread. */
 static size_t sums_of(const struct depthwise_step *s)

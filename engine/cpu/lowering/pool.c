@@ -101,7 +101,7 @@ static void pool_rows(void *context, size_t begin, size_t end)
                        ox);
 }
 
-/* At most so many pixels, or partial sums, are added in float32; more are added in double. */
+/* Maximum numbers of pixels and of partial sums added in float32; more are added in double. */
 #define LONGEST_SUM 512
 #define FEW_PIECES  16
 
@@ -160,7 +160,7 @@ static void pool_global(void *context, size_t begin, size_t end)
     }
 }
 
-/* Sums whole images in float32: one partial sum for each of an image's `pieces`. */
+/* Sums the pixels of images in float32, as s->pieces partial sums per image. */
 static void sum_pieces(void *context, size_t begin, size_t end)
 {
     const struct pool_step *s = context;

@@ -35,7 +35,7 @@ struct recurrent_step {
     const float *weights;           /* panels of R: [direction][gate][packed] */
     size_t packed;                  /* floats in the panels of one gate */
     float *bias;                    /* [direction][width] */
-    float *product_bias;            /* [direction][hidden] of GRU's resets_product; or NULL */
+    float *product_bias;            /* [direction][hidden], for GRU with resets_product; or NULL */
     float *peepholes;               /* [direction][3 * hidden], or NULL */
     int64_t in[RECURRENT_OPERANDS]; /* indexes of values; -1: omitted */
     int64_t out[3];
@@ -109,7 +109,7 @@ static void lstm_cells(const struct recurrent_step *s, const struct recurrent_un
 }
 
 /* Computes GRU's states h from the gates in v: z, r and the candidate. With resets_product the
- * third is only the product with R, which is multiplied by r before the rest is added. */
+ * candidate in v is only the product with R: it is multiplied by r before the rest is added. */
 static void gru_cells(const struct recurrent_step *s, const struct recurrent_unit *u, float *v,
                       const float *x, const float *before, float *spare, float *h)
 {
@@ -127,7 +127,8 @@ static void gru_cells(const struct recurrent_step *s, const struct recurrent_uni
     simd->binary(BINARY_ADD, candidate, 1, spare, 1, h, n);
 }
 
-/* Adds `a`, rows of hidden numbers, times R's part for `gate` to that gate of the unit's rows. */
+/* Multiplies `a`, rows of hidden numbers, by R's part for `gate`. Adds the product to that gate of
+ * the unit's rows; replaces the gate if its product has a separate bias (product_bias). */
 static void unit_multiply(const struct recurrent_step *s, const struct recurrent_unit *u,
                           size_t gate, const float *a)
 {
@@ -248,7 +249,7 @@ static void recurrent_units(void *context, size_t begin, size_t end)
     }
 }
 
-/* Copies the initial states of operand `from`, or zeros, to `to` as [direction][image][hidden]. */
+/* Copies initial states (`from` NULL: zeros) to `to` as [direction][image][hidden]. */
 static void begin_state(const struct recurrent_step *s, const float *from, float *to)
 {
     const struct recurrent *r = &s->shape;

@@ -32,12 +32,12 @@ struct winograd_step {
     size_t rows; /* rows of SIDE points for which filters are transformed at once */
     size_t images, height, width, channels, out_height, out_width, out_channels;
     ptrdiff_t pad_top, pad_left;
-    size_t tile_rows, tile_columns, tiles; /* tile rows, columns of an image; all images' tiles */
-    bool bf16;                             /* the images */
+    size_t tile_rows, tile_columns, tiles; /* rows, columns of tiles per image; tiles in all */
+    bool bf16;                             /* images are bfloat16 */
     bool by_points;
     size_t block;        /* tiles per block, or per round */
-    size_t shared_bytes; /* shared scratch: `v` and `m` (by points) or filters (by tiles) … */
-    size_t thread_bytes; /* … and each thread's scratch behind it: filters, or `v` and `m` */
+    size_t shared_bytes; /* scratch in common: `v` and `m` (by points) or filters (by tiles) */
+    size_t thread_bytes; /* scratch per thread: filters (by points) or `v` and `m` (by tiles) */
     /* of this run */
     float *filters;      /* by tiles: POINTS x panels x panel */
     float *v, *m;        /* by points: POINTS x block x channels and out_channels */
@@ -99,7 +99,7 @@ static void winograd_sink_tile(const struct winograd_step *s, size_t tile, const
                            .low = s->finish.low,
                            .high = s->finish.high};
     const size_t at = ((tile / per_image * s->out_height + top) * s->out_width + left) * n;
-    if (s->bf16) { /* winograd_fits() allows no other activation */
+    if (s->bf16) { /* winograd_fits() allows only clamps, which the sink applies */
         s->simd->winograd_sink(&t, &g, m + row * n, rows * n, (uint16_t *)(void *)s->step.y + at,
                                true);
         return;
@@ -244,9 +244,9 @@ static bool winograd_pays(const struct winograd_step *s)
 }
 
 /* Divides the work of a run into pieces. A block's tiles stay in a second-level cache of 512 KiB or
- * more (NEAR); with FEW of them the filters would be read too often. A round's tiles stay in a
- * share of the third-level cache (ROUND). If a round's sources exceed V_NEAR, each row of points
- * reads only its own. */
+ * more (NEAR); if fewer than FEW fit, filters would be read too often: then divides by points. A
+ * round's tiles stay in a share of the third-level cache (ROUND). If a round's transformed sources
+ * exceed V_NEAR, an item reads only one row of points. */
 static void winograd_divide(struct winograd_step *s, size_t threads)
 {
     enum { NEAR = 448 * 1024, FEW = 12, ROUND = 16 << 20, V_NEAR = 1 << 20 };

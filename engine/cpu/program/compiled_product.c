@@ -9,10 +9,10 @@
  *     (o * result_step + k * tap_step + offset) / divisor
  *
  * Float32 rows that are one run of the source are read in place (kernels/gemm.c). With few weights,
- * so is a window inside the image: a row of taps is one run. If the CPU has no instructions for
+ * so are windows inside the image: each line of taps is one run. If the CPU has no instructions for
  * products of bfloat16, its rows are widened and results narrowed. Narrow rows (bfloat16 and 8-bit
  * integers) are read in place, tap by tap, if the CPU's instructions support their format;
- * otherwise in copies of the source's lines (product_strips.c), or they are gathered. */
+ * otherwise from copies of the source's lines (product_strips.c), or after gathering. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,8 +118,8 @@ static int64_t clamp_to(int64_t value, int64_t low, int64_t high)
     return value < low ? low : value > high ? high : value;
 }
 
-/* Copies a line of taps of a window of result x, in the operand type. line: where the source's line
- * begins; NULL: it is outside. */
+/* Copies one line of taps of the window of result `result`, in the operand type. line: where the
+ * source's line begins; NULL: it is in the padding. */
 static void gather_line(const struct compiled_product *p, const unsigned char *line, int64_t result,
                         unsigned char *to)
 {
@@ -213,7 +213,7 @@ static void locate_part(const struct compiled_product *p, size_t i, int64_t *ret
     }
 }
 
-/* Gathers and multiplies rows first … first + rows - 1 of the part, and moves g->c behind them. */
+/* Gathers and multiplies rows first … first + rows - 1 of the part, and moves g->c past them. */
 static void multiply_gathered(const struct product_call *call, const struct product_block *b,
                               struct gemm *g, size_t first, size_t rows)
 {
@@ -356,8 +356,8 @@ static void fetch_rows(const unsigned char *from, size_t step, size_t bytes, siz
             __builtin_prefetch(from + at);
 }
 
-/* Multiplies all rows of the block by a panel, one stretch of k after another, and finishes each
- * few tiles after their last one. `count` is the number of rows of sums. */
+/* Multiplies all rows of the block by a panel, one stretch of k after another. After the last
+ * stretch of a few tiles, finishes them. `count` is the number of rows of sums. */
 static void multiply_panel(const struct compiled_product *p, const struct product_block *b,
                            struct tile t, size_t count, const struct tile_finish *f,
                            unsigned char *dst)
@@ -829,7 +829,7 @@ const struct packed_layout *compiled_product_weights(const struct compiled_produ
 }
 
 /* Makes biases that correct for the zero point: with OPERANDS_DOT a sum is too large by the zero
- * point times the sum of its column's weights. gather_run() subtracts it from pairs. */
+ * point times the sum of its column's weights. gather_run() subtracts the zero point from pairs. */
 static void bind_sums(struct compiled_product *p, const int32_t *bias)
 {
     const struct packed_layout *w = &p->weights;

@@ -11,10 +11,10 @@ enum product_op { PRODUCT_CONV, PRODUCT_DECONV, PRODUCT_MATMUL };
 struct product_desc {
     enum product_op op;
     struct strided_layout src, dst;
-    struct tensor *weights_constant; /* NULL: an activation with the layout `weights` */
-    struct strided_layout weights;   /* layout of the constant in memory */
+    struct tensor *weights_constant; /* NULL: the weights are an activation */
+    struct strided_layout weights;   /* layout of the weights in memory */
     const struct value *bias; /* a constant float32 (with scales int32) vector; NULL: no bias */
-    size_t weights_input;     /* their index in node->inputs */
+    size_t weights_input;     /* index of the weights in node->inputs */
     int64_t stride[3], dilation[3], pad_begin[3]; /* unused by a matrix product */
     const float *scales; /* for 8-bit integers: result = sum * scales[output channel], plus dst_zero
                             for an 8-bit dst; a float32 dst has a float32 residual. NULL: floats */
@@ -27,7 +27,7 @@ struct product_desc {
 
 struct compiled_product;
 
-/* Keeps no reference to `desc`. threads: as for parallel_for(). STATUS_NO_MEMORY. */
+/* Keeps no reference to `desc`. threads: maximum number for a run. STATUS_NO_MEMORY. */
 enum status compiled_product_create(int threads, const struct product_desc *desc,
                                     const struct epilogue *epilogue, struct compiled_product **ret,
                                     struct error *err) MUST_USE;

@@ -29,23 +29,23 @@ struct compiled_product {
     bool is_even;        /* each row is one run of the source; rows are equally far apart */
     bool in_windows;     /* float32 windows inside the image are read in place */
     bool copies_rows;    /* gemm() reads copies of the rows, see gemm_copies() */
-    bool gated;          /* see struct product_desc */
+    bool gated;          /* first multiplies the source by product_run.gate */
     bool strips, copies; /* reads strips, described below; copies: reads copies of the lines */
-    size_t group, line_groups;   /* pixels in a group; groups per result line; the last may be too
-                                    long */
-    size_t pixel_bytes;          /* distance of pixels of a line … */
-    int64_t line_bytes;          /* … and of lines */
+    size_t group, line_groups;   /* pixels in a group; groups per line of the result, the last of
+                                    which may extend beyond the line */
+    size_t pixel_bytes;          /* bytes from pixel to pixel of a line */
+    int64_t line_bytes;          /* bytes from line to line */
     size_t tile_rows, unit_rows; /* rows of a tile of sums; chunks have a multiple of unit_rows */
-    size_t run_bytes, chunk;     /* bytes of a run that is multiplied; chunk: see struct tile */
+    size_t run_bytes, chunk;     /* bytes of a run, and of its part that is multiplied at a time */
     int threads;
     size_t row_bytes; /* bytes of a gathered row */
     size_t row_chunks, column_chunks;
     size_t packed_bytes; /* scratch for the packed weights if they are an activation */
-    size_t result_at;    /* offset in a thread's scratch, after gathered rows: sums or floats … */
-    size_t taps_at;      /* … and pointers to taps */
+    size_t result_at;    /* offset of sums or floats in a thread's scratch, after gathered rows */
+    size_t taps_at;      /* offset of pointers to taps in a thread's scratch */
     size_t thread_bytes;
-    struct gemm finish;               /* epilogue of float32 products … */
-    struct tile_finish narrow_finish; /* … and of the other types */
+    struct gemm finish;               /* epilogue of float32 products */
+    struct tile_finish narrow_finish; /* epilogue of products of other types */
     unsigned char *outside;           /* numbers of a line of taps in the padding */
     int64_t *tap_offsets;             /* one per tap: bytes from the first tap of a window */
     bool taps_join;                   /* neighbouring taps of a line form one run */
@@ -83,7 +83,7 @@ struct product_block {
     const unsigned char **taps;
 };
 
-/* `bytes` and the padding with which `count` runs of that size can be multiplied together. */
+/* `bytes` plus padding, so that `count` runs of that size can be multiplied together. */
 static inline size_t padded_run(const struct compiled_product *p, size_t bytes, size_t count)
 {
     while (!tile_chunk(p->simd, bytes * count))

@@ -22,7 +22,7 @@ struct packed_layout {
     enum product_operands operands;
     size_t parts, k, n;
     size_t run, whole_run; /* 8 and 16 bits: k has runs, each padded with zeros to whole_run */
-    int leading;           /* number of first dims of the constant that count matrices */
+    int leading;           /* number of leading dims of the constant that index the matrices */
     bool matrix;           /* the constant's last dims are k, n; otherwise n, channels, taps … */
 };
 

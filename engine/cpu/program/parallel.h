@@ -17,14 +17,14 @@
 enum { PARALLEL_SHARES = 64 }; /* at most; with more threads, a loop is split evenly */
 
 /* Splits 0 … n into at most `threads` ranges and calls body(context, begin, end) once per thread.
- * For loops that keep results of a range per forkjoin_member(). Makes a single call if n * cost is
+ * For loops whose body stores a result per forkjoin_member(). Makes a single call if n * cost is
  * small. cost: approximate nanoseconds (or bytes / 8) per item. */
 void parallel_even(int threads, size_t n, size_t cost,
                    void (*body)(void *context, size_t begin, size_t end), void *context);
 
 /* Splits 0 … n into ranges and calls body(context, begin, end) several times on each of up to
- * `threads` threads. A range begins at a multiple of `grain` within its share. cost as above.
- * forkjoin_member() selects scratch memory. */
+ * `threads` threads. A range begins at a multiple of `grain` within its share. cost: as for
+ * parallel_even(). The body selects its scratch memory by forkjoin_member(). */
 void parallel_grains(int threads, size_t n, size_t grain, size_t cost,
                      void (*body)(void *context, size_t begin, size_t end), void *context);
 /* parallel_grains() with a grain of 1. */

@@ -60,7 +60,7 @@ static bool converts(const struct compiled_product *p)
     return p->weights.operands == OPERANDS_PAIRS || p->flip;
 }
 
-/* Copies pixels of `bytes`, and pads each to p->pixel_bytes. May write 8 bytes beyond the last. */
+/* Copies `bytes` of each pixel, padded to p->pixel_bytes. May write 8 bytes beyond the last. */
 static void copy_pixels(const struct compiled_product *p, const unsigned char *from, size_t bytes,
                         size_t count, unsigned char *to)
 {
@@ -161,9 +161,9 @@ size_t strip_bytes(const struct compiled_product *p, int64_t lines)
                       TENSOR_ALIGN);
 }
 
-/* Without AMX a chunk is at least a line of the result. True if there are lines enough for all
- * threads, or gathered rows would make no more chunks; and if the sums and the pointers to a line's
- * taps take little memory. */
+/* Without AMX a chunk of strips has at least one line of the result. True if there are enough lines
+ * for all threads, or a line is at most one tile; and if a line's sums and its pointers to taps
+ * take little memory. */
 static bool lines_are_chunks(const struct compiled_product *p)
 {
     enum { MOST_SUMS = 1 << 20, MOST_POINTERS = 1 << 18 };
@@ -209,7 +209,7 @@ void strips_describe(struct compiled_product *p)
     p->in_place = true;
     const size_t together = x->tap_step == 1 ? (size_t)x->kernel : 1;
     const size_t pixel = p->channels * size, apart = (size_t)x->stride * size;
-    /* The padding of integers may be the next pixel, times 0; a bfloat16 may be infinite. */
+    /* Integers may be padded by the next pixel, times 0; bfloat16 may not: it may be infinite. */
     const bool pads = p->simd->tile_rows_are_even || p->weights.operands == OPERANDS_BF16;
     p->pixel_bytes = pads ? padded_run(p, pixel, together) : pixel;
     p->run_bytes = padded_run(p, p->pixel_bytes * together, 1);

@@ -1,7 +1,7 @@
 /* Private to engine/cpu/: compiled graphs, their steps, and functions for lowerings to build steps.
  *
- * Steps address operands through program->data[value index]. The array has kept constants from
- * compilation on, arena addresses after programs_place(), and the caller's inputs during a run. */
+ * program->data[value index] is the address of an operand: of a kept constant from compilation on,
+ * of a value in the arena after programs_place(), and of a caller's input during a run. */
 #pragma once
 
 #include "engine/backend/backend.h"
@@ -37,7 +37,7 @@ struct program {
     const unsigned char *base; /* the arena's base when `data` was set */
     struct step **steps;
     size_t step_count;
-    size_t scratch_bytes; /* of the step with most; the scratch follows the arena's values */
+    size_t scratch_bytes; /* largest step.scratch; this memory follows the arena's values */
     unsigned char *scratch;
     uint32_t *output_values;
     size_t output_count;
@@ -62,8 +62,8 @@ struct step {
     bool is_reference;         /* it runs the node's reference kernel */
     size_t scratch;            /* bytes of program->scratch that it needs during a run */
     uint32_t x_value, y_value; /* indexes of the first operand and the first result */
-    const unsigned char *x;    /* addresses in this run: of x_value … */
-    unsigned char *y, *memory; /* … of y_value, and of `scratch` bytes */
+    const unsigned char *x;    /* address of x_value in this run */
+    unsigned char *y, *memory; /* addresses of y_value and of the scratch in this run */
     step_run_fn run;
     void (*free)(struct step *step);
 };
@@ -146,8 +146,8 @@ void residual_begin(const struct residual *residual, const struct program *progr
 struct finish {
     const float *bias; /* valid as long as the program; NULL: no bias */
     struct residual residual;
-    bool clamp;          /* the activation is a clamp … */
-    float low, high;     /* … to this range; [-inf, inf] otherwise */
+    bool clamp;          /* the activation is a clamp to [low, high] */
+    float low, high;     /* [-inf, inf] if it is not a clamp */
     struct epilogue row; /* any other activation, applied to finished rows; NONE: no activation */
 };
 
@@ -165,8 +165,8 @@ void strided_layout_row_major(struct strided_layout *layout);
 enum status weights_get(struct backend *backend, struct tensor *constant,
                         const struct strided_layout *given, const struct packed_layout *wanted,
                         const void **ret_data, struct error *err) MUST_USE;
-/* As weights_get(), for a layout of the caller's: `layout` (static text) and `bytes` identify it
- * for a constant. pack() fills the memory from the constant. */
+/* Like weights_get(), but pack() fills the memory from the constant. `layout` (static text) and
+ * `bytes` identify the layout of a constant that pack() makes. */
 typedef void (*weights_pack)(const void *context, const struct tensor *constant, float *packed);
 enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
                              size_t bytes, weights_pack pack, const void *context,

@@ -24,7 +24,7 @@ enum {
     BLOCK_LISTS = 256,
     LEAST_BLOCK = 4096, /* bytes; smaller blocks are not shared */
     MOST_COMPARED =
-        8 /* per hash, which skips bytes: a file may have many weights that differ only in those */
+        8 /* weights with equal hashes: hash_bytes() skips bytes, in which many may differ */
 };
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct packed_block
@@ -35,8 +35,8 @@ struct weight {
     struct tensor *constant;
     uint64_t hash; /* hash of the contents */
     struct strided_layout given;
-    struct packed_layout wanted; /* of a compiled product … */
-    const char *layout;          /* … or, if not NULL, of another kernel */
+    struct packed_layout wanted; /* layout, if a compiled product reads it */
+    const char *layout;          /* name of the layout, if another kernel reads it; or NULL */
     size_t bytes;
     void *data;
     struct packed_block *block; /* owns `data`; NULL: `data` is not shared */
@@ -129,7 +129,7 @@ static void block_take(struct backend *backend, struct weight *weight)
             return;
     }
     if (block) {
-        memory_free_charged(memory, weight->data, weight->bytes); /* each session stays charged */
+        memory_free_charged(memory, weight->data, weight->bytes); /* keeps this session's charge */
         weight->data = block->data;
     } else if ((block = malloc(sizeof *block)) != NULL) {
         *block = (struct packed_block){*list, hash, weight->bytes, 0, weight->data};
@@ -182,7 +182,7 @@ static void drop(struct backend *backend, struct weight *weight)
     free(weight);
 }
 
-/* Adds a copy of `made` to backend->weights; made->data then belongs to that. */
+/* Adds a copy of `made` to backend->weights; made->data then belongs to the copy. */
 static enum status weight_enter(struct backend *backend, const struct weight *made,
                                 struct tensor *constant, struct weight **ret, struct error *err)
 {
