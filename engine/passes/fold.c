@@ -97,7 +97,7 @@ static enum status fold_node(struct graph *graph, struct node *node, struct erro
 }
 
 /* True for nodes that pass their input on: Identity (also of an initialiser), Dropout without a
- * mask, a Concat of one value and, once dtypes are inferred, a Cast to the same dtype. */
+ * mask, a Concat of one value and, once dtypes are inferred, a Cast or CastLike to its dtype. */
 static bool is_identity(const struct node *node, bool inferred)
 {
     if (node->op == OP_IDENTITY || (node->op == OP_CONCAT && node->input_count == 1))

@@ -4,8 +4,8 @@
  * The rules match those for products of integers (engine/passes/quantize.c, ONNX Runtime,
  * OpenVINO). A layer reads a stored activation, and a Conv stores its result after its Relu or
  * Clip. Sums, gates, Concat, pools and moves between such tensors are stored as well, so that no
- * float32 tensor is between them. Values after the last layer or pool stay float32, because answers
- * are compared with thresholds. */
+ * float32 tensor is between them. Values after the last product, norm or pool stay float32, because
+ * answers are compared with thresholds. */
 #pragma once
 
 #include "engine/quantize/quantizer.h"
@@ -26,7 +26,7 @@ struct quantize_plan {
     const struct graph *graph;
     enum quantize_kind *kinds;
     bool *is_layer;   /* the result of a quantized layer */
-    bool *is_answer;  /* no layer, norm or pool lies between it and an output */
+    bool *is_answer;  /* no product, norm or pool lies between it and an output */
     bool *can_store;  /* its producer can write it as a quantized tensor */
     bool *is_stored;  /* gets a QuantizeLinear */
     bool *is_integer; /* its producer runs on integers, so readers read the quantized tensor */

@@ -36,7 +36,7 @@ static bool is_lasting(cudaError_t error)
 }
 
 /* Remembers an error that makes the process's context on the device unusable (an illegal address,
- * an ECC error, a lost card). Every later call returns it, so the process drops the device. */
+ * an ECC error, a lost card), so that the process drops the device. */
 static void note_error(int device, cudaError_t error)
 {
     int none = 0;

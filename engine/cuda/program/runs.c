@@ -369,7 +369,7 @@ enum status runs_capture(struct cuda_program *program, struct error *err)
 {
     struct cuda_backend *backend = program->backend;
     runs_forget(program);
-    if (program->has_host_steps) /* host steps may reject zeros */
+    if (program->has_host_steps) /* host steps may reject the zeros in the inputs */
         return STATUS_OK;
     TRY(enqueue(program, &backend->slots[0], err));
     TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "the first run", err));
@@ -538,7 +538,7 @@ enum status runs_submit(struct program *base, const struct run_request *request,
     IF_OK(status, compute(program, slot, request, err));
     IF_OK(status, copy_out(program, slot, request, err));
     if (status != STATUS_OK) {
-        runs_settle(backend); /* the device no longer uses the caller's memory */
+        runs_settle(backend); /* waits until the device no longer uses the caller's memory */
         slot->program = NULL;
         return status;
     }
@@ -549,7 +549,7 @@ enum status runs_submit(struct program *base, const struct run_request *request,
 
 /* ---- collect ---- */
 
-/* Spins for at most SPIN, because waking up takes longer than a short pass; then returns. */
+/* Spins until the event, but at most for SPIN, because waking up takes longer than a short pass. */
 static void spin_until(cudaEvent_t event)
 {
     const int64_t end = clock_now() + SPIN;

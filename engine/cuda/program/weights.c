@@ -219,7 +219,7 @@ static bool copy_from_peer(const struct cuda_backend *backend, const struct weig
                                                  wanted->bytes, backend->stream);
         if (result == cudaSuccess)
             result = cudaStreamSynchronize(backend->stream);
-        cuda_ignore(result); /* the caller uses the host's copy */
+        cuda_ignore(result); /* if all fail, the caller uses the host's copy */
         if (result == cudaSuccess)
             return true;
     }
