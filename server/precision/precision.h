@@ -50,7 +50,7 @@ struct precision_choice {
         CHOICE_PINNED,   /* the user chose it */
         CHOICE_ONLY,     /* without trials, or with trials that the next start repeats; see `why` */
         CHOICE_MEASURED, /* trials, just now */
-        CHOICE_CACHED,   /* by trials of an earlier process, or earlier ones of this process */
+        CHOICE_CACHED,   /* by trials of an earlier process, or earlier trials of this process */
         CHOICE_PENDING,  /* fp32 for now: precision_try() has not compared other precisions yet */
     } origin;
     char why[800]; /* a sentence without its full stop */

@@ -48,7 +48,7 @@ struct trial {
     struct precision_trial *ret;
     struct outputs outputs;
     int count, batch;       /* number of probes; images of a timed batch */
-    int ran;                /* probes that have run; when all have, the first one follows again */
+    int ran;                /* probes run so far; after the last probe, the first one runs again */
     int images;             /* size of the current batch */
     float *values;          /* the current batch */
     void *numbers;          /* the current batch in the session's number format */
