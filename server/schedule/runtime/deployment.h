@@ -109,7 +109,8 @@ struct predict_request;
 void deployment_note_request(struct deployment *deployment, const struct predict_request *request);
 
 /* Hit: counts a request that began at `started` (clock_now()) and was answered from the response
- * cache; the look-up took `ms`. Miss: counts an answer that was stored there, which took `ms`. */
+ * cache; the look-up took `ms`. Miss: counts an answer that was stored in the cache; storing it
+ * took `ms`. */
 void deployment_note_cache_hit(struct deployment *deployment, int64_t started, double ms);
 void deployment_note_cache_miss(struct deployment *deployment, double ms);
 

@@ -528,8 +528,8 @@ struct model_status {
 };
 
 /* True if a pass of a model is stuck: it takes far longer than predicted, or runs long past its
- * clients' deadlines. Other passes on its device then wait. Writes the names of such models,
- * separated by commas. */
+ * clients' deadlines. Other passes on its device then wait. Writes the names of the models with a
+ * stuck pass, separated by commas. */
 bool model_host_is_stuck(struct model_host *host, char *ret_models, size_t size);
 
 /* Returns the bytes of a device that models use (weights, activations, batches of inputs);

@@ -234,7 +234,7 @@ static void count_names_locked(struct model_host *host, size_t *ret_ready, size_
     }
 }
 
-/* True if no model is being loaded, and versions are unloaded, or there are none. */
+/* True if no model is being loaded, and either a version is unloaded or the table is empty. */
 static bool is_unloaded_locked(const struct model_host *host)
 {
     bool removed = host->settled && host->entry_count == 0;
