@@ -19,7 +19,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Returns the labels as JSON. Each occurs only once, as CVAT demands. NULL: out of memory. */
+/* Returns the labels as JSON, each only once, as CVAT demands; NULL when out of memory. */
 static char *spec_of(const struct dialect_model *model)
 {
     const char **labels = alloc_array(model->label_count, sizeof *labels);

@@ -57,8 +57,8 @@ static bool put_parameter(FILE *out, const cJSON *value, const char *escaped)
     return fprintf(out, is_whole ? "%.0f" : "%.9f", value->valuedouble) >= 0;
 }
 
-/* Adds a member (string, number, boolean, or list of strings and numbers) to
- * request->parameters. */
+/* Adds a member to request->parameters: a string, a number, a boolean, a list of strings and
+ * numbers, or for points also a list of lists of numbers. */
 static enum status read_parameter(const cJSON *member, struct predict_json *request,
                                   struct error *err)
 {
@@ -74,7 +74,7 @@ static enum status read_parameter(const cJSON *member, struct predict_json *requ
     bool is_value = true;
     if (!cJSON_IsArray(member))
         is_value = put_parameter(out, member, "");
-    /* Labels may contain commas, which are escaped; values of other parameters have none. */
+    /* Labels may contain commas, which are escaped. Other values are not escaped. */
     const char *escaped = strstr(member->string, "labels") ? ",\\" : "";
     for (const cJSON *entry = cJSON_IsArray(member) ? member->child : NULL; entry && is_value;
          entry = entry->next) {

@@ -180,7 +180,7 @@ static bool is_background(const struct annotation *a, uint32_t index)
     return label && strcasestr(label, "background") != NULL;
 }
 
-/* Draws areas in the colours of their classes, and a list of the classes. */
+/* Draws areas in the colours of their classes, and a list of the classes, except the background. */
 static void draw_areas(const struct annotation *a, const struct segments *found)
 {
     const double pixels = (double)a->canvas.width * a->canvas.height;

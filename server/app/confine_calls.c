@@ -148,7 +148,7 @@ static const struct call_rule forbidden_calls[] = {
     CALL(finit_module), CALL(delete_module), CALL(add_key), CALL(request_key), CALL(keyctl),
     CALL(reboot), CALL(syslog), CALL(personality), CALL(settimeofday), CALL(clock_settime),
     CALL(clock_adjtime), CALL(adjtimex), CALL(sethostname), CALL(setdomainname),
-    /* rights */
+    /* change users, capabilities and owners */
     CALL(setuid), CALL(setgid), CALL(setreuid), CALL(setregid), CALL(setresuid), CALL(setresgid),
     CALL(setgroups), CALL(setfsuid), CALL(setfsgid), CALL(capset), CALL(fchown), CALL(fchownat),
 #ifdef __x86_64__

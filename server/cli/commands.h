@@ -7,7 +7,7 @@
 #include "models/folder/model.h"
 #include "server/app/config.h"
 
-int command_predict(const struct config *config);      /* embed, too */
+int command_predict(const struct config *config);      /* also lensd embed */
 int command_predict_text(const struct config *config); /* predict --text */
 int command_devices(const struct config *config);
 int command_health(const struct config *config);

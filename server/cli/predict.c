@@ -438,7 +438,8 @@ static void end_photo(struct prediction_run *run)
 
 /* ---- the run ---- */
 
-/* Begins the next photo. Returns false, with the reason in run->err, if none may begin. */
+/* Begins the next photo. Returns false after SIGINT, or after a failure, with the reason in
+ * run->err. */
 static bool begin_photo(struct prediction_run *run)
 {
     const size_t place = run->begun % run->places;

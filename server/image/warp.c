@@ -21,8 +21,8 @@ static void cubic_weights(float x, float ret[static TAPS])
     ret[3] = 1.f - ret[0] - ret[1] - ret[2];
 }
 
-/* Multiplies and rounds the weights of both axes; adjusts the largest or smallest of the middle
- * four so that the sum is WEIGHT_ONE, as OpenCV does. */
+/* Multiplies and rounds the weights of both axes. Adjusts the largest or smallest of the lower
+ * right 2 x 2 weights so that the sum of all is WEIGHT_ONE, as OpenCV does. */
 static void square_weights(int x, int y, int16_t ret[static TAPS * TAPS])
 {
     float across[TAPS], down[TAPS];
