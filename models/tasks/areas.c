@@ -103,8 +103,8 @@ bool area_column(const struct area_map *map, const struct area_place *x,
 /* Largest number of characters of a count: 33 bits with sign, 5 bits per character. */
 enum { COUNT_TEXT = 7 };
 
-/* As rleToString in COCO's maskApi.c: 5 bits per character; the sixth bit means that more follow.
- * From the fourth count on it writes the difference from the count two before. */
+/* Writes count i like rleToString() in COCO's maskApi.c: 5 bits per character; a sixth bit means
+ * that more follow. From the fourth count on, writes the difference from the count two before. */
 static size_t put_count(const uint32_t counts[3], size_t i, char *text)
 {
     int64_t value = (int64_t)counts[0] - (i > 2 ? (int64_t)counts[2] : 0);

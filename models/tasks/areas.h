@@ -29,16 +29,16 @@ struct area_map {
     const float *scores;
     size_t classes, plane; /* `plane`: floats in the scores of one class */
     int32_t width, height;
-    float threshold; /* a single class must have a higher score */
+    float threshold; /* for one class: its score must exceed this */
     uint16_t *best;  /* best class of each point of the map, or AREA_NONE; owned by the caller */
 };
 
-/* Returns the class with the highest score; scores are `step` apart. A single class must exceed the
- * threshold, else AREA_NONE. */
+/* Returns the class with the highest score; scores are `step` apart. If there is one class and its
+ * score does not exceed the threshold, returns AREA_NONE. */
 uint16_t area_best(const struct area_map *map, const float *scores, size_t step);
 
 /* Returns the positions of `count` pixels in a map of `side` points; free() them. The map covers
- * `input` pixels of the model's input; pixel i is at (i + 0.5) * gain + begin of these. */
+ * `input` pixels of the model's input. In these, pixel i is at (i + 0.5) * gain + begin. */
 struct area_place *area_places(size_t count, float gain, float begin, float input, int32_t side);
 
 /* Adds `length` pixels of a class, or of AREA_NONE. */

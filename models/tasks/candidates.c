@@ -217,7 +217,7 @@ static bool oriented_is_suppressed(const struct oriented_boxes *boxes, float iou
     return false;
 }
 
-/* The boxes to which candidates are compared: those kept, or if oriented all earlier ones. */
+/* The boxes with which candidates are compared: the kept ones or, if oriented, all earlier ones. */
 struct candidate_suppression {
     const struct task_options *options;
     bool is_oriented;

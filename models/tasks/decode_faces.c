@@ -1,8 +1,8 @@
 /* Decodes faces with five points: YuNet's as OpenCV's FaceDetectorYN does, SCRFD's as InsightFace.
  *
- * The outputs are lists for cells of 8, 16 and 32 pixels each. YuNet: class scores, objectness,
- * boxes, points, for one anchor in each cell. SCRFD: scores, distances of a box's sides, points,
- * for two anchors in each cell. */
+ * The outputs are lists for cells that are 8, 16 and 32 pixels wide. YuNet: class scores,
+ * objectness, boxes, points, for one anchor in each cell. SCRFD: scores, distances of a box's
+ * sides, points, for two anchors in each cell. */
 #include <math.h>
 
 #include "models/tasks/decoders.h"

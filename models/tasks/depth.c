@@ -1,5 +1,5 @@
 /* Interpolates a depth map to the photo in two passes, one for the range and one for the pixels.
- * Each widens each row of the map once, and mixes four of these for each row of the photo. */
+ * Each resizes a map row to the photo's width once, and mixes four such rows into a photo row. */
 #include "models/tasks/depth.h"
 
 #include <math.h>
@@ -108,7 +108,7 @@ static bool rows_init(const struct depth *depth, struct depth_rows *ret)
     return has_all;
 }
 
-/* Returns a row of the map, as wide as the photo. Rows equal modulo TAPS share memory. */
+/* Returns a row of the map, as wide as the photo. Rows with equal `row % TAPS` share a buffer. */
 static const float *wide_row(struct depth_rows *rows, int32_t row)
 {
     const int place = row % TAPS;

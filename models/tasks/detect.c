@@ -145,7 +145,7 @@ static enum status find_boxes(const struct task_rows *outputs, const struct task
         return error_set(err, STATUS_NO_MEMORY, "no memory for the boxes of an image");
     if (candidates->found.count == 0)
         TRY(check_finite(task, outputs, err));
-    /* Some frameworks keep as many of all pairs of query and class as there are queries. */
+    /* Some frameworks keep the best pairs of query and class, as many as there are queries. */
     struct task_options cut = *candidates->options;
     const bool has_pairs = (task->layout == LAYOUT_DETR_SIGMOID && !task->exceeds_queries) ||
                            task->layout == LAYOUT_RFDETR || task->layout == LAYOUT_MASKFORMER;

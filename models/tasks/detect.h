@@ -22,8 +22,8 @@ struct segment {
 
 /* A key point. */
 struct task_point {
-    float x, y;  /* pixels of the photo, clipped to it. Points of faces, which must be aligned, and
-                    of heatmaps are not clipped; they lie outside by at most the photo's side */
+    float x, y;  /* pixels of the photo, clipped to it. Points of faces, because faces are aligned,
+                    and of heatmaps may lie outside, by at most the photo's side */
     float score; /* 0 … 1; negative: the model has none */
 };
 
@@ -65,7 +65,7 @@ struct task_geometry {
  * order. `options` must be complete. *ret has the boxes that the options allow, best first, clipped
  * to the photo (except oriented ones), without boxes that are not finite; the caller frees it.
  * STATUS_INVALID: an output does not have the layout's shape; STATUS_NUMERIC: there is no box, and
- * most numbers of an output are NaN or infinite; STATUS_NO_MEMORY; STATUS_TOO_LARGE: masks. */
+ * an output is mostly NaN or infinite; STATUS_NO_MEMORY; STATUS_TOO_LARGE: too many mask pixels. */
 enum status detect_decode(const struct task *task, const struct task_rows *outputs,
                           const struct task_options *options, const struct task_geometry *geometry,
                           struct detections *ret, struct error *err) MUST_USE;

@@ -14,7 +14,7 @@ void embedding_done(struct embedding *embedding);
 
 /* Copies the vector of one image: the whole row of the output, or the first token (the class token)
  * of a row of tokens [T, D]. options->dimensions truncates it (STATUS_INVALID if the vector is
- * shorter). With that or options->normalize it is scaled to length 1. On success the caller frees
+ * shorter). With `dimensions` or `normalize` it is scaled to length 1. On success the caller frees
  * *ret. STATUS_INVALID: the row has another shape; STATUS_NUMERIC: a number is NaN or infinite, or
  * a vector to be scaled is all zeros; STATUS_NO_MEMORY. */
 enum status embed_decode(const struct task_rows *row, const struct task_options *options,

@@ -22,11 +22,11 @@ struct query_masks {
     size_t plane;
     struct area_place *columns,
         *rows; /* a plane's points in the output; NULL: planes are as large as the output */
-    struct area_place *photo_columns, *photo_rows; /* LAYOUT_PANOPTIC: positions of pixels */
+    struct area_place *photo_columns, *photo_rows; /* LAYOUT_PANOPTIC: positions of photo pixels */
     int32_t *nearest_columns, *nearest_rows;       /* LAYOUT_MASKFORMER: nearest points; -1: none */
     uint32_t photo_width, photo_height;
     float *planes;  /* LAYOUT_PANOPTIC: one for each candidate; else one */
-    uint16_t *best; /* LAYOUT_PANOPTIC */
+    uint16_t *best; /* LAYOUT_PANOPTIC: best candidate of each point */
     struct area_runs runs;
 };
 
@@ -172,7 +172,7 @@ static enum status find_panoptic(struct query_masks *masks, struct detections *f
         for (size_t k = 0; k < masks->plane; k++)
             plane[k] = found->items[i].score * sigmoid_of(plane[k]);
     }
-    /* The threshold applies if there is only one mask, and gives it every pixel. */
+    /* A single mask gets every pixel, because its scores exceed the threshold of -INFINITY. */
     const struct area_map map = map_of(masks, masks->planes, found->count, -INFINITY);
     if (!run_columns(masks, &map))
         return no_memory_for_masks(err);

@@ -11,8 +11,8 @@ struct photo_slice {
 };
 
 /* Plans slices of `side` by `side` pixels that overlap by the share `overlap` (0 … 0.9). The last
- * slices of a row and of a column are moved back into the photo. Writes the first `most` and
- * returns their total number. */
+ * slices of a row and of a column are moved back into the photo. Writes the first `most` slices and
+ * returns the number of all slices. */
 size_t slices_plan(uint32_t width, uint32_t height, uint32_t side, double overlap,
                    struct photo_slice *ret, size_t most);
 

@@ -54,10 +54,10 @@ enum task_layout {
     LAYOUT_PANOPTIC,     /* logits [Q, C + 1] for a softmax, masks [Q, height, width] for a sigmoid;
                             each pixel belongs to one query; DETR */
     LAYOUT_MASKFORMER,   /* as PANOPTIC, but masks may overlap; MaskFormer, Mask2Former */
-    LAYOUT_YUNET,        /* for cells of 8, 16 and 32 pixels each: class scores [A, 1], objectness
+    LAYOUT_YUNET,        /* for cells 8, 16 and 32 pixels wide: class scores [A, 1], objectness
                             [A, 1], boxes [A, 4] and points [A, 10]: 12 outputs; YuNet */
     LAYOUT_TEXT,         /* [1, height, width]: probability that a point is text; PP-OCR */
-    LAYOUT_SCRFD,        /* for cells of 8, 16 and 32 pixels, two anchors per cell: scores [A, 1],
+    LAYOUT_SCRFD,        /* for cells 8, 16 and 32 pixels wide, two anchors per cell: scores [A, 1],
                             then distances to a box's sides [A, 4], then points [A, 10]; InsightFace */
     LAYOUT_SCRFD_FLAT,   /* as SCRFD without a batch: one image per run */
     LAYOUT_YOLO_NAS,     /* boxes [A, 4] by corners, scores [A, C]; YOLO-NAS */
@@ -67,7 +67,7 @@ enum task_layout {
     LAYOUT_HEATMAPS,  /* a map per key point of one body: [K, height, width]; VitPose */
     LAYOUT_PADDLE,    /* [Q, 6]: class, score, corners; the count of rows; PaddleDetection */
     LAYOUT_PADDLE_FLAT, /* as PADDLE without a batch: one image per run */
-    LAYOUT_SAM,         /* masks [.., M, height, width], logits, and their scores [.., M] */
+    LAYOUT_SAM,         /* logits of masks [.., M, height, width], and the masks' scores [.., M] */
 };
 
 /* Maximum number of outputs of a layout. */
@@ -80,7 +80,7 @@ enum task_layout {
 #define TASK_MAX_POINTS     256
 #define TASK_TRACK_MAX      64 /* maximum bytes of the option "track", a camera's name */
 
-/* Number of key points of a face, and of corners of TASK_TEXT_BOXES (struct task_point, too). */
+/* Number of key points of a face; of corners of a text box, which are also struct task_point. */
 #define FACE_POINTS  5
 #define TEXT_CORNERS 4
 
@@ -112,14 +112,14 @@ struct task_options {
     int normalize;           /* embeddings: 1: scale to length 1; -1: not given */
     int dimensions;       /* embeddings: keep so many numbers, scaled to length 1; 0: not given */
     enum mask_form masks; /* form of masks in answers */
-    const char *track;    /* name of a camera's track (tracker.h); borrowed; NULL: none */
+    const char *track;    /* option "track", a camera's name (tracker.h); borrowed; NULL: none */
     const struct task_words *words; /* words of a request; borrowed; NULL: none */
 };
 
 #define TASK_OPTIONS_NONE                                                                          \
     ((struct task_options){.confidence = -1, .iou = -1, .agnostic = -1, .normalize = -1})
 
-/* Returns `first`, with members that are not given taken from `second`. If `first` has a track, the
+/* Returns `first`, with members that are not given taken from `second`. If first->track is set, the
  * confidence is TRACKER_LOW, because the requested confidence applies to the tracker's answer. */
 struct task_options task_options_merge(const struct task_options *first,
                                        const struct task_options *second);
@@ -147,7 +147,7 @@ struct task {
     size_t outputs[TASK_MAX_OUTPUTS];  /* indexes in the graph's outputs, in the layout's order */
     size_t point_count, point_numbers; /* TASK_POSE: points in a box, numbers in a point */
     size_t prototypes;                 /* TASK_INSTANCES of YOLO: number of prototypes (P) */
-    unsigned anomaly_parts;            /* TASK_ANOMALY: 1u << enum anomaly_part (anomaly.h) */
+    unsigned anomaly_parts;            /* TASK_ANOMALY: bits 1u << anomaly_part of its outputs */
     /* TASK_TEXT_BOXES: each side of a box moves outwards by this ratio times area / perimeter, and
      * corners are whole points of the map, as in PaddleOCR and rapidocr. 0: the ratio is 1.5, and
      * corners are exact, as in Transformers. */
@@ -156,7 +156,7 @@ struct task {
     /* Mask2Former: interpolate masks to this side first. SAM: if not 0, interpolate masks to the
      * side of the model's input first. Other models: 0. */
     int mask_side;
-    bool exceeds_queries;        /* LAYOUT_DETR_SIGMOID: answers may exceed queries */
+    bool exceeds_queries;        /* LAYOUT_DETR_SIGMOID: a photo may have more boxes than queries */
     struct task_options options; /* complete: every member is given */
     bool is_tensors;             /* lensd.json says "task": "tensors"; the kind is TASK_UNKNOWN */
     char evidence[240];          /* why it is this task; for TASK_UNKNOWN also what to do */
@@ -182,7 +182,7 @@ struct task_facts {
     const struct task_output *outputs;
     size_t output_count;
     size_t class_output;  /* the output with one score per class; SIZE_MAX: none */
-    char class_note[200]; /* why there is no class_output; or "; …", to be appended; or "" */
+    char class_note[200]; /* why there is no class_output, or "; …" to end `evidence`, or "" */
     int width, height;    /* of the model's input, pixels */
     size_t label_count;
     bool has_exp;    /* the graph has an Exp */
@@ -201,12 +201,12 @@ struct task_facts {
     size_t text_size;         /* zero_shot.json: length of a text's vector; 0: no such file */
     bool is_headless;         /* config.json of timm: num_classes is 0 */
     bool are_characters;      /* labels are characters of text */
-    bool takes_texts;         /* its inputs are tokens of texts */
-    enum word_form words;     /* it takes words with a photo */
-    bool is_encoder;          /* it encodes photos for a mask decoder in another file */
-    bool makes_masks;         /* it is a mask decoder; mask_side is then as in struct task */
+    bool takes_texts;         /* the model's inputs are tokens of texts */
+    enum word_form words;     /* how the model takes words with a photo */
+    bool is_encoder;          /* the model encodes photos for a mask decoder in another file */
+    bool makes_masks;         /* the model is a mask decoder; mask_side is as in struct task */
     int mask_side;
-    bool is_half; /* it has only the photos' or the texts' half of a model */
+    bool is_half; /* this is only half of a model: the photos' or the texts' */
 };
 
 /* Decides the task. STATUS_MODEL if the outputs do not fit the task in lensd.json. */

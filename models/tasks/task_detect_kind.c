@@ -145,7 +145,7 @@ static void detect_by_shape(const struct task_facts *facts, struct task *task)
     const struct task_output *output = &facts->outputs[0];
     if (facts->output_count < 1 || facts->output_count > 2 || output->shape.rank != 3 ||
         !dtype_is_float(output->dtype) ||
-        facts->class_output == 0) /* class scores, [batch, 1, 6] */
+        facts->class_output == 0) /* output 0 has class scores, such as [batch, 1, 6] */
         return;
     struct task found = *task;
     const bool has_masks = facts->output_count == 2;

@@ -13,17 +13,17 @@ struct served_tensor {
     size_t count, bytes; /* per row; 0 if the shape is unknown */
 };
 
-/* Writes a row of `input` to `dst` in the session's format. For an image `as` is its dtype: the row
- * is converted to it and, unless `channels_last`, transposed from [C, H, W] to [H, W, C]. With
- * DTYPE_NONE the row is copied unchanged. `src` is a row as `input` describes, at any alignment. */
+/* Writes a row of `input` to `dst` in the session's format. For an image `as` is the session's
+ * dtype: the row is converted and, unless `channels_last`, transposed from [C, H, W] to [H, W, C].
+ * DTYPE_NONE copies the row. `src` is a row as `input` describes, at any alignment. */
 void tensor_copy_in(const struct served_tensor *input, enum dtype as, bool channels_last,
                     const void *src, void *dst);
 
-/* Takes row `row` of the results of a run of `batch` rows. Results are copies, or views of tensors
- * that tensor_keep() keeps: those that the run charged to `whole` (session_options.run_memory;
- * NULL: none). *ret is an array of output_count tensors, NULL for outputs that are not `wanted`
- * (NULL: all are). Free it with tensor_copies_free(). A run of one row gives whole tensors.
- * STATUS_SHAPE: an output does not divide into rows; STATUS_NO_MEMORY. */
+/* Takes row `row` of the results of a run of `batch` rows. A result is a copy, or a view of a
+ * tensor that the run charged to `whole` (session_options.run_memory; NULL: none) and that
+ * tensor_keep() keeps. *ret is an array of output_count tensors, NULL for outputs that are not
+ * `wanted` (NULL: all are). Free it with tensor_copies_free(). A run of one row gives whole
+ * tensors. STATUS_SHAPE: an output does not divide into rows; STATUS_NO_MEMORY. */
 enum status tensor_copy_out(const struct tensor *const *outputs, size_t output_count,
                             const bool *wanted, int batch, int row, struct memory_budget *whole,
                             struct tensor ***ret, struct error *err) MUST_USE;

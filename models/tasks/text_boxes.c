@@ -52,7 +52,7 @@ struct text_map {
     size_t run_count;
     size_t *row_runs;  /* index of each row's first run, then run_count */
     uint32_t *ordered; /* indexes of runs, sorted by their part */
-    double *sums; /* for each row: sums of the pixels left of a column; width + 1 for each row */
+    double *sums;      /* width + 1 per row: for each column, the sum of the pixels left of it */
     struct text_point *points, *hull;
     size_t point_capacity, hull_capacity;
 };
@@ -75,7 +75,7 @@ static bool is_text(const struct text_map *map, uint32_t x, uint32_t y)
     return false;
 }
 
-/* Adds the runs of a row at `runs`, or only counts them if that is NULL. */
+/* Adds the runs of a row at `runs`, or only counts them if `runs` is NULL. */
 static size_t find_runs(const struct text_map *map, uint32_t row, struct text_run *runs)
 {
     size_t count = 0;

@@ -102,8 +102,8 @@ static void place_all(struct tracker *tracker)
     }
 }
 
-/* Gives `row` a column and moves other rows so that the sum of costs is least: along a shortest
- * path. Prices make its steps non-negative (Jonker and Volgenant, 1987). */
+/* Adds `row` to the assignment with the least sum of costs: moves rows along a shortest path.
+ * Prices keep the costs of its steps non-negative (Jonker and Volgenant, 1987). */
 static void assign_row(struct assignment *a, size_t row)
 {
     double least[TRACKER_OBJECTS + 1], way = 0;
@@ -139,7 +139,7 @@ static void assign_row(struct assignment *a, size_t row)
     a->row_of[a->columns] = SIZE_MAX; /* any number of rows may take "none" */
 }
 
-/* Lists the boxes with high (else low) scores that belong to no object yet. */
+/* Lists the boxes without an object that have high scores or, if `is_high` is false, low ones. */
 static void list_boxes(struct assignment *a, const struct detections *found, bool is_high)
 {
     a->rows = 0;

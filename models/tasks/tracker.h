@@ -21,12 +21,12 @@ struct tracker {
         struct motion {
             double at, speed, place, both, spread;
         } motions[4];
-        struct detection box, *seen; /* the predicted box; its box in this frame, or NULL */
+        struct detection box, *seen; /* predicted box; object's box in this frame, or NULL */
         uint32_t id;
-        uint64_t first, last; /* the first and the last frame that had it */
-        bool is_sure;         /* two frames, or frame 1, had a box of it */
-        bool is_old;          /* is removed by the next frame without it */
-        bool is_gone;         /* is removed at the end of this frame */
+        uint64_t first, last; /* the first and the last frame with a box of the object */
+        bool is_sure;         /* frame 1 or two frames had a box of the object */
+        bool is_old;          /* the next frame without a box of the object removes it */
+        bool is_gone;         /* the object is removed at the end of this frame */
     } objects[TRACKER_OBJECTS];
 };
 
