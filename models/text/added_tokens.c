@@ -63,7 +63,7 @@ void added_tokens_split(const struct added_tokens *added, const struct trie *tri
         text_parts_add_part(to, text + done, size - done, -1, at_start && !done);
 }
 
-/* Adds the token `at` to the trie that finds it, in the form that texts have there. */
+/* Adds list[at] to the trie for raw or for normalised texts; normalises it if is_normalized. */
 static enum status enter(struct tokenizer *tokenizer, size_t at, struct error *err)
 {
     struct added_tokens *added = &tokenizer->added;

@@ -7,7 +7,7 @@
 
 bool character_is_space(uint32_t character);       /* White_Space */
 bool character_is_number(uint32_t character);      /* Nd, Nl, No */
-bool character_is_punctuation(uint32_t character); /* ASCII punctuation, and P */
+bool character_is_punctuation(uint32_t character); /* ASCII punctuation, and category P */
 bool character_is_other(uint32_t character);       /* Cc, Cf, Co */
 bool character_is_mark(uint32_t character);        /* Mn, Mc, Me */
 bool character_is_nonspacing(uint32_t character);  /* Mn */

@@ -13,7 +13,7 @@
 struct text_part {
     size_t start, size;
     int32_t token; /* an added token; -1: text to be tokenised */
-    bool at_start; /* it begins with the original text's first character */
+    bool at_start; /* the part begins with the original text's first character */
 };
 
 /* Zeroed: empty. A failure is remembered, and later additions are ignored. */

@@ -139,7 +139,7 @@ struct step_kind {
 /* Adds a step to the list, which must have room. */
 struct text_step *step_add(struct step_list *list, step_fn *run);
 /* Reads a step or a Sequence of steps; null adds none. `what` names them ("normalizer"), `list_key`
- * is a Sequence's member. */
+ * is the member of a Sequence that lists its steps. */
 enum status steps_read(const struct cJSON *json, const char *what, const char *list_key,
                        const struct step_kind *kinds, size_t kind_count, struct step_list *list,
                        struct error *err) MUST_USE;
@@ -156,7 +156,7 @@ enum status pre_tokenizers_read(const struct cJSON *json, struct step_list *list
 enum status charsmap_set(struct text_step *step, const uint8_t *bytes, size_t size,
                          struct error *err) MUST_USE;
 /* Returns the replacement for the table's longest or shortest key at the start of a text, and the
- * key's length in bytes; NULL if there is none. */
+ * lengths of the key and of the replacement in bytes; NULL if there is none. */
 const char *charsmap_find(const struct text_step *step, const char *text, size_t size,
                           bool is_longest, size_t *ret_key, size_t *ret_length);
 /* Writes each byte as its character in byte-level vocabularies. */
@@ -168,8 +168,8 @@ struct added_token {
     char *content;
     int32_t id;
     bool is_single_word, strips_left, strips_right;
-    bool is_normalized; /* its normalised form is searched in normalised texts */
-    bool is_literal;    /* its own form is searched in normalised texts */
+    bool is_normalized; /* search normalised texts for its normalised form */
+    bool is_literal;    /* search normalised texts for the token itself */
 };
 
 struct added_tokens {

@@ -179,7 +179,7 @@ enum status text_regex_each(const struct text_regex *regex, const char *text, si
     while (at <= size && (found = find(regex, text, size, at, data)) > 0) {
         const size_t start = match[0], end = match[1];
         at = end;
-        /* The search goes on a character after an empty match. Skip one directly after a match. */
+        /* An empty match moves the search by a character. Right after a match it does not count. */
         if (start == end) {
             for (at++; at < size && ((uint8_t)text[at] & 0xC0) == 0x80;)
                 at++;
