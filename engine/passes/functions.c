@@ -527,7 +527,7 @@ static enum status expand_rotary(struct expansion *e)
     return e->edit->status;
 }
 
-/* ---- both ---- */
+/* ---- Attention and RotaryEmbedding ---- */
 
 /* Limit for the elements of fixed_bias(): 256 MiB of float32. A file of a few bytes could request
  * any size. */

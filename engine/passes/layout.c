@@ -266,7 +266,7 @@ static void follow_elementwise(struct layout_pass *layout, struct node *node, un
         if (node->inputs[i])
             node->inputs[i] = broadcast_operand(layout, node->inputs[i], rank);
     for (size_t o = 0; o < node->output_count; o++)
-        if (node->outputs[o] && node->outputs[o]->shape.rank == rank) /* not a scale */
+        if (node->outputs[o] && node->outputs[o]->shape.rank == rank) /* skip scales */
             mark_last(layout, node->outputs[o]);
 }
 

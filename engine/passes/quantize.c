@@ -197,7 +197,7 @@ static bool match(struct edit *edit, struct node *quantize, const struct node *p
     }
 }
 
-/* ---- before ---- */
+/* ---- before the pass ---- */
 
 /* Adds the zero point that a QuantizeLinear or DequantizeLinear omits: 0, of the stored type. */
 static void add_zero(struct edit *edit, struct node *node)

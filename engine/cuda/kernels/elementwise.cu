@@ -86,7 +86,7 @@ __global__ void binary_kernel(int op, const T *a, const T *b, T *y, cuda_access_
         map_at(map, i, at);
         load_stepped(left, a + at[0], a_step);
         load_stepped(right, b + at[1], b_step);
-        switch (op) { /* hoisted out of the loop */
+        switch (op) { /* one branch for all EACH elements */
         case CUDA_ADD:
             UNROLLED(k, EACH)
                 left[k] += right[k];

@@ -4,7 +4,7 @@
 
 namespace
 {
-/* Returns the source position of p, which lies outside of the m elements. */
+/* Returns the position of the element that fills p, a position outside of the m elements. */
 __device__ inline int64_t brought_back(int64_t p, int64_t m, int mode)
 {
     if (mode == CUDA_PAD_EDGE)
@@ -50,7 +50,7 @@ __device__ inline int64_t index_at(const void *indices, int bytes, size_t i)
     return bytes == 8 ? ((const int64_t *)indices)[i] : (int64_t)((const int32_t *)indices)[i];
 }
 
-/* bounds.c ensures that indices are in range; clamping only prevents accesses elsewhere. */
+/* Counts a negative index from the end. Clamps only as a safeguard: bounds.c proves the range. */
 __device__ inline int64_t brought_within(int64_t index, int64_t extent)
 {
     if (index < 0)

@@ -15,7 +15,7 @@ struct cuda_pad {
     int rank;
     enum cuda_pad_mode mode;
     int64_t out[CUDA_MAX_RANK], kept[CUDA_MAX_RANK], first[CUDA_MAX_RANK], before[CUDA_MAX_RANK];
-    int64_t steps[CUDA_MAX_RANK]; /* in x, elements */
+    int64_t steps[CUDA_MAX_RANK]; /* strides of x, in elements */
     uint64_t fill;                /* its first bytes in memory are the element */
 };
 void cuda_pad_any(cudaStream_t stream, int size, const void *x, void *y,

@@ -13,7 +13,7 @@ struct cuda_reduce_axes {
     enum cuda_reduction fold;
     enum cuda_domain domain;
     int dtype;                            /* of x and y */
-    struct cuda_access_map kept, reduced; /* of x */
+    struct cuda_access_map kept, reduced; /* dimensions and steps of x */
     size_t count, each;                   /* elements of y; elements of x per element of y */
 };
 void cuda_fold_axes(cudaStream_t stream, const void *x, void *y,

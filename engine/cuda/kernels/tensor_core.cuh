@@ -141,7 +141,7 @@ template <>
 __device__ inline void multiply_add<tf32_half>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                                uint32_t b1)
 {
-#if __CUDA_ARCH__ >= 800 /* as for bfloat16 */
+#if __CUDA_ARCH__ >= 800 /* older devices have no TF32 */
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
                  "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])

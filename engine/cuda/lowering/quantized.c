@@ -180,7 +180,7 @@ static bool fit_8_bits(const struct quantized_packing *p)
     return true;
 }
 
-/* [m, kh, kw, c]: c padded to a multiple of 4, a row to a multiple of 16, with zeros. */
+/* Packs weights as [m, kh, kw, c], zero-padded: c to a multiple of 4, a row to a multiple of 16. */
 static void pack_rows(const void *context, void *to)
 {
     const struct quantized_packing *p = context;
@@ -202,7 +202,7 @@ static void pack_direct(const void *context, void *to)
                 *packed++ = (int16_t)weight_at(p, m, tap, c);
 }
 
-/* [kh, kw, m] */
+/* Packs depthwise weights as [kh, kw, m]. */
 static void pack_depthwise(const void *context, void *to)
 {
     const struct quantized_packing *p = context;

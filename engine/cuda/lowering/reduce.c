@@ -147,7 +147,7 @@ static bool read_extreme(const struct node *node, struct axis_step *s)
 static const struct {
     enum op op;
     int kind;
-    enum cuda_reduction fold; /* AXIS_FOLD */
+    enum cuda_reduction fold; /* only for AXIS_FOLD */
     bool (*read)(const struct node *node, struct axis_step *s);
 } readers[] = {{OP_ARG_MAX, AXIS_EXTREME, 0, read_extreme},
                {OP_ARG_MIN, AXIS_EXTREME, 0, read_extreme},
