@@ -1,9 +1,9 @@
 /* Tensors: dtype, shape, device, data.
  *
  * A tensor is a reference-counted object. Its bytes are contiguous, row-major and little-endian.
- * They are 64-byte aligned if lensd allocated them, otherwise aligned to the element's size. The
- * creator fills a tensor; once shared it is immutable. Reference counts are atomic; otherwise one
- * thread at a time may use a tensor. */
+ * They are 64-byte aligned if lensd allocated them; those of tensor_part() and wrapped memory are
+ * aligned to the element's size. The creator fills a tensor; once shared it is immutable. Reference
+ * counts are atomic; otherwise one thread at a time may use a tensor. */
 #pragma once
 
 #include <stdatomic.h>
