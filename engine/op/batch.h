@@ -20,7 +20,7 @@ enum {
 enum {
     BATCH_WHOLE = -1,   /* all images read the whole input */
     BATCH_OTHER = 100,  /* all images read it; it must not depend on the batch size */
-    BATCH_EXTENTS = 101 /* only output shapes depend on it; they are compared separately */
+    BATCH_EXTENTS = 101 /* only output shapes depend on it; shapes are compared separately */
 };
 
 struct batch_rule {

@@ -6,7 +6,7 @@
 #include "engine/op/family.h"
 #include "engine/op/nn.h"
 
-/* Reads the number of region i's image. */
+/* Reads the index of the image to which region i belongs. */
 static enum status image_of(const struct tensor *indices, size_t i, int64_t images, size_t *ret,
                             struct error *err)
 {
@@ -71,7 +71,7 @@ static struct roi_axis roi_axis(const struct roi_settings *s, float begin, float
 {
     float offset = s->half_pixel ? 0.5f : 0;
     float start = begin * s->scale - offset, extent = end * s->scale - offset - start;
-    /* Without the half pixel, the extent of a region is at least 1. */
+    /* Unless half_pixel is set, the extent of a region is at least 1. */
     if (!s->half_pixel && !(extent >= 1))
         extent = 1;
     struct roi_axis axis = {.start = start, .bin = extent / (float)pooled};

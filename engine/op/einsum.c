@@ -359,7 +359,7 @@ static void label_operand(const struct einsum_plan *plan, size_t i, const struct
         int label = plan->label[i][d];
         ret->labels |= UINT64_C(1) << label;
         if (shape->dims[d] == plan->extent[label])
-            ret->step[label] += step; /* otherwise it broadcasts from extent 1 */
+            ret->step[label] += step; /* otherwise the extent is 1 and broadcasts: step 0 */
         step *= (size_t)shape->dims[d];
     }
 }

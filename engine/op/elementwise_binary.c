@@ -271,7 +271,7 @@ KERNEL(kernel_variadic)
 
 /* ---- Clip ---- */
 
-/* Writes limit i as one element of `dtype`. Returns false if there is none. */
+/* Writes the limit in input i as one element of `dtype`. Returns false if input i is omitted. */
 static bool clip_bound(const struct kernel_args *args, size_t i, enum dtype dtype, void *ret)
 {
     const struct tensor *limit = kernel_input(args, i);

@@ -4,7 +4,7 @@
 
 #include "engine/op/convert.h"
 
-/* A block of b of 128 x 256 floats is 128 KiB: a large part of a level-2 cache. */
+/* A block of 128 x 256 floats of `b` is 128 KiB: a large part of a level-2 cache. */
 #define BLOCK_K ((size_t)128)
 #define BLOCK_N ((size_t)256)
 

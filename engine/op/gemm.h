@@ -1,4 +1,4 @@
-/* Private to the reference kernels: matrix products, and the element types they come in.
+/* Private to the reference kernels: matrix products, and their element types.
  *
  * float16 and bfloat16 are computed in float32, integers modulo 2^32 or 2^64 (as in numpy). */
 #pragma once

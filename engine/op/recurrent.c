@@ -438,7 +438,7 @@ KERNEL(kernel_recurrent)
     "activation_alpha:floats activation_beta:floats activations:strings clip:float "               \
     "direction:string hidden_size:int layout:int"
 #define RECURRENT_INPUTS "X:float W:= R:=! B:= sequence_lens:int32 initial_h:= initial_c:= P:="
-/* output_sequence exists in opset 1; an output that the file names is always computed */
+/* opset 1's output_sequence has no effect: an output that the file names is always computed */
 #define ENTRY(op, inputs, outputs, attrs)                                                          \
     {                                                                                              \
         op, 1, 0, 3, inputs, 0, outputs, RECURRENT_INPUTS, OP_HEAVY,                               \

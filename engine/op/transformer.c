@@ -283,7 +283,7 @@ static int rotary_beside(const struct node *node, size_t i, int axis)
 
 /* ---- Attention ---- */
 
-/* K or V of all images: the past and the added ones. */
+/* K or V of all images: the past rows and the added rows. */
 struct cache {
     const double *past, *added;
     int64_t heads, past_rows, added_rows, width;

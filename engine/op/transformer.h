@@ -33,7 +33,7 @@ enum attention_output {
     ATTENTION_SCORES, /* qk_matmul_output */
 };
 
-/* What ATTENTION_SCORES is: the attribute qk_matmul_output_mode. */
+/* What ATTENTION_SCORES contains: the attribute qk_matmul_output_mode. */
 enum attention_stage { STAGE_PRODUCT, STAGE_CAPPED, STAGE_BIASED, STAGE_PROBABILITIES };
 
 struct attention_call {

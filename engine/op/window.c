@@ -37,8 +37,8 @@ static enum status place_explicit(struct window *w, int i, int64_t extent, bool 
     if (__builtin_add_overflow(w->in[i], w->pad_begin[i], &padded) ||
         __builtin_add_overflow(padded, w->pad_end[i], &padded))
         return too_large(err);
-    /* The window is larger than the padded input: clip it, as in PyTorch (EfficientNet of
-     * transformers has a window of 1280 over 7 pixels). */
+    /* The window is larger than the padded input: clip it, as in PyTorch (Hugging Face's
+     * EfficientNet has a window of 1280 over 7 pixels). */
     if (ceil_mode && padded > 0 && padded < extent && extent - padded < w->stride[i]) {
         w->kernel[i] = (padded - 1) / w->dilation[i] + 1;
         w->out[i] = 1;
@@ -53,7 +53,7 @@ static enum status place_explicit(struct window *w, int i, int64_t extent, bool 
     int64_t room = padded - extent;
     w->out[i] = room / w->stride[i] + 1;
     if (ceil_mode && room % w->stride[i]) {
-        int64_t start; /* of the window that extends beyond the padding */
+        int64_t start; /* of one more window, which extends beyond the padding */
         bool beyond = __builtin_mul_overflow(w->out[i], w->stride[i], &start) ||
                       start >= w->in[i] + w->pad_begin[i];
         if (!beyond)
