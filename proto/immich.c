@@ -28,8 +28,8 @@ static const struct immich_task tasks[] = {
     {"ocr", "detection", "recognition", &text_lines, &line_boxes},
     {"clip", "visual", "textual", &clip}};
 
-/* Converts a model's name to that of its folder in Immich's cache. Returns false if the result is
- * empty or too long. */
+/* Converts a model's name to the name of its folder in Immich's cache. Returns false if the result
+ * is empty or too long. */
 static bool clean_name(const char *name, char *ret, size_t room)
 {
     const char *slash = strrchr(name, '/');
@@ -43,7 +43,7 @@ static bool clean_name(const char *name, char *ret, size_t room)
     return true;
 }
 
-/* Reads {"modelName": …, "options": {"minScore": …}}; `score` keeps its value if there is none. */
+/* Reads {"modelName": …, "options": {"minScore": …}}; *score keeps its value without "minScore". */
 static enum status read_model(const cJSON *model, char name[static 128], float *score,
                               struct error *err)
 {
@@ -65,7 +65,7 @@ static enum status read_model(const cJSON *model, char name[static 128], float *
 
 /* Returns the FLORES-200 code of a language of Immich, IMMICH_LANGUAGE bytes, as in NLLB's
  * vocabulary. For "de-AT", which is not in the list, returns the code of "de"; for an unknown
- * language, that of English. */
+ * language, returns the code of English. */
 static const char *find_language(const char *language)
 {
     static const char codes[] =

@@ -75,7 +75,7 @@ static void draw_mask(const struct annotation *a, const struct segment *mask)
     }
 }
 
-/* Returns the corners of box i; for a text, those of the quadrilateral around it. */
+/* Returns the corners of box i; for a text, the corners of the quadrilateral around it. */
 static void outline_of(const struct annotation *a, const struct detections *found, size_t i,
                        float ret[static 4][2])
 {

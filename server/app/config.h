@@ -56,7 +56,7 @@ struct config {
     bool watch;       /* serve: reload models that change on disk */
     int64_t load;     /* serve: enum config_load */
     char *preload;    /* serve: "a,b": models to load at start with --load lazy; NULL: none */
-    char *model_name; /* serve: name in requests; NULL: that of the file or folder */
+    char *model_name; /* serve: name in requests; NULL: the name of the file or folder */
     char **arguments; /* predict, embed: photos; key: the NAME; pull: the model */
     size_t argument_count;
     char *confidence, *iou, *classes, *masks; /* texts of the options; NULL: not given */

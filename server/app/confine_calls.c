@@ -201,8 +201,8 @@ static void filter_begin(struct call_filter *filter)
 #endif
 }
 
-/* Appends instructions that return `answer` for the calls in `rules`. Other calls go on to the
- * instructions behind them. */
+/* Appends instructions that return `answer` for the calls in `rules`. For other calls, the filter
+ * continues with the instructions that are appended next. */
 static void filter_add(struct call_filter *filter, const struct call_rule *rules, size_t count,
                        uint32_t answer)
 {

@@ -129,8 +129,8 @@ static void folder_of(const char *path, char folder[static PATH_MAX])
         snprintf(folder, PATH_MAX, "%.*s", slash == path ? 1 : (int)(slash - path), path);
 }
 
-/* Allows reading the folder of a file, and that of the target if the file is a link, because new
- * files may replace both. NULL is ignored. */
+/* Allows reading the folder of a file and, if the file is a link, the folder of its target, because
+ * new files may replace both. NULL is ignored. */
 static void allow_beside(struct file_rules *rules, const char *path)
 {
     char folder[PATH_MAX], real[PATH_MAX];

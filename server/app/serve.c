@@ -100,7 +100,7 @@ static void count_reloads(struct serve *serve, int ok, int failed)
  * any thread starts. */
 static bool outlives_terminal;
 
-/* Reads signals from a descriptor; threads started later have them blocked. */
+/* Blocks the signals in this thread and all later ones, to read them from a descriptor. */
 static enum status take_signals(struct serve *serve, struct error *err)
 {
     sigset_t signals;

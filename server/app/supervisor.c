@@ -62,7 +62,7 @@ static bool take_address(struct supervisor *supervisor, const char *path)
     return true;
 }
 
-/* Returns the watchdog's interval; 0 if there is none, or WATCHDOG_PID names another process. */
+/* Returns the watchdog's interval; 0 if systemd set none, or if WATCHDOG_PID is another process. */
 static int64_t watchdog_ns(void)
 {
     const char *span = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");

@@ -422,8 +422,8 @@ static int print_stages_json(const struct repository_model *model)
     return print_json(write_finish(&w));
 }
 
-/* Shows the pipeline in the folder, and sets *ret to the exit status. Returns false if there is
- * none. */
+/* Shows the pipeline in the folder, and sets *ret to the exit status. Returns false if the folder
+ * has no pipeline. */
 static bool inspect_stages(const struct config *config, int *ret)
 {
     struct repository repository;

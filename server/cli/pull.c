@@ -262,7 +262,7 @@ static bool is_needed(const char *path, const char *model)
 
 /* ---- the files ---- */
 
-/* True if the file has the hash `wanted`. Git's hash is that of "blob SIZE\0" and the bytes. */
+/* True if the file has the hash `wanted`. Git hashes "blob SIZE\0" and then the bytes. */
 static bool has_hash(FILE *file, size_t size, const char *wanted)
 {
     unsigned char bytes[65536], digest[32];

@@ -361,7 +361,7 @@ int command_quantize(const struct config *config)
         sigaction(SIGHUP, &action, NULL);
     const enum status status = quantize_steps(&q, &json, &err);
     progress_clear();
-    if (status == STATUS_CANCELLED) /* the interrupted step has set its own text */
+    if (status == STATUS_CANCELLED) /* replaces the message of the interrupted step */
         (void)error_set(&err, status, "cancelled; nothing was written");
     if (status != STATUS_OK)
         result = process_failed(&err);

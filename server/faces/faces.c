@@ -65,7 +65,7 @@ static enum status end(struct faces *faces, sqlite3_stmt *statement, enum status
     return status;
 }
 
-/* Steps a statement; *ret_row: true if there is a row. */
+/* Runs a statement up to its next row; *ret_row is false if no row is left. */
 static enum status step(struct faces *faces, sqlite3_stmt *statement, bool *ret_row,
                         struct error *err)
 {

@@ -23,7 +23,7 @@ static enum status gif_cut(struct error *err)
                      "send the whole file");
 }
 
-/* Skips the blocks at *at. Returns false if the data ends in them. */
+/* Skips the blocks at *at. Returns false if the data ends before the last block does. */
 static bool gif_skip_blocks(const uint8_t **at, const uint8_t *end)
 {
     while (*at<end &&* * at> 0) {
@@ -34,7 +34,7 @@ static bool gif_skip_blocks(const uint8_t **at, const uint8_t *end)
     return *at < end && (*at)++;
 }
 
-/* Reads the colour table if the flags announce one. Returns false if the data ends in it. */
+/* Reads the colour table if the flags announce one. Returns false if the table is incomplete. */
 static bool gif_read_palette(const uint8_t **at, const uint8_t *end, unsigned flags,
                              struct gif_head *head)
 {

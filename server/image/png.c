@@ -19,7 +19,7 @@
 #include "server/image/decode.h"
 
 #define IDAT         0x49444154
-#define EXCESS_BYTES (64 * 1024) /* in addition to those of the last row, at most 8 per pixel */
+#define EXCESS_BYTES (64 * 1024) /* besides at most 8 bytes for each pixel of the last row */
 
 struct png_reader {
     png_structp png;

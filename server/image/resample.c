@@ -148,8 +148,8 @@ static void window_of(const struct resample_axis *axis, int i, double scale, dou
     *ret_high = high > axis->in ? axis->in : high;
 }
 
-/* Computes the weights of output `i`, like the rest of precompute_coeffs, and
- * normalize_coeffs_8bpc. */
+/* Computes the weights of output `i`, as Pillow does in the rest of precompute_coeffs() and in
+ * normalize_coeffs_8bpc(). */
 static void fill_output(struct resample_axis *axis, const struct filter *filter, int i,
                         double scale, double *scratch)
 {

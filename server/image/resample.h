@@ -81,7 +81,7 @@ extern const struct resample_kernels resample_kernels_avx2;
 extern const struct resample_kernels resample_kernels_avx512;
 #endif
 
-/* Returns table i of those that this machine supports, the slowest first; NULL after the last. */
+/* Returns the i-th table that this machine supports, the slowest first; NULL after the last. */
 const struct resample_kernels *resample_kernels_at(int i);
 
 /* Returns the fastest table; never NULL. */

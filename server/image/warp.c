@@ -22,7 +22,7 @@ static void cubic_weights(float x, float ret[static TAPS])
 }
 
 /* Multiplies and rounds the weights of both axes. Adjusts the largest or smallest of the lower
- * right 2 x 2 weights so that the sum of all is WEIGHT_ONE, as OpenCV does. */
+ * right 2 x 2 weights so that all weights add up to WEIGHT_ONE, as OpenCV does. */
 static void square_weights(int x, int y, int16_t ret[static TAPS * TAPS])
 {
     float across[TAPS], down[TAPS];

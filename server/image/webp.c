@@ -36,8 +36,8 @@ static uint32_t webp_u24(const uint8_t *p)
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16;
 }
 
-/* Reads the next chunk at *at: returns its name, and its content in *ret. NULL if there is none, or
- * the data ends in it. */
+/* Reads the next chunk at *at: returns its name, and sets *ret to its content. Returns NULL if no
+ * whole chunk is left. */
 static const char *webp_chunk(const uint8_t *data, size_t size, size_t *at, const uint8_t **ret,
                               size_t *ret_size)
 {

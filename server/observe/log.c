@@ -239,7 +239,7 @@ static struct {
     bool is_writing;    /* a thread is writing the other half and the banner */
     bool is_full;       /* lines are dropped until the halves are swapped */
     bool is_failing;    /* the last write failed */
-    unsigned long lost; /* lines dropped or cut since the last report of them */
+    unsigned long lost; /* lines dropped or cut that no line has reported yet */
 } writer = {.lock = PTHREAD_MUTEX_INITIALIZER,
             .filled = PTHREAD_COND_INITIALIZER,
             .written = PTHREAD_COND_INITIALIZER};

@@ -38,7 +38,7 @@ struct metrics {
     struct metric_family *families, **last_family; /* guarded by lock, like each `series` */
 };
 
-/* Seconds: from the time of resizing a thumbnail to that of a forward pass that timed out. */
+/* In seconds: from the resize of a thumbnail up to a forward pass that timed out. */
 static const double default_buckets[] = {0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001,
                                          0.0025,  0.005,    0.01,    0.025,  0.05,    0.1,    0.25,
                                          0.5,     1,        2.5,     5,      10,      30};

@@ -89,7 +89,7 @@ static void update_files(struct metrics *metrics)
     while (readdir(folder))
         count++;
     closedir(folder);
-    /* Does not count ".", ".." and the folder itself. */
+    /* Does not count ".", ".." and the descriptor that reads the folder. */
     process_set(metrics, METRIC_GAUGE, "process_open_fds", "Open file descriptors.",
                 count > 3 ? (double)(count - 3) : 0);
 }

@@ -267,7 +267,7 @@ static void send_batch(struct trace_exporter *exporter, size_t count)
         int64_t asked;
         sent = post(exporter, json, count, &asked);
         if (sent != SEND_AGAIN || stop_at(exporter))
-            break; /* at the end there is only one attempt */
+            break; /* when lensd ends, there is only one attempt */
         pause_until(exporter, clock_now() + (asked ? asked : wait));
         wait = wait * 2 < RETRY_LONGEST ? wait * 2 : RETRY_LONGEST;
     }
