@@ -35,7 +35,7 @@ static void ask_driver(struct device_info *gpu)
 }
 
 /* Lists GPUs through the module. Without a module, or if CUDA cannot be used, it lists the driver's
- * device files, with the reason. */
+ * device files and says why the GPUs cannot be used. */
 static size_t list_gpus(struct device_info *ret, size_t max)
 {
     const char *why;

@@ -198,10 +198,10 @@ void session_drop_outputs(struct session *session);
 enum status session_run(struct session *session, int batch, const void *const *inputs,
                         const struct tensor **outputs, struct error *err) MUST_USE;
 
-/* The best scores of row `row` of the run collected last, which had want.best. */
+/* The best scores of row `row` of the run collected last, for which want.best was set. */
 const struct session_best *session_best_of(const struct session *session, int row);
 
-/* Runs the size for `batch` images `runs` times. *ret (malloc'ed) has each step's shortest time. */
+/* Runs `batch` images, padded, `runs` times. *ret (malloc'ed) has each step's shortest time. */
 enum status session_profile(struct session *session, int batch, int runs, struct session_step **ret,
                             size_t *ret_count, struct error *err) MUST_USE;
 

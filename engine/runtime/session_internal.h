@@ -70,7 +70,7 @@ struct session {
     void *stop_context;
     bool image_is_integer; /* the file declares integers, but the caller passes float32 */
 
-    /* session_run.c */
+    /* used by session_run.c: */
     struct submitted_run runs[SESSION_MOST_DEPTH];
     unsigned long submitted, collected;
     bool *wanted; /* one per output of the static part, for the run being submitted */
@@ -120,8 +120,8 @@ enum status session_take_image(struct session *session, struct graph *graph, boo
 
 /* ---- session_weights.c ---- */
 
-/* Call it after compiling. Copies mapped constants of the caller's `graph` that programs read in
- * place to process memory. Releases the pages of the other constants. STATUS_IO if a file has
+/* Call it after compiling. Copies to process memory the mapped constants of the caller's `graph`
+ * that programs read in place. Releases the pages of the other constants. STATUS_IO if a file has
  * changed since it was mapped; STATUS_NO_MEMORY. */
 enum status session_settle_weights(const struct graph *graph, struct error *err) MUST_USE;
 

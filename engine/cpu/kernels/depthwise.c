@@ -20,7 +20,7 @@ struct depthwise_tile {
     size_t y_at;
     size_t rows, pixels;             /* size of the result tile, at most ROWS x PIXELS */
     size_t top, bottom, left, right; /* existing source rows and columns, relative to x_at */
-    size_t first, last;              /* blocks */
+    size_t first, last;              /* blocks first … last - 1 */
     float *sums;                     /* sums of each block's results; may be NULL */
 };
 

@@ -243,7 +243,7 @@ size_t SIMD_NAMED(depthwise_8bit_pack)(const struct depthwise_8bit *d, const int
         const size_t row = i / reach / LANES / taps % d->rows;
         const size_t part = i / reach / LANES / taps / d->rows % (d->quads * parts);
         const size_t block = i / reach / LANES / taps / d->rows / (d->quads * parts);
-        const size_t tap = part * reach + i % reach - row * d->stride; /* huge if negative */
+        const size_t tap = part * reach + i % reach - row * d->stride; /* wraps if negative */
         const size_t channel = depthwise_first_channel(d->channels, block, LANES) + lane;
         const int16_t weight = tap < taps ? w[(channel * taps + tap) * taps + column] : 0;
         if (d->dot)

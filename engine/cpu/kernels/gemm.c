@@ -232,8 +232,8 @@ static void run_blocks(const struct gemm *g, const float *a, size_t m, size_t fi
         }
 }
 
-/* Elements between the starts of copied rows of `depth` numbers: whole lines of the cache, an odd
- * number of them, so that rows use all sets. */
+/* Elements between the starts of copied rows of `depth` numbers: whole cache lines, and an odd
+ * number of them, so that the rows use all cache sets. */
 static size_t copied_step(size_t depth)
 {
     return ((depth + LINE - 1) / LINE | 1) * LINE;

@@ -90,7 +90,7 @@ ALWAYS_INLINE vec vec_gate_divisor(vec t)
 
 ALWAYS_INLINE vec vec_sigmoid(vec x)
 {
-    /* 0 below -87 */
+    /* the result is 0 for x < -87 */
     const vec divisor = vec_gate_divisor(vec_mul(x, vec_set(MINUS_LOG2E)));
     return vec_select_less(x, vec_set(-87), vec_zero(), vec_div(vec_set(1), divisor));
 }

@@ -260,7 +260,7 @@ STEP_RUN(attention_run)
     for (size_t b = 0; b < s->a.bias_count; b++)
         s->bias[b].data = program->data[s->bias[b].value];
     const size_t items = (size_t)s->a.batch * s->blocks;
-    /* Of many matrices, a thread takes whole ones, so that it packs keys and values once. */
+    /* If there are many matrices, a thread takes whole ones, to pack keys and values once. */
     const size_t threads = (size_t)program->backend->options.threads;
     const size_t grain = (size_t)s->a.batch >= 2 * threads ? s->blocks : 1;
     parallel_grains((int)threads, items, grain, (size_t)(s->step.flops / (double)items / 64) + 1,
@@ -308,8 +308,8 @@ static bool layout_init(struct attention_layout *l, const struct access_map *wal
     return l->rows && (even || l->columns);
 }
 
-/* Chooses blocks of about 2 * gemm_rows rows, so that their scores stay in the cache. Few keys are
- * one portion. */
+/* Chooses blocks of about 2 * gemm_rows rows, so that their scores stay in the cache. A small
+ * number of keys is one portion. */
 static void attention_divide(struct attention_step *s)
 {
     enum { ALL_AT_ONCE = 1024, PORTION = 512 };

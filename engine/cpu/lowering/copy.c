@@ -28,7 +28,7 @@ struct transpose_step {
                 ((const type *)(const void *)x)[i * row_step + j * column_step];                   \
     break
 
-/* Copies rows x columns of y from x with the given steps, in tiles, so that both stay cached. */
+/* Copies rows x columns of y from x with the given steps, in tiles, so that x and y stay cached. */
 static void transpose_plane(const unsigned char *x, unsigned char *y, size_t size, size_t rows,
                             size_t columns, size_t row_step, size_t column_step)
 {

@@ -36,7 +36,7 @@ struct row_step {
     struct window window; /* pools */
     bool count_include_pad;
     size_t images, channels, pixels;
-    size_t thread_bytes; /* scratch for a mean: an image's sums */
+    size_t thread_bytes; /* scratch of a thread, for a mean: sums of the channels of an image */
     const unsigned char *b_data;
 };
 
@@ -177,7 +177,7 @@ STEP_RUN(qrows_run)
     return STATUS_OK;
 }
 
-/* True if b is [N, 1 …, C] for the image x: one number per channel. */
+/* True if b is [N, 1 …, C] for the image x: one number per image and channel. */
 static bool is_gate(const struct shape *x, const struct shape *b)
 {
     if (x->rank < 3 || b->rank != x->rank || b->dims[0] != x->dims[0] ||

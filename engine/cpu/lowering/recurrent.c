@@ -45,7 +45,7 @@ struct recurrent_step {
     float *y;                             /* NULL: output 0 is omitted */
     float *gates_data, *h[2], *c, *spare; /* gates_data: [direction][image][width]; others:
                                              [direction][image][hidden] */
-    size_t from, to;                      /* steps */
+    size_t from, to;                      /* steps from … to - 1 form one parallel loop */
 };
 
 /* A unit: images first … last - 1 and hidden numbers left … right - 1 of direction d. */

@@ -230,9 +230,9 @@ STEP_RUN(winograd_run)
 
 /* ---- compile ---- */
 
-/* True if this is faster than a direct convolution, which is twice as fast in bfloat16. Costs are
- * counted in multiply-adds: TRANSFORM per channel of a tile, FILTER per filter. Measured on Zen 4
- * and on a Xeon with AVX-512. */
+/* True if Winograd is faster than a direct convolution, which runs twice as fast in bfloat16. Costs
+ * are counted in multiply-adds: TRANSFORM per channel of a tile, FILTER per filter. Measured on Zen
+ * 4 and on a Xeon with AVX-512. */
 static bool winograd_pays(const struct winograd_step *s)
 {
     enum { TRANSFORM = 250, FILTER = 288, BF16_RATE = 2 };

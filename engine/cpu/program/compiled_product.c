@@ -636,7 +636,7 @@ static void describe_matrices(struct compiled_product *p, const struct product_d
         p->rows *= (size_t)p->axis[a].out;
     }
     packed->k = p->channels * p->taps;
-    const bool together = desc->src.rank < 2 + AXES && p->axis[0].out > 1; /* describe_axes() */
+    const bool together = desc->src.rank < 2 + AXES && p->axis[0].out > 1; /* see describe_axes() */
     p->parts = matrix || together ? p->groups : (size_t)desc->dst.dims[0] * p->groups;
     for (int a = 0; matrix && a < desc->dst.rank - 2; a++)
         p->parts *= (size_t)desc->dst.dims[a];
@@ -656,7 +656,7 @@ static void divide_floats(struct compiled_product *p)
     const struct packed_layout *w = &p->weights;
     const size_t unit = p->simd->gemm_rows, panel = p->simd->gemm_columns;
     const size_t panels = whole_columns(w) / panel;
-    const size_t threads = ((size_t)p->threads + p->parts - 1) / p->parts; /* for a part */
+    const size_t threads = ((size_t)p->threads + p->parts - 1) / p->parts; /* threads per part */
     const bool by_columns =
         p->rows < (p->in_place ? w->n : unit * threads) && panels >= threads && threads > 1;
     const size_t pieces = panels / threads < EACH ? panels / threads : EACH;
@@ -701,7 +701,7 @@ static void divide_tiles(struct compiled_product *p)
         most = near / (size_t)(p->line_bytes * p->axis[1].result_step) + (size_t)p->axis[1].kernel;
     if (p->strips && !once && most > 2 * MOST_ROWS / unit)
         most = 2 * MOST_ROWS / unit;
-    most = most ? most : 1; /* units */
+    most = most ? most : 1; /* at least one unit */
     p->row_chunks = (units + most - 1) / most;
     p->column_chunks = 1;
     if (threads > 1 && p->parts * p->row_chunks < wanted) {

@@ -33,7 +33,7 @@ enum status compiled_product_create(int threads, const struct product_desc *desc
                                     struct error *err) MUST_USE;
 void compiled_product_free(struct compiled_product *product); /* NULL is fine */
 
-const char *compiled_product_name(const struct compiled_product *product); /* static */
+const char *compiled_product_name(const struct compiled_product *product); /* static text */
 size_t compiled_product_scratch(const struct compiled_product *product);   /* bytes for a run */
 /* The layout that the weights must have; owned by `product`. */
 const struct packed_layout *compiled_product_weights(const struct compiled_product *product);

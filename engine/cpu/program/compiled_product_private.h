@@ -46,7 +46,7 @@ struct compiled_product {
     size_t thread_bytes;
     struct gemm finish;               /* epilogue of float32 products */
     struct tile_finish narrow_finish; /* epilogue of products of other types */
-    unsigned char *outside;           /* numbers of a line of taps in the padding */
+    unsigned char *outside;           /* the numbers of a line of taps that lies in the padding */
     int64_t *tap_offsets;             /* one per tap: bytes from the first tap of a window */
     bool taps_join;                   /* neighbouring taps of a line form one run */
     /* set by compiled_product_bind() */

@@ -76,7 +76,7 @@ static inline size_t tile_chunk(const struct simd_kernels *simd, size_t bytes)
     return 0;
 }
 
-/* k with its padding. */
+/* Returns k including its padding. */
 static inline size_t whole_k(const struct packed_layout *layout)
 {
     return are_narrow(layout) ? layout->k / layout->run * layout->whole_run : layout->k;

@@ -13,7 +13,7 @@ enum {
 };
 
 struct parallel_loop {
-    size_t n, chunk, shares; /* chunk and shares: not for an even split */
+    size_t n, chunk, shares; /* chunk, shares: unused if the loop is split evenly */
     void (*body)(void *context, size_t begin, size_t end);
     void *context;
     struct parallel_share {

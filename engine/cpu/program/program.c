@@ -134,7 +134,7 @@ enum status programs_place(struct backend *backend, struct error *err)
 
 /* ---- run ---- */
 
-/* Call it with the arena's lock. Another session may have made the arena grow and move. */
+/* Call it while the arena is locked. Another session may have made the arena grow and move. */
 static void bind_places(struct program *program, const void *const *inputs)
 {
     if (program->base != program->backend->arena->base)

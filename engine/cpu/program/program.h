@@ -83,7 +83,7 @@ struct lowering {
 void *step_create(const struct lowering *lowering, size_t size, step_run_fn run, struct step **ret,
                   struct error *err);
 
-/* As step_create(); copies the members after struct step from `proto`, which has the same type. */
+/* Like step_create(), but copies the members after struct step from `proto`, of the same type. */
 void *step_create_as(const struct lowering *lowering, const struct step *proto, size_t size,
                      step_run_fn run, struct step **ret, struct error *err);
 
