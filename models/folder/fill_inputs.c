@@ -77,7 +77,7 @@ static const struct input_constant *find_named(const struct input_constant *cons
     return NULL;
 }
 
-/* Returns the photo's sides, [rows, 2], taken from the shape of the image input. */
+/* Returns a value with the photo's sides, [rows, 2], read from the shape of the image input. */
 static struct value *fill_sides(struct edit *edit, const struct model *model,
                                 const struct known_input *known, const struct shape *shape)
 {

@@ -258,7 +258,7 @@ enum status labels_from_json(const char *text, size_t size, struct labels *ret, 
 struct python {
     const char *text;
     size_t size, at;
-    char *word; /* the last string, with room for `size` bytes */
+    char *word; /* the string read last; has room for `size` bytes */
     size_t length;
 };
 

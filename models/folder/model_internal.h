@@ -215,7 +215,8 @@ enum status zero_shot_read(const struct model_place *place, struct zero_shot *re
 /* Returns the index of the output that has one row of class scores per image
  * (models/folder/class_output.c). *ret_classes is the number of classes. `graph` is the model's,
  * with shapes for one photo. `wanted` is the output's name; NULL: unknown. SIZE_MAX: there is none,
- * or several are possible; `note` lists these. Otherwise `note` names the other outputs. */
+ * several are possible, or the only one is named like boxes; `note` explains the last two.
+ * Otherwise `note` names the other outputs. */
 size_t class_output_find(const struct model *model, const struct graph *graph, const char *wanted,
                          size_t *ret_classes, char *note, size_t note_size);
 

@@ -119,7 +119,7 @@ static const struct json_member stage_members[] = {
     {"turn", JSON_DOUBLE, AT(turn), 0, 1},
 };
 
-/* `before` is NULL for the first stage. */
+/* Reads a stage. `before` is the previous stage; NULL for the first one. */
 static enum status read_stage(const cJSON *json, const struct pipeline_stage *before,
                               struct pipeline_stage *ret, struct error *err)
 {

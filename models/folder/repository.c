@@ -217,7 +217,7 @@ static enum status describe(struct repository_model *model, struct error *err)
         model_place_done(&place);
         return describe_pipeline(model, err);
     }
-    /* The folder of a single file may hold unrelated files. */
+    /* The folder of a single file may hold unrelated files, so it is not in the signature. */
     bool numbered = place.is_numbered, alone = path_is_file(model->path) && !place.is_half;
     uint64_t signature = file_signature(place.file, ""), own;
     enum status status = STATUS_OK;
