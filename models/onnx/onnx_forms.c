@@ -317,7 +317,7 @@ static void group_norm_of_channels(struct onnx_rewrite *r)
 }
 
 /* With spatial = 0 each position of [C, D1, D2 …] has its own statistics: (x - mean) / sqrt(var +
- * epsilon) * scale + B. The node becomes the product. */
+ * epsilon) * scale + B. The node becomes the Mul. */
 static void batch_norm_of_positions(struct onnx_rewrite *r)
 {
     struct node *node = r->node;
@@ -491,8 +491,8 @@ static void image_scaler(struct onnx_rewrite *r)
     r->node->attr_count = 0;
 }
 
-/* border: elements to remove on the left, at the top, on the right and at the bottom; with `scale`
- * the height and width that remain. */
+/* border: elements to remove on the left, at the top, on the right and at the bottom. `scale`,
+ * instead of the last two: the height and width that remain. */
 static void crop(struct onnx_rewrite *r)
 {
     static const int64_t axes[2] = {2, 3};
