@@ -123,8 +123,8 @@ struct kept_boxes {
     uint32_t index[TASK_MAX_DETECTIONS + KEPT_BLOCK];
 };
 
-/* True if a kept box overlaps with `box` by more than `iou`. The rest of the last block is zero:
- * empty boxes, which overlap with nothing. */
+/* True if a kept box of its class, or any if `agnostic`, overlaps `box` by more than `iou`. The
+ * rest of the last block is zero: empty boxes, which overlap with nothing. */
 static bool is_suppressed(const struct kept_boxes *kept, const struct detection *box, float iou,
                           bool agnostic)
 {
