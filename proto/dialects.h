@@ -91,7 +91,7 @@ extern const struct dialect dialect_plate_recognizer;
 /* A task in the part `entries` of an Immich request. */
 struct immich_entry {
     const struct dialect *dialect;
-    char model[128];      /* name of its folder in Immich's cache */
+    char model[128];      /* name of the model's folder in Immich's cache */
     const char *language; /* IMMICH_LANGUAGE bytes to put before the text; NULL: nothing */
     float least_box;      /* least score of a face or a box of text, 0 … 1; negative: not given */
     float least_text;     /* least score of a line of text, 0 … 1 */
@@ -118,7 +118,7 @@ struct dialect_model {
     const char *name, *version;
     const char *task;          /* the task in Roboflow's words; NULL: it has no word */
     const char *shape;         /* kind of shape in CVAT's words; NULL: it has no word */
-    const char *const *labels; /* of its classes; "" for a class without a label */
+    const char *const *labels; /* one for each class; "" for a class without a label */
     size_t label_count;        /* 0: none, or the model is not loaded */
     int width, height;         /* size of the model's input; 0: not fixed */
     bool takes_points;         /* makes masks from points; with takes_boxes also from a box */

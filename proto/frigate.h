@@ -18,7 +18,7 @@ struct frigate_header {
     size_t bytes;       /* of the whole tensor */
 };
 
-#define FRIGATE_HEADER_MAX 4096 /* bytes; Frigate sends some hundred */
+#define FRIGATE_HEADER_MAX 4096 /* bytes; Frigate sends a few hundred */
 
 /* Parses a header. Borrows nothing. STATUS_INVALID. */
 enum status frigate_header_parse(const char *text, size_t size, struct frigate_header *ret,

@@ -228,7 +228,7 @@ static enum status scan_key(struct json_scan *s)
 static void copy_rest(struct json_scan *s)
 {
     struct extraction *cut = s->cut;
-    if (s->at > cut->copied) /* the text may be empty */
+    if (s->at > cut->copied) /* there may be nothing to copy */
         memcpy(cut->rest + cut->rest_size, s->text + cut->copied, s->at - cut->copied);
     cut->rest_size += s->at - cut->copied;
     cut->copied = s->at;

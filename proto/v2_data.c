@@ -268,7 +268,7 @@ static enum status next_scalar(struct json_cursor *c, struct scalar_cursor *w, b
             return error_expected(c, "'['");
         } else {
             w->is_open = false;
-            w->is_after_value = true; /* after the caller has read it */
+            w->is_after_value = true; /* true once the caller has read the scalar */
             return STATUS_OK;
         }
         c->at++;

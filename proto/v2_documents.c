@@ -17,7 +17,7 @@ static void pack_object(struct strbuf *to, const ProtobufCMessageDescriptor *typ
 /* Converts a number, a boolean or the name of an enumerator to the integer of a field. */
 static uint64_t integer_of(const ProtobufCFieldDescriptor *field, const cJSON *item)
 {
-    const char *text = item->valuestring; /* set for strings, and for numbers in raw JSON */
+    const char *text = item->valuestring; /* set for strings, and for numbers that are raw JSON */
     if (field->type == PROTOBUF_C_TYPE_ENUM) {
         const ProtobufCEnumValue *value =
             protobuf_c_enum_descriptor_get_value_by_name(field->descriptor, text);

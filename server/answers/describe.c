@@ -256,7 +256,7 @@ static bool describe_depth(const struct depth *depth, struct described *describe
 }
 
 /* Describes an anomaly as a prediction with its score, and the mask of the anomalous area. Returns
- * false when out of memory. */
+ * false when describe_mask() does. */
 static bool describe_anomaly(const struct predict_image *image, const struct mask_how *how,
                              struct described *described, struct answer_prediction *ret)
 {

@@ -75,11 +75,11 @@ struct config {
     int64_t target;             /* quantize: enum config_target */
     char *key_rate, *key_burst; /* key: requests per second, and burst; NULL: no limit */
     char *device;               /* selects model_host.devices */
-    char *memory;               /* gives model_host.memory_limits */
+    char *memory;               /* sets model_host.memory_limits */
     int64_t gpu_memory;
     char fallback[256]; /* why `auto` did not choose a GPU; otherwise "" */
     bool profile;       /* inspect: time the layers instead of describing the model */
-    int64_t profile_batch, profile_sort; /* images; enum config_profile_sort */
+    int64_t profile_batch, profile_sort; /* number of images; enum config_profile_sort */
     char *cache;                         /* folder, "none", or NULL: the user's cache */
     char *cache_folder; /* the folder that tuning_folder() finds for `cache`; NULL: none */
     char *port_file;    /* NULL: none */

@@ -17,7 +17,7 @@ enum status process_check_number_file(const char *option, const char *path, bool
 
 struct process_user {
     unsigned uid, gid;
-    char name[64]; /* "" for a number without a name */
+    char name[64]; /* "" for a user ID without a name */
 };
 
 /* Writes `number` and a line end to `path`, atomically for processes that wait for it. `owner`

@@ -69,7 +69,7 @@ struct serve {
     struct tracks *tracks;
     struct http_server *http;
     struct loader *loader;
-    int loaded_fd; /* eventfd: the models present at the start have been loaded */
+    int loaded_fd; /* eventfd, written when the models present at the start are loaded */
     bool is_loaded;
     struct error load_error;
 

@@ -21,7 +21,7 @@
 struct profile_layer {
     const char *name, *kernel;   /* NULL for the total */
     const char *precision;       /* NULL for the total, and if the peak is unknown */
-    double milliseconds, share;  /* of the pass's time, 0 … 1 */
+    double milliseconds, share;  /* share: of the pass's time, 0 … 1 */
     double gflop, gflops;        /* 1e9 operations; 1e9 operations per second */
     double of_peak;              /* share of the peak in the layer's precision; 0: unknown */
     double gigabytes_per_second; /* counts only operands read and results written */
@@ -35,7 +35,7 @@ struct profile {
     struct profile_layer *layers;
     size_t count;
     struct profile_layer total;
-    struct peak peaks[PRECISION_COUNT]; /* peaks for the layers' precisions */
+    struct peak peaks[PRECISION_COUNT]; /* measured for each precision in which a layer runs */
     int batch;
     double batch_ms; /* of a pass that does not time layers; 0: not measured */
 };

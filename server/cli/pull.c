@@ -42,7 +42,7 @@ struct pull {
     struct curl_list *authorization;
     char endpoint[256]; /* without a trailing slash */
     size_t origin;      /* length of the endpoint's scheme, host and port */
-    const char *wanted; /* the .onnx file; "": not named */
+    const char *wanted; /* the .onnx file that the user names; "": none */
     char repo[200], revision[100];
     struct hub_list files;
     char *out, *partial; /* the new folder, and the folder of the download */
@@ -55,7 +55,7 @@ struct hub_answer {
     FILE *file;
     size_t have, most; /* bytes in `file`, and the most it may hold */
     size_t began;      /* bytes in `file` before this answer */
-    const char *shown; /* for the progress; NULL: none */
+    const char *shown; /* the name in the progress bar; NULL: no progress bar */
     bool is_hub;       /* false: a host to which the hub redirected */
     bool is_too_long;
     char hash[HASH_MAX + 1], why[256]; /* X-Linked-ETag or ETag; X-Error-Message */

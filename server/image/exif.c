@@ -151,7 +151,7 @@ int exif_or_xmp(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, size_
 int exif_from_jpeg(const uint8_t *data, size_t size)
 {
     enum { SOI = 0xD8, EOI = 0xD9, SOS = 0xDA, APP1 = 0xE1, TEM = 0x01, RST0 = 0xD0, RST7 = 0xD7 };
-    static const char xmp_name[] = "http://ns.adobe.com/xap/1.0/"; /* and its terminator */
+    static const char xmp_name[] = "http://ns.adobe.com/xap/1.0/"; /* with its terminator */
     size_t at = 2;                                                 /* after SOI */
     int exif = 1, xmp = 1;
     bool is_seen = false; /* an EXIF segment */

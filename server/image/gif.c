@@ -9,7 +9,7 @@
 
 struct gif_head {
     uint32_t width, height;                      /* size of the screen */
-    uint32_t left, top, part_width, part_height; /* the picture's place in it */
+    uint32_t left, top, part_width, part_height; /* the picture's place on the screen */
     bool is_interlaced;
     unsigned fill;             /* colour of pixels that the picture does not cover */
     uint8_t palette[256][3];   /* grey if the file has none, black beyond its end */
@@ -128,7 +128,7 @@ static bool gif_put(struct gif_cursor *cursor, uint8_t index)
 /* Reads codes of a few bits across block boundaries. */
 struct gif_bits {
     const uint8_t *at, *end;
-    unsigned block; /* bytes left of the block */
+    unsigned block; /* bytes left in the block */
     uint32_t bits;
     unsigned count;
 };

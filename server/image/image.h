@@ -24,7 +24,7 @@ enum image_format {
     IMAGE_JPEG,
     IMAGE_PNG,
     IMAGE_BMP,
-    IMAGE_GIF, /* of this and the formats below, only the first or primary picture */
+    IMAGE_GIF, /* only the first or primary picture of this and the formats below is decoded */
     IMAGE_WEBP,
     IMAGE_TIFF,
     IMAGE_AVIF,

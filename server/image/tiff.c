@@ -90,7 +90,7 @@ enum {
 struct tiff_file {
     const uint8_t *data;
     size_t size, at;
-    char text[160]; /* libtiff's first message about it */
+    char text[160]; /* libtiff's first message about the file */
 };
 
 static tiff_size tiff_on_read(void *context, void *bytes, tiff_size count)

@@ -58,7 +58,7 @@ static void find_homography(const float corners[static 4][2], uint32_t width, ui
                  dx3 = c[0][0] - c[1][0] + c[2][0] - c[3][0];
     const double dy1 = c[1][1] - c[2][1], dy2 = c[3][1] - c[2][1],
                  dy3 = c[0][1] - c[1][1] + c[2][1] - c[3][1];
-    const double area = dx1 * dy2 - dx2 * dy1; /* 0 if the corners are on a line */
+    const double area = dx1 * dy2 - dx2 * dy1; /* 0 if the last three corners are on a line */
     const double g = fabs(area) > 0 ? (dx3 * dy2 - dx2 * dy3) / area : 0;
     const double h = fabs(area) > 0 ? (dx1 * dy3 - dx3 * dy1) / area : 0;
     for (int axis = 0; axis < 2; axis++) {

@@ -152,7 +152,7 @@ static void line_put_value(struct log_line *line, bool json, const struct log_fi
         line_put_format(line, "%" PRId64, field->integer);
         return;
     case LOG_KIND_REAL:
-        if (json && !isfinite(field->real)) /* JSON has no such numbers */
+        if (json && !isfinite(field->real)) /* JSON has neither NaN nor infinity */
             line_put_text(line, "null");
         else
             line_put_format(line, "%.6g", field->real);

@@ -38,7 +38,7 @@ struct trace_exporter;
 
 struct trace_exporter_options {
     const char *endpoint;    /* "http://localhost:4318"; /v1/traces is appended */
-    double sample;           /* share of the requests without a traceparent to record: 0 … 1 */
+    double sample;           /* share of requests to record if they have no traceparent: 0 … 1 */
     struct metrics *metrics; /* borrowed; may be NULL */
 };
 
