@@ -96,5 +96,5 @@ struct value *edit_insert_value(struct edit *edit, size_t before, enum op op, in
 struct value *edit_insert_cast(struct edit *edit, size_t before, const char *name,
                                struct value *from, enum dtype to);
 
-/* Position of a node in graph->nodes. */
+/* Returns the position of a node in graph->nodes. */
 size_t edit_position(const struct graph *graph, const struct node *node);

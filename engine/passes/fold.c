@@ -461,7 +461,7 @@ static bool fold_conv_affine(struct edit *edit, size_t *n)
     return true;
 }
 
-/* MatMulNBits with constant weights becomes MatMul with dequantized weights. */
+/* Turns a MatMulNBits with constant weights into a MatMul with dequantized weights. */
 static bool widen_nbits(struct edit *edit, size_t *n)
 {
     struct node *node = edit->graph->nodes[*n];

@@ -47,7 +47,7 @@ static struct value *list(struct expansion *e, const int64_t *data, int count)
 
 /* ---- nodes ---- */
 
-/* A new node: up to four operands, and up to two attributes, an integer and a list of integers. */
+/* Describes a new node: up to four operands, and two attributes, an integer and an integer list. */
 struct function_step {
     enum op op;
     struct value *in[4];
@@ -117,7 +117,7 @@ static struct value *cast(struct expansion *e, struct value *a, enum dtype dtype
         e, &(struct function_step){.op = OP_CAST, .in = {a}, .name = "to", .number = dtype});
 }
 
-/* a[..., begin : end] */
+/* Returns a[..., begin : end]. */
 static struct value *part(struct expansion *e, struct value *a, int64_t begin, int64_t end)
 {
     const int64_t axis = -1;
@@ -194,7 +194,7 @@ static struct value *grouped(struct attention_expansion *a, struct value *x, int
     return a->group > 1 ? reshape(a->e, x, dims, 5) : x;
 }
 
-/* The inverse of grouped(), for a result of [batch, kv_heads, group, rows, width]. */
+/* Undoes grouped() for a result, [batch, kv_heads, group, rows, width]. */
 static struct value *ungrouped(struct attention_expansion *a, struct value *x, int64_t width)
 {
     const struct attention_call *c = &a->call;

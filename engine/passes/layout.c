@@ -283,8 +283,8 @@ static void follow_axis(struct layout_pass *layout, struct node *node, int64_t o
         edit_no_memory(layout->edit);
 }
 
-/* The concatenated operands are inputs `first`, first + step …: QLinearConcat's inputs are the
- * result's scale and zero point, then triples of operand, scale and zero point. */
+/* Follows a Concat of inputs `first`, first + step …: QLinearConcat's inputs are the result's scale
+ * and zero point, then triples of operand, scale and zero point. */
 static void follow_concat(struct layout_pass *layout, struct node *node, size_t first, size_t step)
 {
     for (size_t i = first; i < node->input_count; i += step)

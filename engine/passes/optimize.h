@@ -69,6 +69,6 @@ enum status optimize_split(struct graph *graph, struct graph **ret_tail, int **r
 enum status optimize_for_backend(struct graph *graph, const struct optimize_options *options,
                                  struct error *err) MUST_USE;
 
-/* The activation that a node applies to its first operand, as an epilogue without a residual.
- * Returns false if there is none, or if its parameters are not constant. */
+/* Sets *ret to the activation that a node applies to its first operand, without a residual. Returns
+ * false if there is none, or if its parameters are not constant. */
 bool optimize_activation(const struct node *node, struct epilogue *ret);

@@ -32,7 +32,7 @@ static void mark(const struct graph *graph, bool *in_tail, bool *made)
 struct tail_split {
     struct graph *graph, *tail;
     struct value **in_tail;  /* by value->index of graph: the corresponding value of the tail */
-    struct value **crossing; /* values of graph that become inputs of the tail, in order */
+    struct value **crossing; /* values of graph that become the tail's inputs, in their order */
     size_t crossing_count;
 };
 

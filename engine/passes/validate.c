@@ -28,7 +28,7 @@ struct validation {
     struct error *err;
 };
 
-/* Number of elements that a node reads and makes; SIZE_MAX if an input's contents are unknown. */
+/* Returns the elements that a node reads and makes; SIZE_MAX if an input's contents are unknown. */
 static size_t node_elements(const struct node *node)
 {
     size_t elements = 0;
@@ -142,7 +142,7 @@ static enum status validate_nodes(struct validation *v, struct graph *graph)
     return STATUS_OK;
 }
 
-/* The declared outputs must match the computed ones, because clients rely on them. */
+/* Compares the declared outputs with the computed ones, because clients rely on them. */
 static enum status check_outputs(const struct graph *graph, const enum dtype *declared,
                                  struct error *err)
 {

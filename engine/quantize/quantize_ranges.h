@@ -21,9 +21,9 @@ enum status range_init(struct number_range *range, size_t channels, size_t inner
                        struct error *err) MUST_USE;
 void range_done(struct number_range *range);
 
-/* First pass: call it with the numbers of each image. */
+/* First pass: extends the range by the numbers of one image. */
 void range_extend(struct number_range *range, const float *values, size_t count);
-/* Second pass: counts the numbers of each image in range->bins, which the caller has allocated. */
+/* Second pass: counts the numbers of one image in range->bins, which the caller has allocated. */
 void range_count(struct number_range *range, const float *values, size_t count);
 
 /* Sets *low <= *high to the numbers' limits. Returns false if there are no numbers, or some are not

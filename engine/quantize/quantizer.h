@@ -46,7 +46,7 @@ enum status quantizer_create(const struct graph *graph, int weight_max, struct q
                              struct error *err) MUST_USE;
 void quantizer_free(struct quantizer *quantizer);
 
-/* Number of layers. The layers are in the order in which they run. */
+/* Returns the number of layers, which are in the order in which they run. */
 size_t quantizer_layer_count(const struct quantizer *quantizer);
 struct quantizer_layer *quantizer_layer(struct quantizer *quantizer, size_t i);
 

@@ -19,7 +19,7 @@ template <int STRIDE, int WIDE> struct depthwise_item {
         top = oh * STRIDE - c.pad_h;
     }
 
-    /* Offset in y of the item's output o. */
+    /* Returns the offset in y of the item's output o. */
     __device__ inline size_t output(const cuda_conv &c, int o) const
     {
         return (((size_t)n * c.oh + oh) * c.ow + first + o) * c.c + channel;

@@ -263,7 +263,7 @@ template <> __device__ inline __half from_float<__half>(float x)
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
-/* exp(x) for softmax. exp2f is about one instruction on a GPU, expf takes several. */
+/* Returns exp(x) for softmax. exp2f is about one instruction on a GPU, expf takes several. */
 __device__ static inline float exp_of(float x)
 {
     return exp2f(x * LOG2_E);
@@ -412,7 +412,7 @@ __device__ static inline void finish(Y *y, size_t at, int column, float value,
     finish_all(y, at, column, v, e);
 }
 
-/* Offset in y of channel m of an output position. */
+/* Returns the offset in y of channel m of an output position. */
 __device__ static inline size_t output_at(const cuda_conv &c, size_t position, int m)
 {
     return position * (size_t)(c.y_row ? c.y_row : c.m) + (size_t)m;

@@ -42,7 +42,7 @@ struct cuda_int8_conv {
  * cuda_conv_workspace() gives their scratch memory. */
 int cuda_int8_conv_candidates(const struct cuda_conv *conv, size_t shared_limit, int processors,
                               struct cuda_conv_candidate *ret, int max);
-/* A convolution on tensor cores; weights: int8, [m, kh * kw * c / groups, padded to 16 with 0]. */
+/* A convolution on tensor cores; weights: int8 [m, kh, kw, c / groups], rows zero-padded to 16. */
 void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weights, void *y,
                            const struct cuda_int8_conv *conv,
                            const struct cuda_int8_epilogue *epilogue,

@@ -42,8 +42,8 @@ void cuda_normalise_groups(cudaStream_t stream, int dtype, const void *x, const 
 void cuda_lrn(cudaStream_t stream, int dtype, const void *x, void *y, size_t pixels,
               size_t channels, int size, float factor, float bias, float beta);
 
-/* ConvTranspose; h, w, c describe x, and oh, ow, m describe y. y[oh] gets x[h] where oh = h *
- * stride + tap * dilation - pad. weights: [kh, kw, c, m / groups] of x's dtype. */
+/* ConvTranspose; h, w, c describe x, and oh, ow, m describe y. x[h] contributes to y[oh] where oh =
+ * h * stride + tap * dilation - pad. weights: [kh, kw, c, m / groups] of x's dtype. */
 void cuda_conv_transposed(cudaStream_t stream, int dtype, const void *x, const void *weights,
                           void *y, int y_dtype, const struct cuda_conv *conv,
                           const struct cuda_epilogue *epilogue);

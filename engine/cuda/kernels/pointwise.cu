@@ -123,7 +123,7 @@ template <typename C> __device__ inline bool compared(const cuda_pointwise &n, C
     }
 }
 
-/* Integers. Sums and products are computed as unsigned, so that they wrap. */
+/* The operators on integers. Sums and products are computed as unsigned, so that they wrap. */
 template <> __device__ inline int64_t unary<int64_t>(const cuda_pointwise &n, int64_t x)
 {
     switch (n.op) {
@@ -143,7 +143,7 @@ template <> __device__ inline int64_t unary<int64_t>(const cuda_pointwise &n, in
     }
 }
 
-/* With a negative exponent the result is the truncated fraction; INT64_MAX if the base is 0. */
+/* Returns base^exponent. A fraction is truncated; 0 to a negative power is INT64_MAX. */
 __device__ inline int64_t power(int64_t base, int64_t exponent)
 {
     if (exponent < 0) {
@@ -204,7 +204,7 @@ __global__ void pointwise_kernel(const void *a, const void *b, const void *c, vo
     }
 }
 
-/* One operand of the result's dtype, read in memory order, eight at a time. */
+/* Reads one operand of the result's dtype in memory order, eight numbers at a time. */
 template <typename T>
 __global__ void unary_eights_kernel(const T *x, T *y, cuda_pointwise n, size_t count)
 {

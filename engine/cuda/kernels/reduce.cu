@@ -120,7 +120,7 @@ __device__ inline C fold_some(const void *x, const cuda_reduce_axes &r, int fold
     return value;
 }
 
-/* Every thread of the block gets the same result. */
+/* Reduces the values of a block; every thread gets the result. */
 template <typename C> __device__ inline C fold_block(C value, int fold, C *shared)
 {
     return block_join(value, shared, [=](C a, C b) { return fold_join(fold, a, b); });

@@ -222,8 +222,8 @@ void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const v
                   (reduce_with<T>(stream, add_op(), 0.0f, scale, x, y, outer, reduced, inner)));
 }
 
-/* [n, positions, channels]: each lane has eight channels; the warps of a block share the
- * positions. */
+/* Pools the positions of x [n, positions, channels]: each lane has eight channels; the warps of a
+ * block share the positions. */
 template <typename T, bool IS_MAX>
 __global__ void pool_global_kernel(const T *x, T *y, size_t positions, int channels)
 {

@@ -363,7 +363,7 @@ __device__ static inline int64_t tap_index(const cuda_grid_sample &s, double i, 
     return (int64_t)(i < 0 ? 0 : i > last ? last : i);
 }
 
-/* Keys' cubic convolution with a = -0.75, for taps at -1, 0, 1, 2. */
+/* Returns a weight of Keys' cubic convolution with a = -0.75; taps 0 … 3 are at -1, 0, 1, 2. */
 __device__ static inline float cubic_weight(float x, int i)
 {
     const float a = -0.75f, d = fabsf(x - (float)(i - 1));

@@ -69,7 +69,7 @@ static bool of_product(const struct bounds *a, const struct bounds *b, struct bo
     return true;
 }
 
-/* The remainder has the sign of the divisor or the dividend, and is smaller than the divisor. */
+/* Bounds a remainder: it has the sign of divisor or dividend, and is smaller than the divisor. */
 static bool of_remainder(const struct node *node, const struct bounds *a, const struct bounds *b,
                          struct bounds *ret)
 {

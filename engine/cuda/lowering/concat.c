@@ -69,7 +69,7 @@ static enum status requantize_table(const struct cuda_lowering *compile, enum dt
     return cuda_weights_upload(compile->backend, DTYPE_U8, bytes, sizeof bytes, ret, err);
 }
 
-/* The operands are y's scale and zero point, then tensor, scale and zero point of each part. */
+/* Checks the operands: y's scale and zero point, then tensor, scale and zero point of each part. */
 static bool quantized_parts_fit(const struct node *node)
 {
     const struct value *y = node_output(node, 0);

@@ -173,7 +173,7 @@ static enum status create_tensor(const struct cuda_lowering *compile, struct cud
     return STATUS_OK;
 }
 
-/* Candidate 0 of the step is `product`; the step owns it from now on. */
+/* Makes `product` candidate 0 of the step, which owns it from now on. */
 static void add_product(struct conv_step *s, struct cuda_step *product)
 {
     s->product = product;

@@ -37,7 +37,7 @@ static const int binary_kinds[OP_COUNT] = {
     [OP_MUL] = 1 + CUDA_MUL, [OP_DIV] = 1 + CUDA_DIV, [OP_MAX] = 1 + CUDA_MAX,
     [OP_MIN] = 1 + CUDA_MIN};
 
-/* A float32 constant always fits, because it is uploaded in the dtype of the other operand. */
+/* True if the operand has this dtype, or is a float32 constant, which is uploaded in this dtype. */
 static bool operand_fits(const struct value *value, enum dtype dtype)
 {
     return value && (value->dtype == dtype || is_f32_constant(value));

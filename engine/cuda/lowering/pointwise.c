@@ -242,7 +242,7 @@ static enum status set_operand(const struct cuda_lowering *compile, struct point
     return cuda_operand_of(compile, value, value->dtype, &launch->operands[o], err);
 }
 
-/* Launch l of a chain: y = y op operand l + 1; launch 0 takes the first two operands. */
+/* Fills launch l of a chain: y = y op operand l + 1; launch 0 takes the first two operands. */
 static enum status fill_launch(const struct cuda_lowering *compile, const struct cuda_pointwise *n,
                                size_t l, struct pointwise_launch *launch, struct error *err)
 {
@@ -261,7 +261,7 @@ static enum status fill_launch(const struct cuda_lowering *compile, const struct
     return STATUS_OK;
 }
 
-/* y = `from` * scale: the division of a mean, or a single operand as it is. */
+/* Fills a launch y = `from` * scale: the division of a mean, or a single operand as it is. */
 static enum status fill_single(const struct cuda_lowering *compile, const struct value *from,
                                double scale, struct pointwise_launch *launch, struct error *err)
 {

@@ -156,8 +156,8 @@ static cudaDataType_t data_type(enum dtype dtype)
     return dtype == DTYPE_F32 ? CUDA_R_32F : dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-/* cuBLASLt reads row-major [rows, columns] as column-major [columns, rows]. `row`: elements between
- * the starts of adjacent rows. */
+/* Describes a row-major matrix [rows, columns], which cuBLASLt reads as column-major [columns,
+ * rows]. `row`: elements between the starts of adjacent rows. */
 static enum status product_layout(const struct cuda_backend *backend, enum dtype dtype,
                                   int64_t rows, int64_t columns, int64_t row, int64_t batch,
                                   int64_t step, cublasLtMatrixLayout_t *ret, struct error *err)
@@ -184,7 +184,7 @@ static enum status product_set(const struct cuda_backend *backend, cublasLtMatmu
                       "a matrix product", err);
 }
 
-/* cuBLASLt's name for an epilogue; its GELU is the tanh form. */
+/* Returns cuBLASLt's name for an epilogue; its GELU is the tanh form. */
 static cublasLtEpilogue_t fused_epilogue(bool bias, int activation)
 {
     if (activation == ACTIVATION_RELU)

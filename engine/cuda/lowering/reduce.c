@@ -47,7 +47,7 @@ CUDA_RUN(reduce_axes_run)
     return cuda_launched(base, program, err);
 }
 
-/* The type in which elements of a dtype are compared and added; false: int64 cannot hold them. */
+/* Finds the type in which elements are compared and added; false: int64 cannot hold them. */
 static bool axes_domain_of(enum dtype dtype, enum cuda_domain *ret)
 {
     *ret = is_computed(dtype)      ? CUDA_IN_FLOAT

@@ -77,7 +77,7 @@ static bool image_is_kept(const struct node *node)
            !node->epilogue.residual;
 }
 
-/* NULL when out of memory. */
+/* Creates a step; NULL when out of memory. */
 static struct spatial_step *spatial_create(const struct cuda_lowering *compile, int kind,
                                            const char *kernel, struct cuda_step **ret,
                                            struct error *err)

@@ -98,7 +98,7 @@ CUDA_CREATE(lower_map)
     return move_create(compile, &s, "copy", ret, err);
 }
 
-/* OP_STRIDED_COPY: Transpose, Slice … that a pass has merged (engine/op/access_map.h). */
+/* Lowers OP_STRIDED_COPY: Transpose, Slice … that a pass has merged (engine/op/access_map.h). */
 CUDA_CREATE(lower_chain)
 {
     const struct value *x = compile->node->inputs[0];

@@ -169,8 +169,8 @@ bool device_reads_peer(const struct cuda_backend *backend, int peer)
     return can && (result == cudaSuccess || result == cudaErrorPeerAccessAlreadyEnabled);
 }
 
-/* Not cudaMemcpy: it uses the legacy default stream, and non-blocking streams do not wait for that
- * stream. From pageable memory cudaMemcpy may also return before the bytes have arrived. */
+/* Avoids cudaMemcpy: it uses the legacy default stream, and non-blocking streams do not wait for
+ * that stream. From pageable memory cudaMemcpy may also return before the bytes have arrived. */
 enum status device_upload(const struct cuda_backend *backend, void *to, const void *from,
                           size_t bytes, const char *what, struct error *err)
 {

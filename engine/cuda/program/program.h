@@ -64,7 +64,7 @@ struct cuda_backend {
     struct cuda_weight *weights; /* uploaded constants: weights.c */
     struct weight_slab *slab;    /* receives the next upload; NULL: none yet */
     size_t weight_bytes;
-    unsigned char *arena; /* device memory: values, the products' workspace, the slots */
+    unsigned char *arena; /* device memory: values, the steps' workspace, the slots */
     size_t arena_bytes;
     struct cuda_program *programs;
     struct cuda_slot slots[RUNS];
@@ -163,7 +163,7 @@ enum status cuda_launched(const struct cuda_step *step, struct cuda_program *pro
 enum status tune_step(struct cuda_step *step, struct cuda_program *program, int *chosen, int count,
                       const void *key, size_t size, struct error *err) MUST_USE;
 
-/* A hash of the kind of device and of the build, driver and libraries used with it. */
+/* Returns a hash of the kind of device and of the build, driver and libraries used with it. */
 struct graph_hash tune_kind(int device);
 
 /* True if products of this dtype run on tensor cores; float32 only as TF32. */
@@ -296,9 +296,9 @@ enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *consta
 /* Like cuda_weights_get() with WEIGHT_AS_IS; *ret is NULL if the value is no constant. */
 enum status cuda_weights_of(struct cuda_backend *backend, const struct value *value,
                             enum dtype dtype, const void **ret, struct error *err) MUST_USE;
-/* The bias of a product with a result of type `dtype`: float32 numbers rounded to `dtype`. cuBLASLt
- * requires a bias of its result's type, so every candidate adds the same rounded bias. *ret is NULL
- * if `bias` is NULL. */
+/* Uploads the bias of a product with a result of type `dtype`: float32 numbers rounded to `dtype`.
+ * cuBLASLt requires a bias of its result's type, so every candidate adds the same rounded bias.
+ * *ret is NULL if `bias` is NULL. */
 enum status cuda_bias_of(struct cuda_backend *backend, const struct value *bias, enum dtype dtype,
                          const void **ret, struct error *err) MUST_USE;
 /* Like cuda_weights_get(), for `count` numbers of this dtype in host memory. */
@@ -324,7 +324,7 @@ enum status cuda_weights_make(struct cuda_backend *backend, struct tensor *const
                               struct tensor *beside, int kind, enum dtype dtype, size_t count,
                               void (*make)(const void *context, void *to), const void *context,
                               const void **ret, struct error *err) MUST_USE;
-/* Distance in numbers between rows of the packed constant. */
+/* Returns the distance in numbers between rows of the packed constant. */
 int64_t cuda_weights_row(const struct tensor *constant, enum weight_layout layout);
 void cuda_weights_settle(struct cuda_backend *backend); /* frees the host's copies */
 void cuda_weights_free(struct cuda_backend *backend);

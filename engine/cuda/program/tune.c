@@ -163,8 +163,8 @@ enum status tune_step(struct cuda_step *step, struct cuda_program *program, int 
     const unsigned long ended = device_batches_ended(program->backend->device);
     TRY(measure_all(&m, count, &quickest, err));
     *chosen = quickest;
-    /* A batch ran during the measurement unless all batches that began before its end had ended
-     * before its start. */
+    /* If a batch ran meanwhile, the result is not stored. None ran if the batches begun by now are
+     * those that had ended before the measurement. */
     if (device_batches_begun(program->backend->device) != ended)
         return STATUS_OK;
     snprintf(text, sizeof text, "%d %d", quickest, count);

@@ -421,7 +421,7 @@ enum status cuda_weights_make(struct cuda_backend *backend, struct tensor *const
     return STATUS_OK;
 }
 
-/* All programs are compiled, so the host's copies are not needed any more. */
+/* Frees the host's copies, which are not needed any more once all programs are compiled. */
 void cuda_weights_settle(struct cuda_backend *backend)
 {
     for (struct cuda_weight *w = backend->weights; w; w = w->next) {
