@@ -1,6 +1,6 @@
 /* This file is compiled once per variant (meson.build): SIMD_VARIANT names the variant, the
  * compiler's -m flags decide the width. The loops are written so that gcc and clang vectorise them:
- * no branches, no libm, selects instead. */
+ * no libm, and selects instead of branches. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec.h"
 

@@ -49,7 +49,7 @@ float SIMD_NAMED(sum_row)(const float *x, size_t n)
     return result;
 }
 
-/* Sums the squares of the differences from `mean`, and the differences (the error of `mean`). */
+/* Returns the sum of (x - mean)^2. *ret_difference is the sum of x - mean, for norm_row(). */
 static float row_square_sum(const float *x, float mean, size_t n, float *ret_difference)
 {
     const vec m = vec_set(mean);

@@ -79,7 +79,7 @@ void SIMD_NAMED(accumulate_bf16)(const uint16_t *x, float *y, size_t n)
 }
 
 /* Sums rows in groups, so that a group stays in the first-level cache for any row length. Separate
- * sums per group round less. */
+ * sums per group also reduce rounding errors. */
 void SIMD_NAMED(sum_rows)(const float *x, size_t rows, float *y, size_t n)
 {
     enum { GROUP = 8 };

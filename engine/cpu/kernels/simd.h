@@ -58,7 +58,7 @@ struct depthwise {
     bool bf16, narrow_result; /* the image is bfloat16; narrow_result: the result, too */
 };
 
-/* n scales and shifts. Rows are x_step and y_step elements apart. Results are clamped. */
+/* n scales and shifts. Rows of x are x_step elements apart, those of y y_step. y is clamped. */
 struct scale_rows {
     const float *scale, *shift;
     float low, high;
@@ -185,7 +185,7 @@ struct simd_kernels {
     void (*winograd_source)(const struct winograd_tile *tile, const void *x, bool bf16,
                             size_t channels, float *v, size_t v_step);
     /* Computes the result tile from the 36 products m[i * m_step + c]. Uses only g's bias, n,
-     * accumulate and clamp. */
+     * accumulate, clamp, low and high. */
     void (*winograd_sink)(const struct winograd_tile *tile, const struct gemm *g, const float *m,
                           size_t m_step, void *y, bool bf16);
 
@@ -234,12 +234,12 @@ struct simd_kernels {
     void (*binary)(enum binary_kind kind, const float *a, int a_step, const float *b, int b_step,
                    float *y, size_t n);
 
-    /* Per row: y[c] = x[c] * scale[c] + shift[c], clamped; NaN stays. y may be x if steps agree. */
+    /* Per row: y[c] = clamp(x[c] * scale[c] + shift[c]); NaN stays. With equal steps y may be x. */
     void (*scale_rows)(const struct scale_rows *s, const float *x, float *y, size_t rows, size_t n);
     void (*scale_rows_bf16)(const struct scale_rows *s, const uint16_t *x, uint16_t *y, size_t rows,
                             size_t n);
-    /* As scale_rows, between float32 and 8 bits, or on 8 bits. 8-bit results are rounded half to
-     * even; low and high are in the type's range, and NaN gives low. y must not be x. */
+    /* Like scale_rows, but x or y or both have 8 bits. 8-bit results are rounded half to even; low
+     * and high are in the type's range, and NaN gives low. y must not be x. */
     void (*scale_rows_8bit)(const struct scale_rows *s, const void *x, enum dtype from, void *y,
                             enum dtype to, size_t rows, size_t n);
 

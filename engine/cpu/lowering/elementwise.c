@@ -1,5 +1,5 @@
-/* Elementwise operators on float32 and bfloat16: activations, two operands with numpy broadcasting.
- * bfloat16 is widened to float32 in pieces that fit the L1 cache. */
+/* Elementwise operators on float32 and bfloat16: activations, and binary operators with numpy
+ * broadcasting. bfloat16 is widened to float32 in pieces that fit the L1 cache. */
 #include <string.h>
 
 #include "engine/cpu/kernels/simd.h"

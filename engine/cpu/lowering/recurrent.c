@@ -2,9 +2,9 @@
  * MatMul before it computes the product of all steps with W.
  *
  * Each step adds the states times R to the gates. The work is divided into units: by direction,
- * then by image and, if those are too few for the threads, also by hidden numbers. Units with whole
- * rows of hidden numbers run through all steps independently. Other units wait for each other after
- * each step, because the next step reads the whole state. */
+ * then by image and, if there are too few images for the threads, also by hidden numbers. Units
+ * with whole rows of hidden numbers run through all steps independently. Other units wait for each
+ * other after each step, because the next step reads the whole state. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"

@@ -686,7 +686,7 @@ static void divide_floats(struct compiled_product *p)
 
 /* Divides rows of 8- and 16-bit types into chunks whose source fits in the first-level cache or, if
  * the weights are large, in the second-level cache, so that the weights are read less often. Makes
- * EACH chunks per thread, of columns if there are too few rows. */
+ * EACH chunks per thread: of columns if there are fewer rows than columns. */
 static void divide_tiles(struct compiled_product *p)
 {
     enum { NEAR = 48 * 1024, MANY = 512 * 1024, FAR = 512 * 1024, MOST_ROWS = 192, EACH = 4 };
