@@ -97,7 +97,7 @@ static enum status read_photo(struct quantize_state *q, int i)
                : error_prefix(q->err, "%.200s", photos->name(photos->context, file));
 }
 
-/* Divides the readable photos: every fifth is held out, the others calibrate. */
+/* Divides the readable photos: holds out every fifth, else the last one; the others calibrate. */
 static enum status find_photos(struct quantize_state *q)
 {
     struct quantize_report *report = q->report;
@@ -234,7 +234,7 @@ static enum status decode_answer(struct quantize_state *q, struct task_answer *r
 }
 
 /* Pairs each box of `a`, best first, with the remaining box of its class in `b` that overlaps it
- * most. */
+ * most, if by half or more. */
 static void pair_boxes(const struct detections *a, struct detections *b,
                        struct quantize_report *ret)
 {
