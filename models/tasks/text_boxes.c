@@ -410,8 +410,8 @@ static bool add_round_corner(struct text_map *map, size_t *count, const int32_t 
 }
 
 /* Finds the smallest rectangle around pyclipper's result for the corners (counter-clockwise).
- * Rounds the corners down to integers, and moves the sides outwards with round corners. Returns
- * false when out of memory. */
+ * Truncates the corners to integers, and moves the sides outwards with round corners. Returns false
+ * when out of memory. */
 static bool move_whole_points(struct text_map *map, double corners[4][2], double outwards,
                               struct text_rectangle *ret)
 {
