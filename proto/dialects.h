@@ -165,8 +165,8 @@ char *roboflow_models_json(const struct dialect_model *models, size_t count);
 const char *dialect_parameter(const struct dialect *dialect, const char *name, const char *value,
                               char room[static 32], const char **ret_value);
 
-/* Sets STATUS_INVALID for a request with `track` to an API whose answers have no track_id: they
- * would look as if no object had been followed. */
+/* Sets STATUS_INVALID for a request with `track` to an API whose answers have no track_id: such
+ * an answer would look as if no object had been followed. */
 enum status error_no_tracks(const char *api, struct error *err);
 
 /* Adds a text, an image as text, or a list of tokens. STATUS_TOO_LARGE: more than `capacity`. */

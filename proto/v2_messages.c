@@ -62,7 +62,7 @@ static void message_free(void *context, void *block)
     free(block);
 }
 
-/* Returns NULL after an error. Free with protobuf_c_message_free_unpacked(…, NULL). */
+/* Unpacks a message; NULL after an error. Free it by protobuf_c_message_free_unpacked(…, NULL). */
 static void *unpack(const ProtobufCMessageDescriptor *type, const uint8_t *message, size_t size,
                     struct message_memory *memory, struct error *err)
 {

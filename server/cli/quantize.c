@@ -204,8 +204,8 @@ static void print_kept(const struct quantize_report *report)
     printf("\n");
 }
 
-/* True if the bounds may hold with more photos: a single one proves nothing, or the means keep the
- * bounds of AGREEMENT_FEW photos. */
+/* True if more photos may suffice to keep the bounds: there is at most one, or the means keep the
+ * bounds for AGREEMENT_FEW photos, which are wider than those for fewer. */
 static bool wants_photos(const struct quantize_report *report)
 {
     struct agreement many = report->agreement;

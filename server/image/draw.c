@@ -6,12 +6,12 @@
 
 #include "server/image/draw_font.h"
 
-/* Skips coordinates beyond this, to keep conversions to integers in range. */
+/* Lines with larger coordinates are not drawn, so that conversions to integers stay in range. */
 #define FARTHEST 1e6f
 
 struct rgb_colour draw_colour(uint32_t index)
 {
-    /* Steps of the golden angle, at full saturation and 45 % lightness. */
+    /* Hues in steps of the golden angle, at full saturation and 45 % lightness. */
     const float hue = fmodf((float)(index % 360) * 137.508f + 210, 360) / 30;
     uint8_t parts[3];
     static const float shifts[] = {0, 8, 4};

@@ -12,8 +12,8 @@
 struct crop_frame {
     int resized_width, resized_height;
     int left, top; /* of the resized photo */
-    /* The letterbox around the photo, filled with pad_value; in all other modes equal to the photo.
-     * Pixels outside it are zero. */
+    /* The letterbox around the photo, filled with pad_value; in modes without one, the photo
+     * itself. Pixels outside it are zero. */
     int canvas_width, canvas_height, canvas_left, canvas_top;
     double map[6]; /* for RESIZE_BODY: from frame_body(); identity if no resize is needed */
 };

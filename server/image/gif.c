@@ -196,7 +196,7 @@ static enum status gif_read_codes(const struct gif_head *head, uint8_t *pixels, 
             return error_set(
                 err, STATUS_BAD_IMAGE,
                 "the GIF is damaged (a code that is not defined yet); send an intact file");
-        /* The code being defined right now: the previous string plus its first byte. */
+        /* The next undefined code stands for the previous string plus that string's first byte. */
         const bool is_new = code == next;
         size_t length = gif_string(&table, is_new ? before : code, clear);
         const uint8_t first = table.string[GIF_CODES + 1 - length];

@@ -138,7 +138,7 @@ static enum heif_state heif_load(void)
 }
 
 /* libheif ends the process if memory runs out while it loads. So a child process loads it first. If
- * the child dies, that is only an error, and an unusable libheif costs this process no memory. */
+ * the child dies, lensd only reports it, and an unusable libheif costs this process no memory. */
 static enum heif_state heif_load_in_child(void)
 {
     int status = 0;

@@ -104,7 +104,7 @@ void image_decoder_ask(struct image_decoder *decoder, const struct image_memory 
  * buffers kept for the next photo. */
 void image_decoder_done(struct image_decoder *decoder, bool all);
 
-/* Reads only the header: format, upright size, orientation. Errors as image_decode. */
+/* Reads only the header: format, upright size, orientation. Fails with image_decode()'s errors. */
 enum status image_probe(const uint8_t *data, size_t size, const struct image_limits *limits,
                         struct image_info *ret, struct error *err) MUST_USE;
 
@@ -130,7 +130,7 @@ enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data
 
 /* Like image_decode_part(), but faster for a JPEG that `p` makes much smaller. It is decoded at a
  * half, a quarter or an eighth, never below the resized size. The pixels then differ by more than
- * rounding, because DCT scaling is another filter. For --fast-decode. */
+ * rounding, because DCT scaling filters differently. For --fast-decode. */
 enum status image_decode_reduced(struct image_decoder *decoder, const uint8_t *data, size_t size,
                                  const struct image_limits *limits, const struct preprocess *p,
                                  struct image *ret, struct error *err) MUST_USE;

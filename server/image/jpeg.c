@@ -24,7 +24,7 @@
 #include "server/image/decode.h"
 #include "server/image/frame.h"
 
-/* One decode. cinfo.client_data points back to it. */
+/* The state of one decode. cinfo.client_data points back to the struct. */
 struct jpeg_reader {
     struct jpeg_decompress_struct cinfo;
     struct jpeg_error_mgr errors;
@@ -67,7 +67,7 @@ static _Noreturn void fail_unsupported(struct jpeg_reader *reader, const char *w
                                    what));
 }
 
-/* jpeg_error_mgr.error_exit. It must not return. */
+/* Implements jpeg_error_mgr.error_exit, which must not return. */
 static _Noreturn void jpeg_on_error(j_common_ptr common)
 {
     struct jpeg_reader *reader = common->client_data;
@@ -100,8 +100,8 @@ static _Noreturn void jpeg_on_error(j_common_ptr common)
     }
 }
 
-/* jpeg_error_mgr.emit_message. Level -1 is a warning, other levels are traces. A warning is an
- * error here if libjpeg makes up pixels after it. After other warnings (stray bytes between
+/* Implements jpeg_error_mgr.emit_message. Level -1 is a warning, other levels are traces. A warning
+ * is an error here if libjpeg makes up pixels after it. After other warnings (stray bytes between
  * segments, an odd JFIF version, an unknown Adobe transform) the picture is whole, and Pillow shows
  * it, too. */
 static void jpeg_on_message(j_common_ptr common, int level)
@@ -148,7 +148,7 @@ static void source_skip(j_decompress_ptr cinfo, long count)
     cinfo->src->bytes_in_buffer -= (size_t)count;
 }
 
-/* jpeg_progress_mgr.progress_monitor. libjpeg calls it at least once for each row of blocks. */
+/* Implements progress_monitor, which libjpeg calls at least once for each row of blocks. */
 static void jpeg_on_progress(j_common_ptr common)
 {
     struct jpeg_reader *reader = common->client_data;

@@ -122,7 +122,7 @@ static enum status fill_nearest(struct resample_axis *axis, struct error *err)
     return STATUS_OK;
 }
 
-/* As in cv::resize(): positions are float32, and each weight is rounded separately. */
+/* As cv::resize() does, uses float32 positions, and rounds each of the two weights separately. */
 static enum status fill_linear(struct resample_axis *axis, struct error *err)
 {
     TRY(reserve_tables(axis, 2, err));
@@ -138,7 +138,7 @@ static enum status fill_linear(struct resample_axis *axis, struct error *err)
     return STATUS_OK;
 }
 
-/* Finds the window of output `i` before padding: precompute_coeffs of Pillow's Resample.c. */
+/* Finds the window of output `i` before padding, as Pillow does in precompute_coeffs(). */
 static void window_of(const struct resample_axis *axis, int i, double scale, double support,
                       int *ret_low, int *ret_high)
 {

@@ -24,8 +24,8 @@ enum status transform_apply(struct transform *transform, const struct image *ima
                             const struct preprocess *p, float *dst, struct error *err) MUST_USE;
 
 /* Like transform_apply(), in the data type of the session's input (session_info.image_dtype), bit
- * for bit as floats_write() converts the floats: a channel has only 256 values, so it needs no
- * extra pass. dst: [height, width, channels] of `dtype`. */
+ * for bit as floats_write() converts the floats: a channel has only 256 values, so the
+ * conversion needs no extra pass. dst: [height, width, channels] of `dtype`. */
 enum status transform_numbers(struct transform *transform, const struct image *image,
                               const struct preprocess *p, enum dtype dtype, void *dst,
                               struct error *err) MUST_USE;

@@ -69,7 +69,7 @@ static void update_from_stat(struct metrics *metrics)
                 (double)fields[VSIZE - FIRST]);
     process_set(metrics, METRIC_GAUGE, "process_resident_memory_bytes", "Resident memory in bytes.",
                 (double)fields[RSS - FIRST] * page);
-    /* Computed once: setting the clock would change it. */
+    /* Computed once, because setting the clock changes the boot time. */
     struct metric *start = metrics_get(metrics, METRIC_GAUGE, "process_start_time_seconds",
                                        "Start of the process in seconds since 1970.", "");
     if (metric_value(start) == 0)
