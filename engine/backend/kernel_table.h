@@ -1,5 +1,5 @@
-/* Each backend has a table of kernels. The first kernel that claims a node runs it: compile()
- * creates a step for this kernel, and the optimizer asks for its abilities. */
+/* Each backend has a table of kernels. compile() uses the first kernel that claims a node and can
+ * create a step for it. The optimizer reads the abilities of the first kernel that claims it. */
 #pragma once
 
 #include "engine/backend/claims.h"

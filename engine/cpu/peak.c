@@ -38,8 +38,7 @@ struct peak peak_measure(struct device_id device, enum precision precision, int 
         threads = device_cpu_threads();
     long count = 1000;
     double best = stretch(&probe, threads, count);
-    while (best < 5e-4 &&
-           count < 1L << 30) { /* until reading the clock and starting threads hardly count */
+    while (best < 5e-4 && count < 1L << 30) { /* until the overhead hardly counts */
         count *= 2;
         best = stretch(&probe, threads, count);
     }
