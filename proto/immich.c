@@ -64,8 +64,7 @@ static enum status read_model(const cJSON *model, char name[static 128], float *
 }
 
 /* Returns the FLORES-200 code of a language of Immich, IMMICH_LANGUAGE bytes, as in NLLB's
- * vocabulary. For "de-AT", which is not in the list, returns the code of "de"; for an unknown
- * language, returns the code of English. */
+ * vocabulary: for "de-AT" the code of "de", for an unknown language the code of English. */
 static const char *find_language(const char *language)
 {
     static const char codes[] =

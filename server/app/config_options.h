@@ -1,5 +1,4 @@
-/* The table of options, and how to read their values; for config.c, config_values.c and
- * config_help.c. */
+/* The table of options, and how to read values; for config.c, config_values.c, config_help.c. */
 #pragma once
 
 #include "server/app/config.h"

@@ -20,8 +20,7 @@
  * by renaming a new file over the old one. If a name is a link, the folder of its target is added,
  * because Let's Encrypt replaces certificates there. The root folder is never allowed (a file in it
  * gets its own rule), except for files that are written there. Everything that SIGHUP, --watch and
- * admins read later must lie in these folders: a link in a folder of models that leads elsewhere is
- * refused.
+ * admins read later must lie in these folders: a model's link that leads elsewhere is refused.
  *
  * Open descriptors are not affected: standard error, the listening socket. /proc is allowed as a
  * whole, because a rule for a file in it is lost when the kernel stops caching the file. Landlock

@@ -352,8 +352,7 @@ static void tear_down(struct serve *serve)
 
 /* ---- serving ---- */
 
-/* Returns the number of lanes (concurrent passes) on lane i's device; 0 if an earlier lane uses the
- * same device. */
+/* Returns how many lanes lane i's device has; 0 if an earlier lane is on the same device. */
 static int lanes_there(const struct model_status *status, size_t i)
 {
     int count = 0;

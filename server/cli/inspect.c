@@ -380,7 +380,7 @@ static void print_stage(const struct pipeline_stage *stage, size_t at)
                stage->sizes[i].height);
 }
 
-/* The first stage has only its model and sizes. */
+/* Only later stages have labels, a least score, a margin and a limit of crops. */
 static void write_stage(struct writer *w, json_node *list, const struct pipeline_stage *stage,
                         bool is_first)
 {

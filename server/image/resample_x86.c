@@ -3,8 +3,7 @@
  * of it is on integers, so that every set gives equal bytes.
  *
  * Horizontal: four rows advance together, because their windows and weights are the same. 16
- * numbers hold one pixel of each row: 4 bytes, of which the last belongs to the next pixel and is
- * ignored:
+ * numbers hold one pixel of each row: 4 bytes, but the last is the next pixel's and is ignored:
  *
  *     row 0        row 1        row 2        row 3
  *     R  G  B  .   R  G  B  .   R  G  B  .   R  G  B  .

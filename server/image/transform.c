@@ -207,8 +207,7 @@ static void fill_ring(struct resize_job *job)
 }
 
 /* Writes row `y` of the kept part of the resized picture to transform->line. A window that begins
- * before the picture uses the picture's first row twice; after the picture's end, fill_ring()
- * repeats the last row. */
+ * above the picture uses row 0 twice; below the picture, fill_ring() has repeated the last row. */
 static void resize_row(struct resize_job *job, int y)
 {
     struct transform *transform = job->transform;
