@@ -36,7 +36,7 @@ struct heads {
     const struct model *model;
     const struct graph *graph; /* the copy of the graph that has shapes for one photo */
     size_t count;
-    size_t outputs[16]; /* if there are more, none is chosen */
+    size_t outputs[16]; /* with more than 16, none is chosen */
 };
 
 /* Returns K of an output [N, K] or [N, K, 1, 1] of floats. Returns 0 if K is unknown, if the output

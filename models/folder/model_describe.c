@@ -317,7 +317,7 @@ static bool is_listed_before(const struct graph *graph, size_t i)
     return k < i;
 }
 
-/* Transposes all outputs that are [steps, batch, classes]. *ret_any: there was one. */
+/* Transposes all outputs that are [steps, batch, classes]. *ret_any: it found one. */
 static enum status transpose_all(struct model *model, const struct graph *one,
                                  const struct task_facts *facts, bool *ret_any, struct error *err)
 {

@@ -456,7 +456,7 @@ static enum status folder_find(const char *path, const char *version, struct mod
     return check_memory(place->name, "while looking for a model", err);
 }
 
-/* Returns the path without MODEL_TEXT_ENDING, malloc'ed, if that names a file; else NULL. */
+/* Returns the path without MODEL_TEXT_ENDING, malloc'ed; NULL unless the result names a file. */
 static char *file_of_text(const char *path)
 {
     char *file = ends_with(path, MODEL_TEXT_ENDING) && !path_is_file(path)

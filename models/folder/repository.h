@@ -30,9 +30,9 @@ struct repository_version {
 struct repository_model {
     char *name;
     char *path;                          /* for model_load() */
-    struct repository_version *versions; /* those to serve, oldest first; then the others */
+    struct repository_version *versions; /* those to serve, oldest first; then spare_count more */
     size_t version_count;
-    size_t spare_count;             /* number of the others, which version_policy excludes */
+    size_t spare_count;             /* number of versions that version_policy excludes */
     struct pipeline_config *stages; /* of a pipeline; NULL: a model */
     struct error problem;           /* if its status is not OK: why no version can be served */
 };
