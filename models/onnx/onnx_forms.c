@@ -594,7 +594,7 @@ static void quantized_unary(struct onnx_rewrite *r)
     quantized(r, 3, 0, 1, (struct value *[]){dequantized(r, 0)});
 }
 
-/* The attribute `opset` is that of the ONNX Softmax whose meaning applies. */
+/* The attribute `opset` says which version of ONNX's Softmax applies. */
 static void quantized_softmax(struct onnx_rewrite *r)
 {
     const bool is_flat = node_int(r->node, "opset", 13) < 13;

@@ -44,7 +44,7 @@ struct import {
      * onnx_graph.c. */
     enum status (*make_node)(struct scope *scope, const Onnx__NodeProto *proto, size_t position);
     struct name_map functions; /* keys "domain\nname\noverload", values Onnx__FunctionProto */
-    struct arena *keys;        /* memory for these keys */
+    struct arena *keys;        /* memory for the keys of `functions` */
     size_t work;
     size_t calls; /* number of expanded functions, for unique names */
     struct error *err;
