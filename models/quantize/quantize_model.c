@@ -204,7 +204,7 @@ static enum status answer_photo(struct quantize_state *q, int i, float *dst)
     if (!dst)
         return STATUS_OK;
     outputs_read(&q->outputs, 1, dst);
-    /* Scores whose softmax is these probabilities, so that correlations count small ones, too. */
+    /* Logarithms turn probabilities into scores, so that correlations count small ones, too. */
     for (size_t k = 0; q->outputs.is_vector && q->model->has_probabilities && k < each; k++)
         dst[k] = logf(fmaxf(dst[k], LEAST_PROBABILITY));
     return STATUS_OK;
