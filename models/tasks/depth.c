@@ -21,7 +21,7 @@ struct depth_rows {
     struct depth_taps *columns, *rows;
     uint32_t width, height; /* of the photo */
     float *wide[TAPS];      /* rows of the map, as wide as the photo */
-    int32_t wide_row[TAPS]; /* numbers of these rows; -1: none */
+    int32_t wide_row[TAPS]; /* number of each row in `wide`; -1: none */
     float *mixed;           /* a row of the photo */
 };
 

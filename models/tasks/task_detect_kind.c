@@ -929,7 +929,7 @@ static void complete_options(const struct task_facts *facts, struct task *task)
     task->options = task_options_merge(&facts->options, &own);
 }
 
-/* Refuses models whose answers would differ from their framework's; lensd.json can accept that. */
+/* Refuses models whose answers would differ from their framework's. lensd.json overrides this. */
 static void refuse_inexact(const struct task_facts *facts, struct task *task)
 {
     static const struct {

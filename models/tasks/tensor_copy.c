@@ -40,7 +40,7 @@ TO_FLOATS(floats_from_u8, uint8_t, )
 typedef void (*to_floats)(const char *src, float *dst, struct planes image, size_t first,
                           size_t count);
 
-/* Returns the converter of a dtype; model_describe() accepts these for an image. */
+/* Returns the converter of a dtype. model_describe() accepts no other dtypes for an image. */
 static to_floats converter(enum dtype dtype)
 {
     switch (dtype) {
