@@ -97,7 +97,7 @@ void step_bytes(const struct text_step *step, const char *text, size_t size, boo
     if (!out)
         return;
     for (size_t i = 0; i < size; i++) {
-        /* Printable Latin-1 stands for itself; the other bytes follow from U+0100. */
+        /* Printable Latin-1 bytes stand for themselves; the rest become U+0100, U+0101 … */
         const uint8_t b = (uint8_t)text[i];
         uint32_t c = b;
         if (b <= ' ')

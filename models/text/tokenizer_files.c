@@ -270,11 +270,11 @@ static void set_pad(struct tokenizer *ret, int64_t id)
     ret->facts.has_pad = true;
 }
 
-/* Reads the tokens that a class adds to sentencepiece's ids. Refuses classes with other ids. */
+/* Reads the tokens that a class adds to sentencepiece's ids. Refuses classes it does not know. */
 static enum status read_class(const cJSON *json, struct tokenizer *ret, struct error *err)
 {
     static const struct {
-        const char *name; /* compares the beginning, because T5TokenizerFast is the same */
+        const char *name; /* beginning of the class's name; T5TokenizerFast matches, too */
         bool bos, eos;
     } classes[] = {{"T5Tokenizer", false, true},
                    {"LlamaTokenizer", true, false},
