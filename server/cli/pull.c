@@ -335,8 +335,8 @@ static enum status open_partial(struct pull *p, const char *model, struct error 
     if (asprintf(&p->partial, "%.*s.%s.%s.%.12s.pull", front, p->out, p->out + front,
                  hub_base(model), p->files.commit) < 0)
         return error_no_memory(err, NULL);
-    (void)mkdir(p->partial, 0755);
-    p->folder = open(p->partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (mkdir(p->partial, 0755) == 0 || errno == EEXIST)
+        p->folder = open(p->partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (p->folder < 0)
         return error_set(err, STATUS_CONFIG, "cannot make the folder '%.200s': %s", p->partial,
                          strerror(errno));
