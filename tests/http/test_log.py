@@ -231,6 +231,7 @@ class Journal(FolderCase):
         environment = {**self.environment, **({"JOURNAL_STREAM": stream} if stream else {})}
         server = self.serve(*arguments, environment=environment, stderr=self.file.fileno())
         server.predict(b"no image")
+        server.wait_for(lambda: re.search(rb"\bready\b", harness.read(self.path("journal"))), "the line after the start")
         server.stop()
         return harness.read(self.path("journal")).decode().splitlines()
 
