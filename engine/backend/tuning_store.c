@@ -341,7 +341,7 @@ static int lock_folder(const char *folder)
     return -1;
 }
 
-/* Returns the file's new text, malloc'ed, and its newest change; NULL when out of memory. */
+/* Returns the file's new text, malloc'ed, and the table's change count; NULL: out of memory. */
 static char *print_file(size_t *ret_size, uint64_t *ret_change)
 {
     char *bytes = NULL, head[HEAD_MOST], end[LAST_LINE + 1], key[HASH_TEXT];

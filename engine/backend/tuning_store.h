@@ -63,9 +63,9 @@ enum status tuning_read(const char *folder, struct error *err) MUST_USE;
  * On STATUS_IO the old file stays as it was, and the next call tries again. STATUS_NO_MEMORY. */
 enum status tuning_write(const char *folder, struct error *err) MUST_USE;
 
-/* Writes to the folder that tuning_read() read last, if any. A load calls this after each batch
- * size, so that results survive a killed load. Failures are not reported; tuning_write() reports
- * them. */
+/* Writes the new entries to the folder that tuning_read() read last, if any. A load calls this
+ * after each batch size, so that results survive a killed load. Does not report failures, unlike
+ * tuning_write(). */
 void tuning_save(void);
 
 /* Creates the folder and missing parent folders. Returns false with errno set on failure. */

@@ -29,8 +29,8 @@ bool quantize_become(struct edit *edit, struct node *quantize, const struct node
                      enum op op, int opset, struct value *const *inputs, size_t count);
 
 /* Turns the QuantizeLinear after a Conv, Gemm or MatMul into QLinearConv, QGemm or QLinearMatMul,
- * if activation and weights are stored in 8 bits and the weights are symmetric. If `to` is NULL,
- * `quantize` is the product itself and its result stays float32. */
+ * if activation and weights are stored in 8 bits and the weights are symmetric. If `to` is NULL, no
+ * QuantizeLinear follows: `quantize` is the Conv, Gemm or MatMul, and its result stays float32. */
 bool quantize_conv(struct edit *edit, struct node *quantize, const struct node *conv,
                    const struct ends *to);
 bool quantize_gemm(struct edit *edit, struct node *quantize, const struct node *gemm,

@@ -6,7 +6,7 @@
 
 /* How weights are rounded. */
 struct quantize_weights {
-    const struct number_range *ranges; /* by value index: observed ranges; their sums give means */
+    const struct number_range *ranges; /* by value index; a channel's mean is its sum / summed */
     int most;                          /* largest absolute value of a stored weight */
     bool corrects_biases;              /* subtract from biases the mean error of rounded weights */
 };

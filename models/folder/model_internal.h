@@ -152,7 +152,7 @@ enum status model_split(struct model *model, bool wants_texts, bool *ret_is_half
                         struct error *err) MUST_USE;
 
 /* Sets model->words of a detector that takes words with a photo (models/folder/word_input.c):
- * vectors, if the model's other half makes them (`is_half`), or tokens. */
+ * vectors, if the model also has a text encoder that makes them (`is_half`), or tokens. */
 void word_input_find(struct model *model, bool is_half);
 
 /* Returns the value of that name; NULL if there is none. */

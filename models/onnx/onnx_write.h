@@ -10,8 +10,8 @@ struct onnx_write_options {
 };
 
 /* Writes `graph` to the new file `path`. Its nodes must be in topological order. On success the
- * file is on disk (fsync); after a failure there is no file. Values without a name get one, and
- * duplicate names get a suffix. Errors: STATUS_IO (also if the file exists), STATUS_NO_MEMORY,
+ * file is on disk (fsync); on failure it is removed. Values without a name get one, and duplicate
+ * names get a suffix. Errors: STATUS_IO (also if `path` exists; that file stays), STATUS_NO_MEMORY,
  * STATUS_TOO_LARGE (tensors of more than 1.5 GiB), STATUS_UNSUPPORTED (an operator that only
  * lensd's passes use, or a Resize that newer opsets cannot express). Any thread. */
 enum status onnx_write_file(const struct graph *graph, const struct onnx_write_options *options,

@@ -17,11 +17,11 @@
  *   few images    With fewer than AGREEMENT_FEW images the bounds of all means are halved,
  *                 because a mean of few numbers is less certain.
  *   tensor        For outputs not known to be class scores: boxes, masks, embeddings, single
- *                 numbers. Per channel, the root mean square of the error divided by that of the
- *                 numbers; of a tensor, the mean over channels; of an image, the error of its worst
- *                 tensor. The mean over images is at most AGREEMENT_RELATIVE. (Correlation would
- *                 miss a wrong scale or offset.) torch.testing.assert_close allows 0.016 for one
- *                 operator in bfloat16.
+ *                 numbers. A channel's error is the root mean square of its differences divided by
+ *                 that of fp32's numbers, a tensor's error is the mean over its channels, and an
+ *                 image's error is that of its worst tensor. The mean over images is at most
+ *                 AGREEMENT_RELATIVE. (Correlation would miss a wrong scale or offset.)
+ *                 torch.testing.assert_close allows 0.016 for one operator in bfloat16.
  *   map           In addition, for a tensor with class scores at every position: the best class is
  *                 equal at AGREEMENT_SHARE of the clear positions, where its lead is at least
  *                 AGREEMENT_LEAD of the range of scores. Integers are equal at AGREEMENT_SHARE of

@@ -965,7 +965,7 @@ enum status task_decide(const struct task_facts *facts, struct task *ret, struct
         if (task.kind == TASK_UNKNOWN && !task.output_count && !facts->takes_texts)
             rules[i](facts, &task);
     refuse_inexact(facts, &task);
-    /* lensd.json beside both halves of a detector applies to the photos' half. */
+    /* A split model's lensd.json describes the photo part, not a text encoder or mask decoder. */
     const bool is_about_photos = (!facts->takes_texts || !facts->is_half) && !facts->makes_masks;
     if (facts->configured_layout && is_about_photos)
         TRY(configured_layout(facts, &task, err));

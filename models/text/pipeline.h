@@ -174,7 +174,7 @@ struct added_token {
 
 struct added_tokens {
     struct added_token *list;
-    size_t count, new_count;               /* new_count: ids after the model's vocabulary */
+    size_t count, new_count;               /* new_count: ids added to the model's own */
     struct trie raw, normalized, contents; /* map to indexes in `list` */
 };
 

@@ -146,7 +146,7 @@ static void add_biases(float *s, size_t n, const float *const *biases, size_t co
     }
 }
 
-/* NaN is ignored: the register's maximum then returns its second operand. */
+/* Ignores NaN: if either operand of vec_max() is NaN, it returns the second one. */
 static float greatest(const float *s, size_t n, float start)
 {
     if (n < VEC) {

@@ -1,5 +1,5 @@
-/* Maximum and sum over rows of channels, compiled once per instruction set. Four registers of
- * results are kept while the rows are read. */
+/* Maxima and sums over rows of channels, compiled once per instruction set. pool_max() and
+ * pool_sum() keep four registers of results while they read the rows. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec.h"
 

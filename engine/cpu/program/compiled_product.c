@@ -118,8 +118,8 @@ static int64_t clamp_to(int64_t value, int64_t low, int64_t high)
     return value < low ? low : value > high ? high : value;
 }
 
-/* Copies one line of taps of the window of result `result`, in the operand type. line: where the
- * source's line begins; NULL: it is in the padding. */
+/* Copies one line of a window, in the operand type. result: the result's position along the last
+ * axis. line: where the source's line begins; NULL: it is in the padding. */
 static void gather_line(const struct compiled_product *p, const unsigned char *line, int64_t result,
                         unsigned char *to)
 {

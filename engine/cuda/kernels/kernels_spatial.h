@@ -1,4 +1,4 @@
-/* Kernels for other image operators than convolutions and pools; conventions as in kernels.h. */
+/* Kernels for image operators other than Conv and pools; conventions as in kernels.h. */
 #pragma once
 
 #include "engine/cuda/kernels/kernels.h"
@@ -51,7 +51,7 @@ void cuda_conv_transposed(cudaStream_t stream, int dtype, const void *x, const v
 enum cuda_sampling { CUDA_SAMPLE_NEAREST, CUDA_SAMPLE_LINEAR, CUDA_SAMPLE_CUBIC };
 enum cuda_border { CUDA_BORDER_ZEROS, CUDA_BORDER_EDGE, CUDA_BORDER_REFLECTION };
 
-/* GridSample: x [n, c, h, w], grid [n, oh, ow, 2] (x first) of x's dtype, y [n, c, oh, ow]. */
+/* GridSample: x [n, c, h, w], grid [n, oh, ow, 2] (column, row), y [n, c, oh, ow]; one dtype. */
 struct cuda_grid_sample {
     int64_t n, c, h, w, oh, ow;
     enum cuda_sampling sampling;

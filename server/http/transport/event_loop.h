@@ -28,7 +28,7 @@ struct event_loop {
                                thread of its own */
     int epoll_fd;           /* the daemon's */
     int wake_fd;            /* an eventfd: readable while `woken` */
-    int listen_fd;          /* non-blocking; may be shared */
+    int listen_fd;          /* non-blocking; other loops and processes may share it */
     size_t limit;           /* maximum number of open connections */
     struct proxy_pending *proxied; /* owned; NULL if no PROXY headers are expected */
     struct connection_loop *connections;

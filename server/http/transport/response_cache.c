@@ -16,7 +16,7 @@
 /* Size of a typical answer. The table has about one bucket for each that the cache can hold. */
 #define TYPICAL_BYTES 1024
 
-/* The most parts of a form besides images. */
+/* A form with at most this many parts more than --max-images is hashed part by part. */
 #define PARAMETER_PARTS 64
 
 LIST_HEAD(cache_bucket, cached_answer);

@@ -12,7 +12,7 @@
 #define ARRIVALS_TAU_NS INT64_C(20000000) /* averaging time of arrival rates; bursts are short */
 #define PREPARE_WEIGHT  0.1
 #define LEARNING_WEIGHT 0.1
-#define WAIT_SHARE      0.02 /* share of passes that may wait for an image if more are queued */
+#define WAIT_SHARE      0.02 /* share of passes that may wait for an image while some are queued */
 #define LATE_FRACTION   0.9  /* late: less than this share of a pass is left until the deadline */
 
 enum slot_state { SLOT_FREE, SLOT_WRITING, SLOT_READY, SLOT_RUNNING };

@@ -47,7 +47,7 @@
 /* The reason why a batch was closed. */
 enum batch_close {
     BATCH_OPEN,        /* none: the batch is open */
-    BATCH_FULL,        /* it has max_batch images, or by L(b) more images would gain nothing */
+    BATCH_FULL,        /* it has max_batch images, or more would gain nothing (latency.h: full) */
     BATCH_IDLE_DEVICE, /* a device was idle, or about to be */
 };
 

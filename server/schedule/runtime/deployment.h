@@ -2,12 +2,12 @@
  * a compiled session) on each device, a scheduler and counters.
  *
  *     deployment_create ─▶ serves ─▶ deployment_retire: no new requests, answers admitted ones
- *                                       └─▶ deployment_end: joins threads, frees all but the struct
+ *                                       └─▶ deployment_end: joins threads, frees sessions, buffers
  *
  * A model takes photos, which the server decodes and preprocesses, or raw tensors in the form of
- * the file's inputs. Once the model is compiled, only counters change. A deployment is
- * reference-counted: the table of models and every request hold one reference. So a replaced
- * version's names and labels outlive its threads and buffers.
+ * the file's inputs. Once the model is compiled, only counters and the model host's members change.
+ * A deployment is reference-counted: the table of models and every request hold one reference. So a
+ * replaced version's names and labels outlive its threads and buffers.
  *
  * A model whose file does not fix height and width has a deployment for each recently used size
  * (model_table.h). */
