@@ -288,8 +288,8 @@ static enum status read_class(const cJSON *json, struct tokenizer *ret, struct e
         i++;
     if (i == COUNT_OF(classes))
         return error_set(err, STATUS_UNSUPPORTED,
-                         "lensd does not know which tokens the class %.60s adds to sentencepiece's "
-                         "model; put its tokenizer.json into the folder",
+                         "lensd does not know which tokens the tokenizer class %.60s adds to "
+                         "sentencepiece's model; put the model's tokenizer.json into the folder",
                          name);
     TRY(json_flag(json, "add_bos_token", classes[i].bos, &bos, err));
     TRY(json_flag(json, "add_eos_token", classes[i].eos, &eos, err));

@@ -180,7 +180,7 @@ static enum status gif_read_codes(const struct gif_head *head, uint8_t *pixels, 
     const unsigned least = *head->data; /* appendix F */
     if (least < 1 || least > 8)
         return error_set(err, STATUS_BAD_IMAGE,
-                         "the GIF is damaged (codes of %u bits); send an intact file", least);
+                         "the GIF is damaged (LZW code size %u); send an intact file", least);
     const unsigned clear = 1u << least, stop = clear + 1;
     unsigned next = stop + 1, width = least + 1, before = GIF_NONE, code;
     while (gif_read_code(&in, width, &code)) {

@@ -113,7 +113,7 @@ static void refuse_broken_head(struct exchange *x, const struct request_head *he
     const size_t limit = x->server->options.max_header;
     switch (status) {
     case 414:
-        respond_refusal(x, 414, "uri_too_long", "the request line is too long; the limit is %d",
+        respond_refusal(x, 414, "uri_too_long", "the URL is too long; the limit is %d bytes",
                         EXCHANGE_TARGET_MAX);
         return;
     case 413:

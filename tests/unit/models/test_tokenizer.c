@@ -283,7 +283,7 @@ Test(tokenizer_folder, classes_of_sentencepiece)
     write_file("tokenizer_config.json", "{\"tokenizer_class\":\"XLMRobertaTokenizer\"}");
     cr_expect_eq(tokenizer_open((const char *const[]){folder}, 1, &tokenizer, &err),
                  STATUS_UNSUPPORTED);
-    cr_expect(strstr(err.message, "the class XLMRobertaTokenizer"), "%s", err.message);
+    cr_expect(strstr(err.message, "the tokenizer class XLMRobertaTokenizer"), "%s", err.message);
 }
 
 Test(tokenizer_folder, none)
