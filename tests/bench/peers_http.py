@@ -175,7 +175,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=os.path.join(common.ROOT, "build"))
     parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--families", default=os.environ.get("LENSD_FAMILIES", "families"))
+    parser.add_argument("--families", default=os.environ.get("LENSD_FAMILIES", os.path.join(common.ROOT, ".cache", "families")))
     parser.add_argument("--family", default="resnet50")
     parser.add_argument("--concurrency", type=lambda text: [int(n) for n in text.split(",")],
                         default=[1, 8, 32])
