@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 import unittest
 
 import helptext
@@ -33,6 +34,13 @@ class Pages(unittest.TestCase):
         self.assertEqual(self.serve["log-format"], ("text|json|auto", "text"))
         self.assertEqual(self.serve["check"], (None, None))
         self.assertGreater(len(self.serve), 40)
+
+    def test_dev_explains_its_verbs(self):
+        for verb in ("build", "test", "families", "distros"):
+            with self.subTest(verb=verb):
+                answer = subprocess.run([os.path.join(ROOT, "dev"), verb, "--help"], capture_output=True, text=True, timeout=60)
+                self.assertEqual((answer.returncode, answer.stderr), (0, ""))
+                self.assertIn(f"  {verb} ", answer.stdout)
 
     def test_every_option_that_a_page_names_is_there(self):
         for page in PAGES:
