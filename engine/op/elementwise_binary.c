@@ -297,7 +297,7 @@ KERNEL(kernel_clip)
         size_t n = count - done < 16 * BLOCK ? count - done : 16 * BLOCK;
         const void *from = element(x->data, x->dtype, done);
         void *to = element_at(y->data, x->dtype, done);
-        /* rows of maxima and minima cannot fail */
+        /* the row functions of Max and Min cannot fail */
         if (has_low)
             (void)raise(from, true, &low, false, to, n);
         if (has_high)

@@ -20,8 +20,8 @@ void tensor_copy_in(const struct served_tensor *input, enum dtype as, bool chann
                     const void *src, void *dst);
 
 /* Takes row `row` of the results of a run of `batch` rows. A result is a copy, or a view of a
- * tensor that the run charged to `whole` (session_options.run_memory; NULL: none) and that
- * tensor_keep() keeps. *ret is an array of output_count tensors, NULL for outputs that are not
+ * tensor that was charged to `whole` (session_options.run_memory; NULL: none) and stays valid by
+ * tensor_keep(). *ret is an array of output_count tensors, NULL for outputs that are not
  * `wanted` (NULL: all are). Free it with tensor_copies_free(). A run of one row gives whole
  * tensors. STATUS_SHAPE: an output does not divide into rows; STATUS_NO_MEMORY. */
 enum status tensor_copy_out(const struct tensor *const *outputs, size_t output_count,

@@ -18,7 +18,7 @@ struct depthwise_step {
     size_t groups, bands;
     enum dtype x_dtype, y_dtype, mean_dtype;
     double *sums;   /* [image][thread][block][channel]; NULL without a mean */
-    float *partial; /* [thread][block][channel]: sums of one call's bands */
+    float *partial; /* [thread][block][channel]: sums of one kernel call */
     size_t threads;
 };
 

@@ -22,7 +22,7 @@ enum { SLAB_LEAST = 4 << 10, SLAB_MOST = 16 << 20 };
 struct weight_slab {
     unsigned char *data;
     size_t bytes, used;
-    int users; /* number of its uploads, plus 1 for the session that fills it; guarded by lock */
+    int users; /* number of uploads in this slab, plus 1 while a session adds more; guarded by lock */
 };
 
 /* A packed constant on a device, which several sessions may use. */
