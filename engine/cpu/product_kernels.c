@@ -15,7 +15,8 @@ STEP_CREATE(lower_product)
     return STATUS_OK;
 }
 
-/* A node has the abilities of all kernels that claim it. */
+/* A node has the abilities of all kernels that claim it, but KERNEL_PITCH only if each of them has
+ * it, because any of them may run the node. */
 KERNEL_CLAIM(product_claim)
 {
     const struct value *bias = node_bias(node);
@@ -26,12 +27,15 @@ KERNEL_CLAIM(product_claim)
             return false;
         ret->can = KERNEL_CHANNELS_LAST;
     }
-    bool is_claimed = false;
+    bool is_claimed = false, have_pitch = true;
     for (size_t k = 0; k < COUNT_OF(kernels); k++)
         if (kernel_claims(&kernels[k]->kernel, node, &caps)) {
             is_claimed = true;
-            ret->can |= caps.can;
+            have_pitch = have_pitch && caps.can & KERNEL_PITCH;
+            ret->can |= caps.can & ~(unsigned)KERNEL_PITCH;
         }
+    if (have_pitch)
+        ret->can |= KERNEL_PITCH;
     ret->narrow = NARROW_PRODUCT;
     ret->in_place = claim_residual(node);
     return is_claimed;

@@ -117,6 +117,8 @@ STEP_RUN(concat_run)
     s->shift = program->data[s->shift_value];
     for (size_t p = 0; p < s->count; p++)
         s->parts[p].data = program->data[s->parts[p].value];
+    if (!s->count)
+        return STATUS_OK; /* producers have written every part */
     parallel_for(program->backend->options.threads, s->rows,
                  s->scales ? s->row : bytes / (s->tables ? 16 : 8) + 1, concat_rows, s);
     return STATUS_OK;
@@ -141,11 +143,13 @@ static void fill_requantize_table(const struct scale_zero *from, const struct sc
     }
 }
 
-static void add_part(struct concat_step *s, const struct node *node, size_t p, size_t run)
+/* Adds part p, unless its producer writes it directly into the whole. */
+static void add_part(struct concat_step *s, const struct lowering *lowering, size_t p, size_t run)
 {
+    const struct node *node = lowering->node;
     const struct value *value = concat_part(node, p);
     struct concat_part *part = &s->parts[s->count];
-    if (value) {
+    if (value && !lowering->program->plan.places[value->index].pitch) {
         *part = (struct concat_part){
             .value = value->index, .dtype = value->dtype, .run = run, .first = s->row};
         s->step.bytes += s->rows * run * (dtype_size(value->dtype) + dtype_size(s->dtype));
@@ -213,7 +217,7 @@ STEP_CREATE(lower_concat)
         const int64_t extent =
             part ? part->shape.dims[axis]
                  : resolve_split(node, lengths ? lengths->known : NULL, whole->shape.dims[axis], p);
-        add_part(step, node, p, inner * (size_t)extent);
+        add_part(step, lowering, p, inner * (size_t)extent);
     }
     if (step->scales)
         set_scale(step, node);

@@ -5,8 +5,16 @@
 
 #include <string.h>
 
+size_t pixel_pitch(const struct lowering *lowering, const struct value *image)
+{
+    const size_t pitch = lowering->program->plan.places[image->index].pitch;
+    return pitch ? pitch / dtype_size(image->dtype)
+                 : (size_t)image->shape.dims[image->shape.rank - 1];
+}
+
 /* Describes a channels-last tensor with dims in the order N, C, spatial…. */
-static struct strided_layout image_layout(const struct value *value)
+static struct strided_layout image_layout(const struct lowering *lowering,
+                                          const struct value *value)
 {
     const struct shape *shape = &value->shape;
     const int rank = shape->rank;
@@ -14,7 +22,7 @@ static struct strided_layout image_layout(const struct value *value)
     layout.dims[0] = shape->dims[0];
     layout.dims[1] = shape->dims[rank - 1];
     layout.strides[1] = 1;
-    int64_t stride = layout.dims[1];
+    int64_t stride = (int64_t)pixel_pitch(lowering, value);
     for (int a = rank - 1; a >= 2; a--) {
         layout.dims[a] = shape->dims[a - 1];
         layout.strides[a] = stride;
@@ -48,8 +56,8 @@ enum status conv_product(const struct lowering *lowering, struct product_desc *d
     TRY(window_init(node, spatial, x->shape.dims + 1, weights->shape.dims + 2, &window, err));
 
     desc->op = PRODUCT_CONV;
-    desc->src = image_layout(x);
-    desc->dst = image_layout(y);
+    desc->src = image_layout(lowering, x);
+    desc->dst = image_layout(lowering, y);
     desc->weights = conv_weights(weights, group);
     double taps = 1;
     for (int a = 0; a < spatial; a++) {
@@ -82,6 +90,8 @@ KERNEL_CLAIM(conv_claim)
 {
     if (multiplies_gate(node))
         ret->can |= KERNEL_GATE;
+    if (!node->epilogue.residual)
+        ret->can |= KERNEL_PITCH;
     return !node_output(node, 1);
 }
 
@@ -126,7 +136,7 @@ KERNEL_CLAIM(deconv_claim)
 {
     const struct value *bias = node_bias(node);
     size_t count, strides;
-    ret->can = KERNEL_CHANNELS_LAST;
+    ret->can = KERNEL_CHANNELS_LAST | KERNEL_PITCH;
     const int64_t *extra = node_ints(node, "output_padding", &count);
     const int64_t *stride = node_ints(node, "strides", &strides);
     if (!claim_reads_image(node) || node->inputs[0]->shape.rank != 4 ||
@@ -152,8 +162,8 @@ STEP_CREATE(lower_deconv)
     struct conv_shape conv;
     TRY(conv_shape_init(node, &plain, &weights->shape, &conv, err));
     desc.op = PRODUCT_DECONV;
-    desc.src = image_layout(x);
-    desc.dst = image_layout(y);
+    desc.src = image_layout(lowering, x);
+    desc.dst = image_layout(lowering, y);
     desc.weights = transposed_weights(weights, (int64_t)conv.group);
     const struct window *w = &conv.window;
     for (int a = 0; a < 2; a++) {

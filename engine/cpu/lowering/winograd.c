@@ -31,6 +31,7 @@ struct winograd_step {
     size_t panels;
     size_t rows; /* rows of SIDE points for which filters are transformed at once */
     size_t images, height, width, channels, out_height, out_width, out_channels;
+    size_t pitch; /* elements between the results of two pixels */
     ptrdiff_t pad_top, pad_left;
     size_t tile_rows, tile_columns, tiles; /* rows, columns of tiles per image; tiles in all */
     bool bf16;                             /* images are bfloat16 */
@@ -87,8 +88,8 @@ static void winograd_sink_tile(const struct winograd_step *s, size_t tile, const
     const size_t top = in_image / s->tile_columns * TILE, left = in_image % s->tile_columns * TILE;
     const size_t n = s->out_channels;
     const struct winograd_tile t = {
-        .row_step = (ptrdiff_t)(s->out_width * n),
-        .column_step = (ptrdiff_t)n,
+        .row_step = (ptrdiff_t)(s->out_width * s->pitch),
+        .column_step = (ptrdiff_t)s->pitch,
         .bottom = clamp_int((ptrdiff_t)(s->out_height - top), 0, TILE),
         .right = clamp_int((ptrdiff_t)(s->out_width - left), 0, TILE),
     };
@@ -98,7 +99,7 @@ static void winograd_sink_tile(const struct winograd_step *s, size_t tile, const
                            .clamp = s->finish.clamp,
                            .low = s->finish.low,
                            .high = s->finish.high};
-    const size_t at = ((tile / per_image * s->out_height + top) * s->out_width + left) * n;
+    const size_t at = ((tile / per_image * s->out_height + top) * s->out_width + left) * s->pitch;
     if (s->bf16) { /* winograd_fits() allows only clamps, which the sink applies */
         s->simd->winograd_sink(&t, &g, m + row * n, rows * n, (uint16_t *)(void *)s->step.y + at,
                                true);
@@ -107,9 +108,12 @@ static void winograd_sink_tile(const struct winograd_step *s, size_t tile, const
     float *y = (float *)(void *)s->step.y + at;
     s->simd->winograd_sink(&t, &g, m + row * n, rows * n, y, false);
     const struct epilogue *e = &s->finish.row;
+    const int together = s->pitch == n ? t.right : 1; /* pixels */
     for (int i = 0; e->activation && i < t.bottom; i++)
-        s->simd->activate(y + i * t.row_step, y + i * t.row_step, (size_t)t.right * n,
-                          e->activation, e->alpha, e->beta);
+        for (int j = 0; j < t.right; j += together) {
+            float *pixel = y + i * t.row_step + j * t.column_step;
+            s->simd->activate(pixel, pixel, (size_t)together * n, e->activation, e->alpha, e->beta);
+        }
 }
 
 /* Multiplies v by the filters of some panels of columns, transformed for one point. */
@@ -323,6 +327,8 @@ static bool measure_up(const struct node *node, struct winograd_step *ret)
 KERNEL_CLAIM(winograd_claim)
 {
     struct winograd_step ignored;
+    if (!node->epilogue.residual)
+        ret->can |= KERNEL_PITCH;
     return measure_up(node, &ignored);
 }
 
@@ -339,6 +345,7 @@ STEP_CREATE(lower_winograd)
     TRY(allocated(step));
     step->step.kernel = step->bf16 ? "winograd bf16" : "winograd";
     step->step.packs_constants = true;
+    step->pitch = pixel_pitch(lowering, y);
     winograd_divide(step, (size_t)lowering->backend->options.threads);
     TRY(finish_init(lowering, node_bias(node), &step->finish, err));
     struct tensor *weights = node->inputs[1]->known;

@@ -67,6 +67,18 @@ static struct value *append_conv(struct graph *graph, uint32_t *state, const str
     return y;
 }
 
+static void set_ends(struct graph *graph, struct value *image, struct value *y)
+{
+    struct value **ends = arena_alloc(graph->arena, 2, sizeof *ends);
+    ends[0] = image;
+    ends[1] = y;
+    graph->opset = 17;
+    graph->inputs = ends;
+    graph->input_count = 1;
+    graph->outputs = ends + 1;
+    graph->output_count = 1;
+}
+
 /* image -> a pointwise layer that makes l->channels of 3 -> the layer */
 static struct graph *make_graph(const struct layer *l)
 {
@@ -91,14 +103,7 @@ static struct graph *make_graph(const struct layer *l)
         y = append(graph, OP_ADD, y, x, NULL);
     if (l->activation != OP_NONE)
         y = append(graph, l->activation, y, NULL, NULL);
-    struct value **ends = arena_alloc(graph->arena, 2, sizeof *ends);
-    ends[0] = image;
-    ends[1] = y;
-    graph->opset = 17;
-    graph->inputs = ends;
-    graph->input_count = 1;
-    graph->outputs = ends + 1;
-    graph->output_count = 1;
+    set_ends(graph, image, y);
     return graph;
 }
 
@@ -139,12 +144,12 @@ static void expect(const struct layer *l, const struct graph *graph, const float
     session_free(session);
 }
 
-static void check(const struct layer *l)
+/* Compares the layer's graph with its reference for `shape`, the images of a batch. Frees it. */
+static void check_graph(const struct layer *l, struct graph *graph, struct shape shape)
 {
-    enum { BATCH = 3 };
+    const int batch = (int)shape.dims[0];
     struct error err = {0};
-    struct graph *graph = make_graph(l), *reference;
-    struct shape shape = SHAPE(BATCH, 3, l->height, l->width);
+    struct graph *reference;
     struct tensor *input, *expected;
     uint32_t state = 5;
     cr_assert_eq(tensor_create(NULL, DTYPE_F32, &shape, &input, &err), STATUS_OK);
@@ -159,7 +164,7 @@ static void check(const struct layer *l)
     for (size_t v = 0; v < variant_count; v++) {
         simd_use(variants[v]);
         expect(l, graph, input->data, expected, 1, 1);
-        expect(l, graph, input->data, expected, BATCH, 2);
+        expect(l, graph, input->data, expected, batch, 2);
         if (v == 2)
             expect(l, graph, input->data, expected, 2, 3);
     }
@@ -174,7 +179,8 @@ static void check(const struct layer *l)
 static void check_all(const struct layer *layers, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        check(&layers[i]);
+        check_graph(&layers[i], make_graph(&layers[i]),
+                    SHAPE(3, 3, layers[i].height, layers[i].width));
 }
 
 Test(layers, three_by_three)
@@ -273,11 +279,9 @@ Test(layers, winograd_packs_the_filters_alone)
 /* Two pointwise layers and the image between them are joined, normalised, and read by a third. */
 Test(layers, a_normalised_concatenation)
 {
-    enum { BATCH = 3 };
-    struct error err = {0};
     uint32_t state = 9;
-    struct graph *graph = graph_create(NULL), *reference;
-    struct shape any = SHAPE(DIM_UNKNOWN, 3, 13, 11), shape = SHAPE(BATCH, 3, 13, 11);
+    struct graph *graph = graph_create(NULL);
+    struct shape any = SHAPE(DIM_UNKNOWN, 3, 13, 11);
     struct value *image = graph_add_value(graph, "image", DTYPE_F32, &any);
     const struct layer l = {.out = 20, .taps = 1, .stride = 1, .group = 1};
     const struct layer m = {.out = 33, .taps = 3, .stride = 1, .pad = 1, .group = 1};
@@ -297,34 +301,63 @@ Test(layers, a_normalised_concatenation)
     node_set_output(norm, 0, graph_add_value(graph, "", DTYPE_NONE, NULL));
     struct value *y =
         append_conv(graph, &state, &l, append(graph, OP_RELU, norm->outputs[0], NULL, NULL), 73);
-    struct value **ends = arena_alloc(graph->arena, 2, sizeof *ends);
-    ends[0] = image;
-    ends[1] = y;
-    graph->opset = 17;
-    graph->inputs = ends;
-    graph->input_count = 1;
-    graph->outputs = ends + 1;
-    graph->output_count = 1;
+    set_ends(graph, image, y);
 
-    struct tensor *input, *expected;
-    cr_assert_eq(tensor_create(NULL, DTYPE_F32, &shape, &input, &err), STATUS_OK);
-    for (size_t i = 0; i < shape_count(&shape); i++)
-        ((float *)input->data)[i] = random_unit(&state);
-    cr_assert_eq(graph_clone(graph, &reference, &err), STATUS_OK);
-    cr_assert_eq(interpret(reference, &input, &expected, NULL, NULL, &err), STATUS_OK, "%s",
-                 err.message);
-    const struct layer named = {.name = "a normalised concatenation",
-                                .kernel = "scale_shift:parts"};
-    const struct simd_kernels *variants[SIMD_VARIANTS];
-    const size_t variant_count = simd_variants(variants);
-    for (size_t v = 0; v < variant_count; v++) {
-        simd_use(variants[v]);
-        expect(&named, graph, input->data, expected, 1, 1);
-        expect(&named, graph, input->data, expected, BATCH, 2);
-    }
-    simd_use(NULL);
-    tensor_unref(expected);
-    tensor_unref(input);
-    graph_free(reference);
-    graph_free(graph);
+    check_graph(
+        &(struct layer){.name = "a normalised concatenation", .kernel = "scale_shift:parts"}, graph,
+        SHAPE(3, 3, 13, 11));
+}
+
+/* Bytes that the copies of the graph's Concats read and write for one image. */
+static size_t copied_bytes(const struct graph *graph)
+{
+    static const struct session_options options = {.threads = 1, .max_batch = 1};
+    struct error err = {0};
+    struct session *session;
+    struct session_step *steps;
+    size_t count, bytes = 0;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(session_profile(session, 1, 1, &steps, &count, &err), STATUS_OK);
+    for (size_t i = 0; i < count; i++)
+        bytes += strcmp(steps[i].kernel, "copy") == 0 ? steps[i].bytes : 0;
+    free(steps);
+    session_free(session);
+    return bytes;
+}
+
+/* Convolutions and a transposed convolution write their part of a concatenation in place. Parts of
+ * a depthwise convolution and of a convolution with a residual are copied. */
+Test(layers, parts_of_a_concatenation)
+{
+    enum { HEIGHT = 14, WIDTH = 12 };
+    static const struct layer first = {.out = 32, .taps = 1, .stride = 1, .group = 1},
+                              square = {.out = 24, .taps = 3, .stride = 1, .pad = 1, .group = 1},
+                              grouped = {.out = 20, .taps = 1, .stride = 1, .group = 4},
+                              deep = {.out = 32, .taps = 3, .stride = 1, .pad = 1, .group = 32},
+                              twenty = {.out = 20, .taps = 1, .stride = 1, .group = 1},
+                              half = {.out = 16, .taps = 3, .stride = 2, .pad = 1, .group = 1};
+    uint32_t state = 9;
+    struct graph *graph = graph_create(NULL);
+    struct shape any = SHAPE(DIM_UNKNOWN, 3, HEIGHT, WIDTH);
+    struct value *image = graph_add_value(graph, "image", DTYPE_F32, &any);
+    struct value *x = append_conv(graph, &state, &first, image, 3);
+    struct value *a =
+        append(graph, OP_SILU, append_conv(graph, &state, &square, x, 32), NULL, NULL);
+    struct value *b =
+        append(graph, OP_RELU, append_conv(graph, &state, &grouped, x, 32), NULL, NULL);
+    struct value *c = append_conv(graph, &state, &deep, x, 32);
+    struct value *joined = append(graph, OP_CONCAT, a, b, c);
+    cr_assert(node_set_int(graph, joined->producer, "axis", 1));
+    struct value *d = append(graph, OP_ADD, append_conv(graph, &state, &twenty, joined, 76),
+                             append_conv(graph, &state, &twenty, x, 32), NULL);
+    struct value *e =
+        append(graph, OP_CONV_TRANSPOSE, append_conv(graph, &state, &half, joined, 76),
+               constant(graph, &state, SHAPE(16, 12, 2, 2), 0.2f), NULL);
+    cr_assert(node_set_ints(graph, e->producer, "strides", (const int64_t[]){2, 2}, 2));
+    struct value *y = append(graph, OP_CONCAT, d, e, NULL);
+    cr_assert(node_set_int(graph, y->producer, "axis", 1));
+    set_ends(graph, image, y);
+    cr_expect_eq(copied_bytes(graph), (32 + 20) * HEIGHT * WIDTH * sizeof(float) * 2);
+    check_graph(&(struct layer){.name = "parts of a concatenation", .kernel = "winograd"}, graph,
+                SHAPE(3, 3, HEIGHT, WIDTH));
 }
