@@ -1,4 +1,3 @@
-/* Watches a folder and its sub-folders with inotify. */
 #include "server/loader/loader_watch.h"
 
 #include <dirent.h>

@@ -1,4 +1,3 @@
-/* Opens the model that an option names. */
 #include "server/loader/model_open.h"
 
 #include <stdio.h>

@@ -1,4 +1,3 @@
-/* Predicts when a request would be answered, and decides whether to admit it. */
 #include "server/schedule/policy/admission.h"
 
 #include <math.h>

@@ -1,4 +1,3 @@
-/* Learns the duration of a pass for each size, and plans the passes of n images. */
 #include "server/schedule/policy/latency.h"
 
 #include <assert.h>

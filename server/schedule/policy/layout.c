@@ -1,4 +1,3 @@
-/* Computes the positions of each input's rows in a batch buffer. */
 #include "server/schedule/policy/layout.h"
 
 #include "engine/base/size.h"

@@ -1,4 +1,3 @@
-/* Chooses the next image to prepare, in constant time. */
 #include "server/schedule/policy/queue.h"
 
 #include <assert.h>

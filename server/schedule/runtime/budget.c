@@ -1,4 +1,3 @@
-/* The accounts of devices, guarded by one lock, and the queue of models that wait to load. */
 #include "server/schedule/runtime/budget.h"
 
 #include <assert.h>

@@ -1,4 +1,3 @@
-/* Registers the series of a model and of its lanes, and counts requests, images and refusals. */
 #include "server/schedule/runtime/meters.h"
 
 #include <stdio.h>

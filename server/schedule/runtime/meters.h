@@ -1,37 +1,15 @@
-/* The metrics of one model's scheduler and lanes:
+/* The metrics of one model's scheduler and lanes. meters.c has their names and help texts. Those
+ * that begin with nv_ are Triton's, with the labels model and version, for dashboards made for
+ * Triton.
  *
- *     lensd_images_total{model,result}          images answered; result: "ok" or a status word
- *     lensd_detections_total{model}             boxes in answers of a detector
- *     lensd_phase_seconds{model,phase}          histogram. Per request: read (first byte to
- *                                               admission), write (answer ready to last byte sent);
- *                                               per image: decode, preprocess, queue
- *     lensd_phase_seconds{model,phase,device}   the same, per image: copy_in and forward take as
- *                                               long as those of the batch; copy_out lasts from the
- *                                               end of the pass to the image's answer
- *     lensd_latency_seconds{model}              histogram, a request from first byte to answer
- *     lensd_predicted_seconds{model}            histogram, predicted time from admission to answer
- *     lensd_prediction_ratio{model}             histogram, actual over predicted time: 1 is perfect
- *     lensd_batch_size{model,device}            histogram, images per forward pass
- *     lensd_batches_closed_total{model,reason}  reasons why batches closed
- *     lensd_forward_failures_total{model,device}  forward passes that failed, retries included
- *     lensd_batch_splits_total{model,device,cause}  batches run again in parts; cause: "failure"
- *                                               or "memory", where the cap was lowered as well
- *     lensd_batch_cap{model,device}             gauge: current limit of images per pass of a lane
- *     lensd_device_seconds_total{model,device}  time the device spent on the model's passes
- *     lensd_device_quarantined{model,device}    gauge: lanes quarantined because the device fails
- *     lensd_response_cache_hits_total{model}    requests answered from the response cache; in
- *                                               lensd_latency_seconds, but not counted as images
- *     lensd_response_cache_misses_total{model}  requests whose answers were stored in it
- *     lensd_refused_total{model,cause}          images refused; cause: a status word
- *     lensd_queue_images{model}                 gauge: admitted, waiting for a decode worker
- *     lensd_in_flight_images{model}             gauge: admitted, claimed by a worker, no answer yet
+ * Phases (lensd_phase_seconds) of a request: read (first byte to admission), write (answer ready to
+ * last byte sent); of an image: decode, preprocess, queue, and with the label device copy_in and
+ * forward, which take as long as those of the batch, and copy_out (end of the pass to the image's
+ * answer). A hit in the response cache counts in lensd_latency_seconds, but not as an image. A
+ * split for the cause "memory" (lensd_batch_splits_total) also lowered the cap.
  *
- * and, for dashboards made for Triton, its names with {model,version}. A request is one HTTP
- * request. It fails if one of its images fails; its times are those of its slowest image:
- *
- *     nv_inference_request_success, nv_inference_request_failure{reason}, nv_inference_count,
- *     nv_inference_exec_count, nv_inference_pending_request_count, nv_model_load_duration_secs,
- *     nv_inference_{request,queue,compute_input,compute_infer,compute_output}_duration_us
+ * For Triton's metrics a request is one HTTP request. It fails if one of its images fails; its
+ * times are those of its slowest image.
  *
  * Thread-safe (metrics.h). Once a model is loaded, successful requests take no lock and allocate
  * nothing here; failed images and refused requests look up their series. */

@@ -1,4 +1,3 @@
-/* The model host's options, requests, states and end. model_table.c has the table of models. */
 #include "server/schedule/runtime/model_host.h"
 
 #include <assert.h>

@@ -1,4 +1,3 @@
-/* Makes the parts of a request, and cuts images for them. */
 #include "server/schedule/runtime/parts.h"
 
 #include <stdlib.h>

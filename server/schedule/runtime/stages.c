@@ -1,4 +1,3 @@
-/* Runs pipelines: photos to boxes, boxes to crops, crops to the next model. */
 #include "server/schedule/runtime/stages.h"
 
 #include <stdio.h>

@@ -1,4 +1,3 @@
-/* A table of texts and their vectors. */
 #include "server/schedule/runtime/text_cache.h"
 
 #include <stdint.h>
