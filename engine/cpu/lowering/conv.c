@@ -5,13 +5,6 @@
 
 #include <string.h>
 
-size_t pixel_pitch(const struct lowering *lowering, const struct value *image)
-{
-    const size_t pitch = lowering->program->plan.places[image->index].pitch;
-    return pitch ? pitch / dtype_size(image->dtype)
-                 : (size_t)image->shape.dims[image->shape.rank - 1];
-}
-
 /* Describes a channels-last tensor with dims in the order N, C, spatial…. */
 static struct strided_layout image_layout(const struct lowering *lowering,
                                           const struct value *value)

@@ -16,6 +16,7 @@ struct pool_step {
     struct window window; /* extended to two spatial dimensions */
     bool is_max, count_include_pad, global;
     size_t images, channels;
+    size_t pitch;  /* elements between the results of two pixels */
     size_t pieces; /* partial sums per image, for a global mean in float32; otherwise 0 */
     enum dtype dtype;
     float *partial;
@@ -89,7 +90,8 @@ static void pool_pixel(const struct pool_step *s, size_t image, int64_t oy, int6
     const size_t at = (image * (size_t)w->out[0] + (size_t)oy) * (size_t)w->out[1] + (size_t)ox;
     const int64_t divisor = s->count_include_pad ? counted : (int64_t)count;
     const float factor = divisor > 0 ? 1.0f / (float)divisor : 0.0f;
-    reduce_taps(s, taps, count, factor, s->step.y + at * pixel, s->channels);
+    reduce_taps(s, taps, count, factor, s->step.y + at * s->pitch * dtype_size(s->dtype),
+                s->channels);
 }
 
 static void pool_rows(void *context, size_t begin, size_t end)
@@ -234,7 +236,7 @@ KERNEL_CLAIM(pool_claim)
 {
     size_t count = 0, taps = 1;
     const int64_t *kernel = node_ints(node, "kernel_shape", &count);
-    ret->can = KERNEL_CHANNELS_LAST;
+    ret->can = KERNEL_CHANNELS_LAST | (is_global(node) ? 0 : KERNEL_PITCH);
     ret->narrow = NARROW_SAME;
     for (size_t i = 0; i < count; i++)
         taps *= kernel[i] > 0 && kernel[i] <= MOST_TAPS ? (size_t)kernel[i] : MOST_TAPS + 1;
@@ -285,6 +287,7 @@ STEP_CREATE(lower_pool)
     step->count_include_pad = node_int(node, "count_include_pad", 0);
     step->images = (size_t)x->shape.dims[0];
     step->channels = (size_t)x->shape.dims[x->shape.rank - 1];
+    step->pitch = pixel_pitch(lowering, y);
     step->dtype = x->dtype;
     if (global && !is_max && x->dtype == DTYPE_F32) {
         const size_t threads = (size_t)lowering->backend->options.threads;

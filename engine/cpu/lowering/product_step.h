@@ -18,10 +18,6 @@ bool qmatmul_claim(const struct node *node, struct kernel_caps *ret);
 enum status qmatmul_describe(const struct node *node, struct product_desc *ret, float **ret_scales,
                              struct error *err) MUST_USE;
 
-/* Returns the elements from one pixel of a channels-last image to the next: more than its channels
- * if the image is a part of a Concat's result. */
-size_t pixel_pitch(const struct lowering *lowering, const struct value *image);
-
 /* Describes ONNX's weights [M, C / group, K…] as a product's weights, grouped if group > 1. */
 struct strided_layout conv_weights(const struct tensor *weights, int64_t group);
 

@@ -26,15 +26,16 @@ struct resize_step {
     enum dtype dtype;
     bool nearest;
     size_t height, width, out_height, out_width, channels, images;
+    size_t pitch; /* elements between the results of two pixels */
     struct axis_taps rows, columns;
     size_t thread_bytes;
 };
 
 static void copy_row(const struct resize_step *s, const unsigned char *from, unsigned char *to)
 {
-    const size_t pixel = s->channels * dtype_size(s->dtype);
+    const size_t pixel = s->channels * dtype_size(s->dtype), step = s->pitch * dtype_size(s->dtype);
     for (size_t i = 0; i < s->out_width; i++)
-        memcpy(to + i * pixel, from + s->columns.index[i] * pixel, pixel);
+        memcpy(to + i * step, from + s->columns.index[i] * pixel, pixel);
 }
 
 /* A thread's scratch: the blended row, a row of the result, widened rows, pointers. */
@@ -58,7 +59,7 @@ static size_t resize_lay_out(const struct resize_step *s, unsigned char *base,
 }
 
 static void blend_row(const struct resize_step *s, const unsigned char *image, size_t y,
-                      const struct resize_scratch *scratch, float *to)
+                      const struct resize_scratch *scratch, float *to, size_t to_step)
 {
     const size_t length = s->width * s->channels;
     const size_t first = s->rows.first[y], count = s->rows.first[y + 1] - first;
@@ -81,7 +82,7 @@ static void blend_row(const struct resize_step *s, const unsigned char *image, s
         const size_t from = s->columns.first[i], taps = s->columns.first[i + 1] - from;
         for (size_t t = 0; t < taps; t++)
             scratch->taps[t] = row + s->columns.index[from + t] * s->channels;
-        s->simd->blend(scratch->taps, s->columns.weight + from, taps, to + i * s->channels,
+        s->simd->blend(scratch->taps, s->columns.weight + from, taps, to + i * to_step,
                        s->channels);
     }
 }
@@ -89,22 +90,25 @@ static void blend_row(const struct resize_step *s, const unsigned char *image, s
 static void resize_rows(void *context, size_t begin, size_t end)
 {
     const struct resize_step *s = context;
-    const size_t size = dtype_size(s->dtype), length = s->out_width * s->channels;
+    const size_t size = dtype_size(s->dtype), length = s->out_width * s->pitch;
     struct resize_scratch scratch;
     resize_lay_out(s, s->step.memory + (size_t)forkjoin_member() * s->thread_bytes, &scratch);
     for (size_t i = begin; i < end; i++) {
         const size_t image = i / s->out_height, y = i % s->out_height;
         const unsigned char *from = s->step.x + image * s->height * s->width * s->channels * size;
         unsigned char *to = s->step.y + i * length * size;
-        if (s->nearest && i > begin && y && s->rows.index[y] == s->rows.index[y - 1])
+        if (s->nearest && s->pitch == s->channels && i > begin && y &&
+            s->rows.index[y] == s->rows.index[y - 1])
             memcpy(to, to - length * size, length * size);
         else if (s->nearest)
             copy_row(s, from + s->rows.index[y] * s->width * s->channels * size, to);
         else if (s->dtype == DTYPE_F32)
-            blend_row(s, from, y, &scratch, (float *)(void *)to);
+            blend_row(s, from, y, &scratch, (float *)(void *)to, s->pitch);
         else {
-            blend_row(s, from, y, &scratch, scratch.result);
-            s->simd->narrow_bf16(scratch.result, (uint16_t *)(void *)to, length);
+            blend_row(s, from, y, &scratch, scratch.result, s->channels);
+            for (size_t x = 0; x < s->out_width; x++)
+                s->simd->narrow_bf16(scratch.result + x * s->channels,
+                                     (uint16_t *)(void *)to + x * s->pitch, s->channels);
         }
     }
 }
@@ -172,7 +176,7 @@ static bool is_stored_image(const struct node *node)
 KERNEL_CLAIM(resize_claim)
 {
     struct resize_plan plan;
-    ret->can = KERNEL_CHANNELS_LAST;
+    ret->can = KERNEL_CHANNELS_LAST | KERNEL_PITCH;
     ret->narrow = NARROW_SAME;
     if (!is_stored_image(node) && !claim_reads_image(node))
         return false;
@@ -206,6 +210,7 @@ STEP_CREATE(lower_resize)
     s->height = (size_t)in[1];
     s->width = (size_t)in[2];
     s->channels = (size_t)in[3];
+    s->pitch = pixel_pitch(lowering, y);
     s->out_height = (size_t)out[1];
     s->out_width = (size_t)out[2];
     TRY(taps_init(&s->rows, &plan, &plan.axis[2], err));

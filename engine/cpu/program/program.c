@@ -50,6 +50,13 @@ void step_free(struct step *step)
     FREE_ALL((void *)(uintptr_t)step->name, step);
 }
 
+size_t pixel_pitch(const struct lowering *lowering, const struct value *image)
+{
+    const size_t pitch = lowering->program->plan.places[image->index].pitch;
+    return pitch ? pitch / dtype_size(image->dtype)
+                 : (size_t)image->shape.dims[image->shape.rank - 1];
+}
+
 enum status program_keep_constant(struct program *program, const struct value *value,
                                   struct error *err)
 {

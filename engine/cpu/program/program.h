@@ -89,6 +89,10 @@ void *step_create_as(const struct lowering *lowering, const struct step *proto, 
 
 void step_free(struct step *step); /* NULL is fine */
 
+/* Returns the elements from one pixel of a channels-last image to the next: more than its channels
+ * if the image is a part of a Concat's result. */
+size_t pixel_pitch(const struct lowering *lowering, const struct value *image);
+
 /* Runs a step of the program, whose values must have addresses. */
 enum status program_step(struct program *program, struct step *step, struct error *err) MUST_USE;
 

@@ -23,6 +23,7 @@ struct layer {
     bool residual;      /* + what the layer reads, in front of the activation */
     bool scaled;        /* squeeze-and-excite in front: x * sigmoid(mean(x)), x of a depthwise */
     const char *kernel; /* how the profile names what ran it */
+    bool also_bf16;
 };
 
 static struct value *constant(struct graph *graph, uint32_t *state, struct shape shape, float scale)
@@ -108,12 +109,14 @@ static struct graph *make_graph(const struct layer *l)
 }
 
 static void expect(const struct layer *l, const struct graph *graph, const float *images,
-                   const struct tensor *expected, int batch, int threads)
+                   const struct tensor *expected, int batch, int threads, enum precision precision)
 {
     struct error err = {0};
     struct session *session;
-    const struct session_options options = {
-        .threads = threads, .max_batch = batch, .image_layout = IMAGE_AS_DECLARED};
+    const struct session_options options = {.threads = threads,
+                                            .max_batch = batch,
+                                            .image_layout = IMAGE_AS_DECLARED,
+                                            .precision = precision};
     const struct tensor *output;
     const void *inputs[1] = {images};
     cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s: %s", l->name,
@@ -131,8 +134,9 @@ static void expect(const struct layer *l, const struct graph *graph, const float
                 at = i;
             }
         }
-        cr_assert(worst <= 2e-5f * largest, "%s, %s, batch %d, %d threads, element %zu: %g, not %g",
-                  l->name, simd()->name, batch, threads, at, (double)g[at], (double)e[at]);
+        cr_assert(worst <= (precision == PRECISION_BF16 ? 2e-2f : 2e-5f) * largest,
+                  "%s, %s, batch %d, %d threads, element %zu: %g, not %g", l->name, simd()->name,
+                  batch, threads, at, (double)g[at], (double)e[at]);
     }
     struct session_step *steps;
     size_t count, found = 0;
@@ -163,10 +167,12 @@ static void check_graph(const struct layer *l, struct graph *graph, struct shape
     const size_t variant_count = simd_variants(variants);
     for (size_t v = 0; v < variant_count; v++) {
         simd_use(variants[v]);
-        expect(l, graph, input->data, expected, 1, 1);
-        expect(l, graph, input->data, expected, batch, 2);
+        expect(l, graph, input->data, expected, 1, 1, PRECISION_FP32);
+        expect(l, graph, input->data, expected, batch, 2, PRECISION_FP32);
+        if (l->also_bf16)
+            expect(l, graph, input->data, expected, batch, 2, PRECISION_BF16);
         if (v == 2)
-            expect(l, graph, input->data, expected, 2, 3);
+            expect(l, graph, input->data, expected, 2, 3, PRECISION_FP32);
     }
     simd_use(NULL);
     cpu_prefer_winograd(false);
@@ -325,8 +331,27 @@ static size_t copied_bytes(const struct graph *graph)
     return bytes;
 }
 
-/* Convolutions and a transposed convolution write their part of a concatenation in place. Parts of
- * a depthwise convolution and of a convolution with a residual are copied. */
+static struct value *join(struct graph *graph, struct value *a, struct value *b, struct value *c)
+{
+    struct value *y = append(graph, OP_CONCAT, a, b, c);
+    cr_assert(node_set_int(graph, y->producer, "axis", 1));
+    return y;
+}
+
+/* Appends a Resize to twice the sides. */
+static struct value *append_resize(struct graph *graph, uint32_t *state, const char *mode,
+                                   struct value *x)
+{
+    struct value *scales = constant(graph, state, SHAPE(4), 1);
+    memcpy(scales->known->data, (const float[]){1, 1, 2, 2}, 4 * sizeof(float));
+    struct value *y = append(graph, OP_RESIZE, x, NULL, scales);
+    cr_assert(node_set_string(graph, y->producer, "mode", mode));
+    return y;
+}
+
+/* Convolutions, transposed convolutions, pools and resizes write their part of a concatenation in
+ * place. Parts of a depthwise convolution, of a convolution with a residual and of another
+ * concatenation are copied. */
 Test(layers, parts_of_a_concatenation)
 {
     enum { HEIGHT = 14, WIDTH = 12 };
@@ -346,18 +371,22 @@ Test(layers, parts_of_a_concatenation)
     struct value *b =
         append(graph, OP_RELU, append_conv(graph, &state, &grouped, x, 32), NULL, NULL);
     struct value *c = append_conv(graph, &state, &deep, x, 32);
-    struct value *joined = append(graph, OP_CONCAT, a, b, c);
-    cr_assert(node_set_int(graph, joined->producer, "axis", 1));
+    struct value *joined = join(graph, a, b, c);
     struct value *d = append(graph, OP_ADD, append_conv(graph, &state, &twenty, joined, 76),
                              append_conv(graph, &state, &twenty, x, 32), NULL);
-    struct value *e =
-        append(graph, OP_CONV_TRANSPOSE, append_conv(graph, &state, &half, joined, 76),
-               constant(graph, &state, SHAPE(16, 12, 2, 2), 0.2f), NULL);
+    struct value *small = append_conv(graph, &state, &half, joined, 76);
+    struct value *e = append(graph, OP_CONV_TRANSPOSE, small,
+                             constant(graph, &state, SHAPE(16, 12, 2, 2), 0.2f), NULL);
     cr_assert(node_set_ints(graph, e->producer, "strides", (const int64_t[]){2, 2}, 2));
-    struct value *y = append(graph, OP_CONCAT, d, e, NULL);
-    cr_assert(node_set_int(graph, y->producer, "axis", 1));
-    set_ends(graph, image, y);
-    cr_expect_eq(copied_bytes(graph), (32 + 20) * HEIGHT * WIDTH * sizeof(float) * 2);
-    check_graph(&(struct layer){.name = "parts of a concatenation", .kernel = "winograd"}, graph,
-                SHAPE(3, 3, HEIGHT, WIDTH));
+    struct value *p = append(graph, OP_MAX_POOL, x, NULL, NULL);
+    cr_assert(node_set_ints(graph, p->producer, "kernel_shape", (const int64_t[]){3, 3}, 2));
+    cr_assert(node_set_ints(graph, p->producer, "pads", (const int64_t[]){1, 1, 1, 1}, 4));
+    struct value *all =
+        join(graph, join(graph, d, e, p), append_resize(graph, &state, "nearest", small),
+             append_resize(graph, &state, "linear", small));
+    set_ends(graph, image, append_conv(graph, &state, &twenty, all, 96));
+    cr_expect_eq(copied_bytes(graph), (32 + 20 + 64) * HEIGHT * WIDTH * sizeof(float) * 2);
+    check_graph(
+        &(struct layer){.name = "parts of a concatenation", .kernel = "copy", .also_bf16 = true},
+        graph, SHAPE(3, 3, HEIGHT, WIDTH));
 }
