@@ -214,7 +214,7 @@ static void filter_add(struct call_filter *filter, const struct call_rule *rules
             filter_answer(filter, answer);
             continue;
         }
-        /* The argument's lower 32 bits come first: both architectures are little-endian. */
+        /* The argument's lower 32 bits come first: x86-64 and arm64 are little-endian. */
         filter_put(filter, BPF_JMP | BPF_JEQ | BPF_K, number, 0, 5);
         filter_load(filter, offsetof(struct seccomp_data, args) + 8 * (size_t)rule->argument);
         filter_put(filter, BPF_ALU | BPF_AND | BPF_K, rule->mask, 0, 0);

@@ -77,8 +77,8 @@
 #define MAKE      (CHANGE | MAKE_REG | REMOVE_FILE)
 #define OF_A_FILE (READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV)
 
-/* BIND_TCP, CONNECT_TCP: bits of handled_access_net and of rules for ports. The others: bits of
- * `scoped` in struct landlock_ruleset_attr. */
+/* BIND_TCP, CONNECT_TCP: bits of handled_access_net and of rules for ports. ABSTRACT_SOCKET,
+ * SIGNALS: bits of `scoped` in struct landlock_ruleset_attr. */
 #define BIND_TCP        BIT(0)
 #define CONNECT_TCP     BIT(1)
 #define ABSTRACT_SOCKET BIT(0)
@@ -325,7 +325,7 @@ static int drop_rights(void)
 /* ---- the ruleset ---- */
 
 /* Returns all accesses that a kernel with this ABI can restrict, except to abstract sockets if
- * NOTIFY_SOCKET is one. Rules then allow some of them. */
+ * NOTIFY_SOCKET is one. Rules then allow some accesses. */
 static struct handled_access access_of(int abi)
 {
     const char *notify = getenv("NOTIFY_SOCKET");

@@ -133,7 +133,7 @@ void process_remove_number(const char *path, long number)
         return;
     if (unlink(path) == 0)
         return;
-    /* If the file cannot be emptied either, it stays, but it names no living process. */
+    /* Empty the file instead. If this fails, too, the file stays. */
     int fd = open(path, O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd >= 0)
         close(fd);

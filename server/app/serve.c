@@ -585,7 +585,7 @@ static void change_level(int step)
     int before = (int)log_lowest(), after = before + step;
     if (after < LOG_DEBUG || after > LOG_ERROR)
         return;
-    /* Log at the more verbose of the two levels, so that the line is written. */
+    /* Log at the less verbose of the old and the new level, so that the line is written. */
     enum log_level seen = (enum log_level)(after > before ? after : before);
     log_set_lowest((enum log_level)(after < before ? after : before));
     log_event(seen, "log", LOG_STR("level", log_level_name((enum log_level)after)));

@@ -67,8 +67,8 @@ static enum status resized_size(const struct preprocess *p, uint64_t width, uint
     return STATUS_OK;
 }
 
-/* Returns the offset of a canvas of `have` pixels in the `want` pixels that a centred crop
- * keeps. */
+/* Returns where a canvas of `have` pixels begins in a centred crop of `want` pixels; negative if
+ * the crop begins inside the canvas. */
 static int crop_begin(int have, int want, bool floors)
 {
     if (want >= have) /* with `floors`, (have - want) / 2 is rounded down: -13.5 to -14 */

@@ -49,7 +49,7 @@ static bool gif_read_palette(const uint8_t **at, const uint8_t *end, unsigned fl
     return true;
 }
 
-/* Reads up to the codes of the first picture. */
+/* Reads the file up to the codes of the first picture. */
 static enum status gif_read_head(const uint8_t *data, size_t size,
                                  const struct image_limits *limits, struct gif_head *ret,
                                  struct error *err)

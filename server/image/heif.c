@@ -244,7 +244,7 @@ static enum status heif_open(const uint8_t *data, size_t size, const struct imag
 static enum status heif_read_pixels(const struct heif_file *file, struct pixel_buffer *buffer,
                                     struct error *err)
 {
-    enum { DECODERS = 8 }; /* bytes per pixel: planes of the decoder and of libheif, RGB */
+    enum { DECODERS = 8 }; /* bytes per pixel of the decoder's and libheif's planes and of RGB */
     struct heif_image *image = NULL;
     const size_t row = (size_t)file->width * 3;
     const size_t sample = heif.luma_bits(file->handle) > 8 ? 2 : 1;

@@ -162,8 +162,8 @@ static void jpeg_on_progress(j_common_ptr common)
                   reader->limits->max_scans));
 }
 
-/* Prepares `reader` for setjmp. Creating the decompress object can fail, so jpeg_read_head() does
- * it. */
+/* Prepares `reader` for setjmp. jpeg_read_head() creates the decompress object, because that can
+ * fail. */
 static void jpeg_reader_init(struct jpeg_reader *reader, const struct image_limits *limits,
                              struct error *err)
 {
@@ -249,8 +249,8 @@ static void read_rgb_rows(struct jpeg_decompress_struct *cinfo, uint8_t *pixels,
     }
 }
 
-/* Returns true if libjpeg-turbo can decode some columns of the file to the same pixels as the
- * whole: one scan, and one component or the usual samplings. */
+/* Returns true if libjpeg-turbo decodes some columns to the same pixels as the whole file: if it
+ * has one scan, full scale, and one component or the usual samplings. */
 static bool can_crop(struct jpeg_decompress_struct *cinfo)
 {
     const jpeg_component_info *c = cinfo->comp_info;

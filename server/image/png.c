@@ -134,7 +134,7 @@ static void set_transforms(png_structp png, png_infop info)
         png_set_strip_16(png);
     if (!(colour & PNG_COLOR_MASK_COLOR))
         png_set_gray_to_rgb(png);
-    /* Also for palettes: their lookup expands tRNS to alpha. */
+    /* Palettes need this, too: their lookup expands tRNS to alpha. */
     png_set_strip_alpha(png);
 }
 

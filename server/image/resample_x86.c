@@ -1,9 +1,10 @@
 /* The pixel loops in vectors, compiled twice: for AVX2 and for AVX-512. Arithmetic is written
- * with the compilers' vector types; only widening and narrowing need the instruction by name. All
- * of it is on integers, so that every set gives equal bytes.
+ * with the compilers' vector types; only widening and narrowing need intrinsics. All arithmetic is
+ * on integers, so that every instruction set gives equal bytes.
  *
  * Horizontal: four rows advance together, because their windows and weights are the same. 16
- * numbers hold one pixel of each row: 4 bytes, but the last is the next pixel's and is ignored:
+ * numbers hold one pixel of each row in 4 bytes; the last byte belongs to the next pixel and is
+ * ignored:
  *
  *     row 0        row 1        row 2        row 3
  *     R  G  B  .   R  G  B  .   R  G  B  .   R  G  B  .

@@ -10,8 +10,8 @@
 static const uint8_t png_signature[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
 static const uint8_t jpeg_signature[3] = {0xFF, 0xD8, 0xFF};
 
-/* The brands of an ISO base media file with images (ISO/IEC 23008-12, AVIF 1.1). "mif1" is any
- * HEIF; later brands decide. */
+/* Finds the format of an ISO base media file by its brands (ISO/IEC 23008-12, AVIF 1.1). "mif1"
+ * means any HEIF, so a later brand decides. */
 static enum image_format sniff_brands(const uint8_t *data, size_t size)
 {
     static const char heic[][4] = {"heic", "heix", "heim", "heis", "hevc", "hevx"};

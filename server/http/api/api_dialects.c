@@ -9,7 +9,7 @@
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
-/* Roboflow's name of a task, and CVAT's name of the shape of its answers; NULL if there is none. */
+/* Roboflow's name of each task, and CVAT's name of the shape in the task's answers; NULL: none. */
 static const struct {
     const char *roboflow, *shape;
 } words[TASK_KINDS] = {[TASK_CLASSIFICATION] = {"classification", "tag"},
@@ -27,7 +27,7 @@ static const struct {
 /* The models in an answer. */
 struct listed_models {
     struct dialect_model *rows;
-    struct deployment **held; /* acquired, because they own the labels; NULL without labels */
+    struct deployment **held; /* acquired, because they own the labels; NULL if not needed */
     size_t count;
     size_t bytes; /* bytes of the labels in the answer */
 };
@@ -56,7 +56,7 @@ enum model_list {
     LIST_NAMES,     /* detectors, and pipelines that begin with a detector */
     LIST_TASKS,     /* models for whose tasks Roboflow has a name */
     LIST_DETECTORS, /* detectors and their labels; each model once; no pipelines */
-    LIST_SHAPES,    /* as LIST_DETECTORS, but models for whose shapes CVAT has a name */
+    LIST_SHAPES,    /* models with a CVAT shape, and their labels; each model once; no pipelines */
 };
 
 static bool is_listed(const struct model_status *model, enum model_list list, const char *only)

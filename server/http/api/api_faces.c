@@ -14,7 +14,7 @@
 #include "server/http/transport/multipart.h"
 #include "server/http/transport/respond.h"
 
-/* Below this similarity a face is unknown, unless the request says otherwise. */
+/* The default similarity below which a face is unknown. */
 #define LEAST_SIMILARITY 0.67f
 
 bool face_question_set(struct face_question *question, const char *own, const char *value,
@@ -42,7 +42,8 @@ static struct deepstack_call face_call(const struct exchange *x, const char *com
 
 /* ---- vectors of faces ---- */
 
-/* Returns the box's crop if the crop has a vector, else NULL. Sets *ret_failed to a failed crop. */
+/* Returns the box's crop if the crop has a vector, else NULL. If the crop failed, also sets
+ * *ret_failed to it. */
 static const struct predict_image *face_of(const struct predict_image *image, size_t box,
                                            const struct predict_image **ret_failed)
 {
@@ -74,7 +75,7 @@ static void add_face(const struct predict_image *face, float *sum)
         sum[i] += (float)((double)own->values[i] * scale);
 }
 
-/* True if the face's vector is from the model with the fingerprint `words`, not a replacement. */
+/* True if the model with the fingerprint `words` made the face's vector. */
 static bool is_of_model(const struct predict_image *face, const uint64_t *words)
 {
     return memcmp(face->request->used_model->fingerprint.words, words, 2 * sizeof *words) == 0;

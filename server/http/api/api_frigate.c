@@ -1,5 +1,5 @@
-/* Frigate's detector over ZeroMQ (--zmq-port): says whether the model that a message names is
- * loaded, or answers a tensor with 20 boxes. Source: frigate/detectors/plugins/zmq_ipc.py. */
+/* Frigate's detector over ZeroMQ (--zmq-port): says whether the model named in a message is loaded,
+ * or returns 20 boxes for a tensor. Source: frigate/detectors/plugins/zmq_ipc.py. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,7 +86,8 @@ static void frigate_model_handle(struct exchange *x)
 
 /* ---- tensors ---- */
 
-/* Uses the tensor as the pixels of a photo (uint8 RGB), or directly as the model's input. */
+/* Uses a tensor uint8 [1, height, width, 3] as the pixels of a photo, unless the model's input has
+ * this form; uses any other tensor directly as the model's input. */
 static enum status take_tensor_or_pixels(struct exchange *x, struct frigate_work *work,
                                          struct deployment **chosen, struct error *err)
 {

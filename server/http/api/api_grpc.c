@@ -11,7 +11,7 @@ static enum status grpc_admit(struct exchange *x, struct error *err)
 {
     if (atomic_load(&x->server->draining))
         return error_set(err, STATUS_DRAINING, "the server is shutting down; ask another one");
-    return STATUS_OK; /* room depends on the model, which only the message names */
+    return STATUS_OK; /* only the message names the model whose queue needs room */
 }
 
 /* Reads the model's name in the message, and calls the route's handle_named. */

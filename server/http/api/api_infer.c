@@ -37,7 +37,7 @@ struct infer_work {
 static void infer_free_work(struct exchange *x)
 {
     struct infer_work *work = x->work;
-    submission_free(x); /* first: its images point into the memory that is freed below */
+    submission_free(x); /* first: the request's images use memory that is freed below */
     v2_request_free(work->v2);
     for (size_t i = 0; work->memory && i < work->input_count; i++)
         free(work->memory[i]);
@@ -340,7 +340,8 @@ static enum status infer_take_inputs(struct exchange *x, struct infer_work *work
 
 /* ---- outputs ---- */
 
-/* Refuses more than PREDICT_MAX_TOP_K classes per row, unless the rows have no more values. */
+/* Refuses more than PREDICT_MAX_TOP_K classes per row, unless a row has at most that many values.
+ */
 static enum status check_classes(const char *name, size_t wanted, size_t classes, struct error *err)
 {
     if (wanted <= PREDICT_MAX_TOP_K || classes <= PREDICT_MAX_TOP_K)

@@ -26,7 +26,7 @@ struct kserve_work {
 static void kserve_free_work(struct exchange *x)
 {
     struct kserve_work *work = x->work;
-    submission_free(x); /* first: its images point into the memory that is freed below */
+    submission_free(x); /* first: the request's images use memory that is freed below */
     texts_done(&work->texts);
     v1_request_free(work->v1);
     free(work->numbers);

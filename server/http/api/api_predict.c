@@ -1,5 +1,5 @@
-/* POST /predict: images in, labels, boxes or vectors out. Also the paths of other servers' APIs for
- * photos (proto/dialects.h), with other names of parameters and other forms of answers. */
+/* POST /predict: images in, labels, boxes or vectors out. Also handles the paths of other servers'
+ * APIs for photos (proto/dialects.h), which have other parameters and other forms of answers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static void predict_free_work(struct exchange *x)
     struct predict_work *work = x->work;
     request_labels_done(&work->labels);
     request_prompt_done(&work->prompt);
-    submission_free(x); /* first: its images point into the memory that is freed below */
+    submission_free(x); /* first: the request's images use memory that is freed below */
     texts_done(&work->texts);
     multipart_done(&work->multipart);
     predict_json_free(work->json);
@@ -135,7 +135,7 @@ static void finish_picture(struct exchange *x, const struct predict_image *image
         respond_text(x, 200, forms[x->answer_form], (char *)bytes, size);
 }
 
-/* True if time, memory or room ran out; false for an error in an image or its answer. */
+/* True if the server lacked time, memory or capacity; false if the image or its answer is bad. */
 static bool is_shortage(enum status status)
 {
     return status == STATUS_NO_MEMORY || status == STATUS_TOO_LARGE || status_http(status) > 500;
@@ -157,8 +157,8 @@ static const struct predict_image *find_short_crop(const struct predict_image *i
 /* Returns the failed image or crop whose error is the answer to the whole request, or NULL. In an
  * API that has a place for errors beside answers, only a request for one image fails as a whole. A
  * crop fails the request if time or memory ran out for it, because an answer without its box would
- * look complete, but not if each try would fail: the box's points coincide, or the vector is not
- * finite. */
+ * look complete. A crop that fails at every try does not fail the request: its box's points
+ * coincide, or its vector is not finite. */
 static const struct predict_image *failed_image(const struct predict_work *work,
                                                 const struct dialect *dialect)
 {
@@ -339,7 +339,8 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
     x->image_count = work->request.image_count;
     if (work->form >= 0)
         x->answer_form = work->form;
-    /* Clients of other APIs send the same options to all models, so ignore those without effect. */
+    /* Clients of other APIs send the same options to all models, so ignore options without effect.
+     */
     work->request.ignores_unused_options = exchange_dialect(x) != NULL;
     work->request.wants_picture =
         !work->texts.count && (x->answer_form == DESCRIBE_JPEG || x->answer_form == DESCRIBE_PNG);
@@ -381,7 +382,7 @@ static void predict_next_task(struct exchange *x)
     work->before = x->answer.text;
     x->answer.text = NULL;
     x->answer.status = 0;
-    exchange_wait(x, NULL, x->finish); /* stop watching the last part, which is freed below */
+    exchange_wait(x, NULL, x->finish); /* stop watching the request that is freed below */
     work->pixels = parts_photo(image);
     if (image->photo)
         work->photo = image->photo;

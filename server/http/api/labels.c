@@ -24,7 +24,8 @@ static char *trim(char *text)
     return text;
 }
 
-/* Terminates the label that begins at `at`, removes its backslashes, returns the next or NULL. */
+/* Terminates the label that begins at `at` and removes its backslashes. Returns the start of the
+ * next label, or NULL. */
 static char *cut_label(char *at)
 {
     char *to = at;
@@ -119,7 +120,7 @@ static enum status add_labels(struct caption *caption, const struct request_labe
     const uint16_t none = (uint16_t)labels->count;
     struct token_list special;
     TRY(tokenizer_encode(caption->input->tokenizer, "", 0, &options, &special, err));
-    const size_t before = special.count / 2; /* [CLS] before, [SEP] after */
+    const size_t before = special.count / 2; /* [CLS] precedes the labels, [SEP] follows */
     enum status status = STATUS_OK;
     for (size_t i = 0; i < before; i++)
         put_token(caption, special.ids[i], none);
@@ -139,7 +140,8 @@ static enum status add_labels(struct caption *caption, const struct request_labe
     return status;
 }
 
-/* Joins the labels to one text, and writes its tokens into rows for the detector's text inputs. */
+/* Joins the labels into one text, and writes its tokens into rows for the detector's text inputs.
+ */
 static enum status write_caption(struct exchange *x, struct request_labels *labels,
                                  const struct deployment *deployment, struct error *err)
 {
@@ -298,7 +300,7 @@ static enum status find_vectors(struct exchange *x, const struct deployment *dep
     return STATUS_OK;
 }
 
-/* Copies the new vectors, also into the cache. Runs on an offload thread. */
+/* Copies the new vectors to the labels and into the cache. Runs on an offload thread. */
 static void take_vectors(struct exchange *x)
 {
     struct request_labels *labels = labels_of(x);
@@ -348,11 +350,11 @@ static enum status find_or_encode(struct exchange *x, struct deployment *deploym
     return texts_submit_to(x, &labels->texts, deployment, request, err);
 }
 
-/* Encodes the labels. Called when the model's half for texts is loaded. */
+/* Encodes the labels. Called when the model's text encoder is loaded. */
 static void encode_labels(struct exchange *x)
 {
     struct request_labels *labels = labels_of(x);
-    struct model_host *host = x->server->options.model_host; /* x may be freed before the end */
+    struct model_host *host = x->server->options.model_host; /* x may be freed below */
     struct deployment *deployment;
     bool is_done = false;
     struct error err;

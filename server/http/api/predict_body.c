@@ -208,7 +208,7 @@ static bool predict_is_parameter(const struct multipart_part *part)
     return !part->has_filename && image_sniff(part->data, part->size) == IMAGE_UNKNOWN;
 }
 
-/* Reads a text field as a parameter. The error for an unknown one suggests a forgotten @. */
+/* Reads a text field as a parameter. The error for an unknown parameter suggests curl's @FILE. */
 static enum status predict_read_field(struct predict_work *work, const struct dialect *dialect,
                                       const struct multipart_part *part, struct error *err)
 {
@@ -220,7 +220,7 @@ static enum status predict_read_field(struct predict_work *work, const struct di
     size_t digits = 0;
     while (digits < part->size && (isdigit((unsigned char)text[digits]) || text[digits] == '.'))
         digits++;
-    if (digits == part->size) /* the value is no file name */
+    if (digits == part->size) /* a number is not a file name */
         return refuse_parameter(part->name, err);
     bool short_text = part->size <= 80 && utf8_valid(text, part->size);
     return error_set(err, STATUS_INVALID,
@@ -271,12 +271,12 @@ static enum status take_words(struct exchange *x, struct predict_work *work,
     const char *language = work->immich.list[0].language;
     if (!used || !language)
         return take_text(work, text, used, err);
-    text -= IMMICH_LANGUAGE; /* overwrites the part's head, which has the name `text` */
+    text -= IMMICH_LANGUAGE; /* overwrites the end of the part's headers */
     memcpy(text, language, IMMICH_LANGUAGE);
     return take_text(work, text, used + IMMICH_LANGUAGE, err);
 }
 
-/* True if `data` is a text for the model in the path, or for that model's half for texts.
+/* True if `data` is a text for the model in the path, or for that model's text encoder.
  * `is_declared`: the request says that the data is text. Undeclared data might be a damaged image,
  * so it must also be UTF-8, and the path must name the text model itself. */
 static bool is_text(const struct exchange *x, const uint8_t *data, size_t size, bool is_declared)
@@ -302,7 +302,7 @@ enum status predict_set_task(struct exchange *x, struct predict_work *work, stru
     return asked->least_box >= 0 ? set_task_option(work, "confidence", score, err) : STATUS_OK;
 }
 
-/* Reads a form of Immich's server; `entries` is the form's part of that name. */
+/* Reads a form of Immich's server; `entries` is the form's part named "entries". */
 static enum status read_immich(struct exchange *x, struct predict_work *work,
                                const struct multipart_part *entries, struct error *err)
 {

@@ -180,7 +180,7 @@ static enum status submit_prompt(struct exchange *x, const struct deployment *en
     struct request_prompt *prompt = prompt_of(x);
     struct predict_request *request = x->work;
     struct predict_image *photo = &request->images[0];
-    struct model_host *host = x->server->options.model_host; /* x may be freed before the end */
+    struct model_host *host = x->server->options.model_host; /* x may be freed below */
     struct deployment *decoder;
     photo->width = (uint32_t)prompt->embeddings[0];
     photo->height = (uint32_t)prompt->embeddings[1];
@@ -284,7 +284,7 @@ static void encode_photo(struct exchange *x)
 {
     struct request_prompt *prompt = prompt_of(x);
     const struct predict_request *request = x->work;
-    struct model_host *host = x->server->options.model_host; /* x may be freed before the end */
+    struct model_host *host = x->server->options.model_host; /* x may be freed below */
     struct deployment *encoder;
     struct error err;
     enum status status = model_host_acquire(host, prompt->model, request->version, &encoder,

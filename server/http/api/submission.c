@@ -15,8 +15,8 @@
 #include "server/http/transport/respond.h"
 #include "server/schedule/runtime/parts.h"
 
-/* Bytes of one prediction in an answer (label, index and probability). The part for the label is
- * LABEL_BYTES; a longer label is charged in addition. */
+/* Bytes of one prediction in an answer (label, index and probability), if no label has more than
+ * LABEL_BYTES. Otherwise the size of the longest label is added for each prediction. */
 #define PREDICTION_BYTES 64
 #define LABEL_BYTES      20
 
@@ -46,8 +46,9 @@ enum status charge_answer(struct exchange *x, size_t bytes, struct error *err)
     struct http_budget *budget = x->body.budget;
     const size_t most = http_budget_most(budget);
     size_t own = x->body.capacity + x->body.beside + x->answer.charged;
-    /* Charge small answers without a limit: a connection alone needs this much memory, so a refusal
-     * after an upload would save little. The limit applies to many small pieces (masks, crops). */
+    /* Charge a small answer without checking the limit: a connection alone needs this much memory,
+     * so a refusal after an upload would save little. Many small charges (masks, crops) together
+     * are not a small answer. */
     if (bytes < SUBMISSION_LARGE_ANSWER && x->answer.charged < SUBMISSION_LARGE_ANSWER) {
         http_budget_settle(budget, &x->answer.charged, x->answer.charged + bytes);
         return STATUS_OK;
@@ -85,8 +86,8 @@ static size_t submission_sum_with(size_t sum, size_t count, size_t each)
     return size_mul(count, each, &product) && size_add(sum, product, &sum) ? sum : SIZE_MAX;
 }
 
-/* Returns the size of the results from which an answer is written. *ret_unforeseen is the part
- * whose size was unknown before the run, with its text. */
+/* Returns the size of the results from which an answer is written. *ret_unforeseen is the memory,
+ * also for the text, of the results whose size was unknown before the run. */
 static size_t answer_bytes(const struct predict_request *request, size_t *ret_unforeseen)
 {
     const struct deployment *deployment = request->deployment;
@@ -149,7 +150,7 @@ static void submission_done(struct predict_request *request)
         respond_error(x, &err);
         exchange_resume(x);
     } else if (bytes >= SUBMISSION_LARGE_ANSWER || describe_is_slow(request)) {
-        /* Pass the size of a body that takes as long as this answer: see SUBMISSION_LARGE_BODY. */
+        /* Pass the size of a body that takes as much CPU time as this answer. */
         exchange_offload(x, bytes * (SUBMISSION_LARGE_BODY / SUBMISSION_LARGE_ANSWER),
                          exchange_answer);
     } else {
@@ -236,7 +237,7 @@ bool answer_from_cache(struct exchange *x, bool reads_forms)
     x->cache_key.search_ms = clock_ms(clock_now() - begun);
     if (!kept)
         return false;
-    /* A hit skips the rest of `start`, so check headers such as X-Priority here. */
+    /* A hit skips the code that submits, so check headers such as X-Priority here. */
     struct predict_request asked = {0};
     if (request_limits_read(x, &asked, &err) != STATUS_OK) {
         cached_answer_release(kept);
@@ -493,8 +494,7 @@ enum status submission_choose_size(struct exchange *x, const struct shape *shape
 
 static void submit_to_model(struct exchange *x)
 {
-    struct model_host *model_host =
-        x->server->options.model_host; /* x may be freed before the end */
+    struct model_host *model_host = x->server->options.model_host; /* x may be freed below */
     struct deployment *deployment = NULL;
     struct error err;
     enum status status = x->work ? refuse_pipeline(x, x->match.model, exchange_version(x), &err)

@@ -55,7 +55,7 @@ enum status texts_submit_to(struct exchange *x, struct request_texts *texts,
 enum status texts_submit(struct exchange *x, struct request_texts *texts,
                          struct predict_request *request, struct error *err)
 {
-    struct model_host *host = x->server->options.model_host; /* x may be freed before the end */
+    struct model_host *host = x->server->options.model_host; /* x may be freed below */
     struct deployment *deployment;
     TRY(model_host_acquire(host, request->model, request->version, &deployment,
                            &x->answer.retry_after_s, err));

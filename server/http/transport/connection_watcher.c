@@ -22,8 +22,8 @@
 
 /* ---- hang-ups ---- */
 
-/* Returns the connection's request, pinned, for model_host_cancel(); NULL if there is none or if it
- * cannot be pinned. */
+/* Marks the client as gone. Returns the connection's request, pinned, for model_host_cancel(); NULL
+ * if there is none or if it cannot be pinned. */
 static struct predict_request *client_gone_locked(struct connections *connections,
                                                   struct connection *connection)
 {
@@ -31,7 +31,7 @@ static struct predict_request *client_gone_locked(struct connections *connection
     connection->gone = true;
     if (!request)
         return NULL;
-    /* Set `cancelled` first: a request that cannot be pinned yet reads it once it can be. */
+    /* Set `cancelled` first: if pinning fails, scheduler_submit() may still read the flag. */
     atomic_store(&request->cancelled, 1);
     metric_add(connections->gone_total, 1);
     return predict_request_pin(request) ? request : NULL;

@@ -37,7 +37,8 @@
 #include "server/http/transport/tls.h"
 #include "server/observe/log.h"
 
-/* Bytes of a connection's memory pool without headers. Half of the pool is the read buffer. */
+/* Bytes of a connection's memory pool, in addition to twice --max-header, because only half of the
+ * pool is the read buffer. */
 #define POOL_BYTES (32 * 1024)
 
 static const char *outcome(const struct exchange *x, bool was_cut,
@@ -399,7 +400,7 @@ static enum MHD_Result begin_exchange(struct exchange *x, const char *method, co
     if (delay(x, method))
         return MHD_YES;
     if (x->was_delayed && connection_is_gone(x->server->connections, x->connection)) {
-        x->state = EXCHANGE_BODY; /* on_completed() counts it */
+        x->state = EXCHANGE_BODY; /* on_completed() counts the lost client */
         return MHD_NO;
     }
     struct request_head head = daemon_read_head(x, method, version);

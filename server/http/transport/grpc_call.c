@@ -94,7 +94,7 @@ static void call_cancel(struct grpc_call *call)
     pthread_mutex_lock(&grpc->lock);
     call->is_gone = true;
     if (call->watched) {
-        /* Set `cancelled` first: a request that cannot be pinned yet reads it later. */
+        /* Set `cancelled` first: if pinning fails, scheduler_submit() may still read the flag. */
         atomic_store(&call->watched->cancelled, 1);
         pinned = predict_request_pin(call->watched) ? call->watched : NULL;
     }
@@ -160,7 +160,7 @@ void grpc_call_closed(struct grpc_call *call, bool is_whole)
     if (call->is_gone)
         return;
     if (call->state == CALL_WORKING) {
-        call_cancel(call); /* grpc_call_resumed() frees it */
+        call_cancel(call); /* grpc_call_resumed() frees the call */
         return;
     }
     const bool is_answered = is_whole && call->state == CALL_ENDED;

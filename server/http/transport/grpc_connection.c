@@ -36,7 +36,7 @@
 #define CREDIT_DATA   4    /* credit for each DATA frame sent: WINDOW_UPDATEs follow it */
 #define CREDIT_CALL   20   /* credit for each answered call */
 #define COST_RESET    10   /* cost of RST_STREAM, unless the handler started in an earlier run */
-#define COST_CANCEL   0.5  /* cost of RST_STREAM in that case; other frames cost 1 */
+#define COST_CANCEL   0.5  /* cost of RST_STREAM if it did; other frames cost 1 */
 #define COST_BYTE     (1.0 / 4096) /* cost of each byte read, except in DATA frames */
 
 /* Returns the bytes read; 0: end of stream; -1: none available; -2: error. */

@@ -74,7 +74,7 @@ double negotiate_token(const char *list, const char *token)
     return strcmp(token, "identity") ? 0 : 0.001;
 }
 
-/* Returns how a media range matches: 0: not, 1: it allows any type, 2: any subtype, 3: this one. */
+/* Returns how closely the range matches: 3: by name, 2: it has any subtype, 1: any type, 0: not. */
 static int closeness(const struct list_entry *range, const char *type)
 {
     size_t family = strcspn(type, "/") + 1; /* bytes of "type/" */

@@ -106,7 +106,7 @@ static enum proxy_header_state parse_binary(const uint8_t *bytes, size_t size,
     if (family != TCP4 && !is_v6) /* Unix sockets, datagrams, unspecified: no address to use */
         return family >> 4 <= FAMILY_MOST && (family & 0xF) <= KIND_MOST ? PROXY_HEADER_WHOLE
                                                                          : PROXY_HEADER_INVALID;
-    if (length < 2 * bytes_of_one + 4) /* source, destination, ports: too short */
+    if (length < 2 * bytes_of_one + 4) /* too short for two addresses and two ports */
         return PROXY_HEADER_INVALID;
     set_client(ret, is_v6, body, big_endian(body + 2 * bytes_of_one));
     return PROXY_HEADER_WHOLE;

@@ -18,8 +18,8 @@ struct request_log {
     struct metric *bytes_in, *seconds;
     const struct route_table *routes;
     struct metric *by_status[600]; /* lensd_http_requests_total, created on first use */
-    struct metric **by_path; /* lensd_http_path_requests_total: a row for each route and a last one
-                                for none; a column for the first digit of the status */
+    struct metric **by_path; /* lensd_http_path_requests_total: a row for each route and a last row
+                                for no route; a column for the first digit of the status */
     pthread_mutex_t lock;
     struct log_sample refusals; /* guarded by lock */
 };

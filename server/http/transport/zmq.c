@@ -298,7 +298,7 @@ static void call_time_out(struct zmq_call *call)
     pthread_mutex_lock(&server->lock);
     call->is_cancelled = true;
     if (call->watched) {
-        /* Set `cancelled` first: a request that cannot be pinned yet reads it later. */
+        /* Set `cancelled` first: if pinning fails, scheduler_submit() may still read the flag. */
         atomic_store(&call->watched->cancelled, 1);
         pinned = predict_request_pin(call->watched) ? call->watched : NULL;
     }

@@ -25,7 +25,7 @@ int64_t admission_predict(const struct model_load *load, size_t images)
                        ? (double)(load->batch - load->single) / (double)(load->max_batch - 1)
                        : 0;
     double full = (double)(all - last) / load->rate;
-    /* Images that arrive before the last pass begins share it. */
+    /* Images that arrive before the last pass begins also run in it. */
     double before = fmax((double)load->lane_free + full, prepared);
     double shared = fmin((double)last + before * load->arrivals, (double)load->max_batch);
     double last_run = (double)load->single + slope * (fmax(shared, (double)last) - 1);

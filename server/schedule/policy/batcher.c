@@ -12,7 +12,7 @@
 #define ARRIVALS_TAU_NS INT64_C(20000000) /* averaging time of arrival rates; bursts are short */
 #define PREPARE_WEIGHT  0.1
 #define LEARNING_WEIGHT 0.1
-#define WAIT_SHARE      0.02 /* share of passes that may wait for an image while some are queued */
+#define WAIT_SHARE      0.02 /* share of passes that may wait for an image while images are queued */
 #define LATE_FRACTION   0.9  /* late: less than this share of a pass is left until the deadline */
 
 enum slot_state { SLOT_FREE, SLOT_WRITING, SLOT_READY, SLOT_RUNNING };
@@ -731,8 +731,8 @@ int64_t batcher_shortest_run(const struct batcher *batcher)
     return (int64_t)(LATE_FRACTION * (double)least);
 }
 
-/* Fills in what depends on the working lanes. Durations of passes are those of the lane that is
- * free first. */
+/* Sets the members of *ret that depend on the working lanes. The durations of passes are those of
+ * the lane that is free first. */
 static void load_of_lanes(const struct batcher *batcher, int64_t now, struct model_load *ret)
 {
     const struct lane_state *soonest = NULL;
@@ -802,8 +802,8 @@ struct batcher_counts batcher_counts(const struct batcher *batcher)
 
 int batch_compact(struct batch *batch, struct batch_move *moves)
 {
-    /* There are as many images beyond slot `count` as gaps below it. Each gap takes the last image;
-     * the others stay in place. */
+    /* Move images from the end into the gaps before slot batch->first + batch->count, one image per
+     * gap. The rest stay in place. */
     void *items[BATCHER_MAX_BATCH];
     int moved = 0, next = 0, last = batch->count - 1;
     for (int i = 0; i < batch->count; i++) {

@@ -27,7 +27,7 @@ bool deployment_may_batch(const struct model *model)
     if (task_has_boxes(model->task.kind) && !task_layout_has_rows(model->task.layout))
         return false;
     if (deployment_image_input(model) != SIZE_MAX && model->words.form == WORDS_NONE)
-        return true; /* the session finds out whether its rows mix (session_info.rows_mix) */
+        return true; /* the session finds out whether rows affect each other (rows_mix) */
     for (size_t i = 0; i < model->input_count; i++) {
         const struct shape *shape = &model->inputs[i].shape;
         if (shape->rank < 1 || shape->dims[0] != DIM_UNKNOWN)

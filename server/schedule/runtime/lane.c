@@ -127,7 +127,8 @@ static bool warm_up(struct lane *lane)
         (void)!session_run(lane->session, 1, lane->inputs, lane->outputs, &ignored);
         device_turn_end(&lane->turn, 0, false);
     }
-    /* Not before the first pass: it is part of the load, and the load's cancel flag stops it. */
+    /* Set this after the first pass, which the load's cancel flag stops, because it is part of the
+     * load. */
     session_set_stop(lane->session, lane_is_unwanted, lane);
     sem_post(&lane->warm);
     return entered;

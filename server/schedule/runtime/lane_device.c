@@ -186,7 +186,7 @@ bool lane_stay_quarantined(struct lane *lane)
             return false;
         case QUARANTINE_FAIL: {
             size_t images = (size_t)batch.count;
-            scheduler_drop_unwanted(lane->scheduler, &batch); /* all of them: no lane is left */
+            scheduler_drop_unwanted(lane->scheduler, &batch); /* all images: no lane is left */
             int left = batch.count;
             scheduler_give_back(lane->scheduler, &batch);
             scheduler_answered(lane->scheduler, images - (size_t)left);

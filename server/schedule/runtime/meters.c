@@ -119,7 +119,7 @@ void meters_init(struct meters *meters, struct metrics *metrics, const char *mod
 
 void meters_image(struct meters *meters, enum status status)
 {
-    /* Failures are rare, so their series may be looked up. */
+    /* Failures are rare, so looking up their series each time is cheap. */
     struct metric *series =
         status == STATUS_OK
             ? meters->images_ok

@@ -246,7 +246,7 @@ enum status model_host_acquire(struct model_host *host, const char *name, const 
         status = name ? explain_not_found_locked(host, name, version, err)
                       : explain_no_default_locked(host, ret_retry_after_s, err);
     } else if (!ret && table_can_answer(entry)) {
-        ; /* the caller asked only for this check */
+        ; /* the caller asked only whether the model can answer */
     } else if (host->draining && entry->state != MODEL_READY && table_can_answer(entry)) {
         status = error_set(err, STATUS_DRAINING, "the server is shutting down");
     } else if (entry->state != MODEL_READY) {
@@ -284,8 +284,8 @@ static enum status check_request(const struct predict_request *request, struct e
     return STATUS_OK;
 }
 
-/* Checks that the model takes the request's words or texts, and that the words have the sizes of
- * its inputs: the model may have been reloaded after the words were encoded. */
+/* Checks that the model takes the request's words to look for, or texts, and that the encoded words
+ * have the sizes of the model's inputs: the model may have been reloaded meanwhile. */
 static enum status check_words(const struct deployment *deployment,
                                const struct predict_request *request, struct error *err)
 {

@@ -125,8 +125,8 @@ static enum status publish(const struct loading *loading, struct deployment *dep
     return status;
 }
 
-/* Copies L(b) of the model's last deployment. Returns false if there was none, or the files have
- * changed. */
+/* Copies the times per batch size of the model's last deployment. Returns false if there was none,
+ * or the files have changed. */
 static bool recall_times(struct model_host *host, const struct model *model,
                          struct session_batch ret[static SESSION_MAX_BATCHES])
 {

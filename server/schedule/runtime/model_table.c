@@ -106,8 +106,8 @@ const char *table_default_locked(const struct model_host *host)
                                        : NULL;
 }
 
-/* True if every other name of the table is a stage of this entry, or another half of its file. With
- * `besides`, ignores names that have never been able to answer. */
+/* True if every other name of the table is a stage of this entry, its text encoder or its mask
+ * decoder. With `besides`, ignores names that have never been able to answer. */
 static bool is_all_locked(const struct model_host *host, const struct model_entry *entry,
                           bool besides)
 {
@@ -128,7 +128,7 @@ static bool is_all_locked(const struct model_host *host, const struct model_entr
 }
 
 /* An unloaded default pipeline stays the default, although its stages are gone. A default model
- * that was ready stays the default if no other was ready: a broken folder is no second model. */
+ * that was ready stays the default if no other was ready: a broken folder does not count. */
 static void choose_default_locked(struct model_host *host)
 {
     for (size_t i = 0; i < host->entry_count; i++)

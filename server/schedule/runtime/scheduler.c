@@ -6,8 +6,8 @@
  * belongs to the worker between reserve and commit; the slots of a batch (and those for its
  * padding) belong to the lane between next_batch and release or give_back. The lock in these calls
  * orders the accesses. An image in the queue belongs to the scheduler, and then to the thread that
- * takes it out under the lock: a worker (claim), or one that cancels the request, cuts the queue or
- * quarantines the last lane. */
+ * takes it out under the lock: a worker (claim), or a thread that cancels the request, calls
+ * scheduler_cut() or quarantines the last lane. */
 #include "server/schedule/runtime/scheduler.h"
 
 #include <inttypes.h>

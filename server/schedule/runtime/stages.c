@@ -63,8 +63,7 @@ static enum status check_sizes(const struct pipeline_stage *stage, const struct 
     return STATUS_OK;
 }
 
-/* True if a label means that a crop is upside down. PaddleOCR's labels for that are 180 and
- * 180_degree. */
+/* True if a label means that a crop is upside down. PaddleOCR has the labels 180 and 180_degree. */
 static bool label_is_turned(const struct labels *labels, size_t index)
 {
     const char *name = labels_name(labels, index);
@@ -485,7 +484,7 @@ static enum status cut_boxes(struct staged_request *staged, struct error *err)
 
 /* ---- parts ---- */
 
-/* Makes a part of remaining crops of one size; *ret does not change if no crop remains. */
+/* Adds a request_part with remaining crops of one size; *ret does not change if no crop remains. */
 static enum status ask_stage(struct staged_request *staged, struct request_part **ret,
                              struct error *err)
 {
