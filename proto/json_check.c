@@ -251,7 +251,7 @@ static enum status cut_array(struct json_scan *s)
         while (byte == '"' && s->at < s->size && s->text[s->at++] != '"')
             s->at += s->text[s->at - 1] == '\\';
     } while (depth > 0 && s->at < s->size);
-    s->at = s->at < s->size ? s->at : s->size; /* larger after a final backslash */
+    s->at = s->at < s->size ? s->at : s->size; /* a final backslash moves s->at past the end */
     cut->spans[cut->count++] = (struct json_span){s->text + begin, s->at - begin};
     cut->rest[cut->rest_size++] = '0';
     cut->copied = s->at;

@@ -7,7 +7,7 @@
 
 #include "engine/base/array.h"
 
-/* Copies a text without control bytes; of a plate only letters, as capitals, and digits. */
+/* Copies a text without control bytes. Copies only letters, as capitals, and digits of a plate. */
 static void clean_text(const char *text, bool is_plate, char *ret, size_t room)
 {
     size_t used = 0;

@@ -96,7 +96,7 @@ static enum status read_photo(struct quantize_state *q, int i)
                : error_prefix(q->err, "%.200s", photos->name(photos->context, file));
 }
 
-/* Divides the readable photos: holds out every fifth, else the last one; the others calibrate. */
+/* Holds out every fifth readable photo or, of fewer than five, the last one. The rest calibrate. */
 static enum status find_photos(struct quantize_state *q)
 {
     struct quantize_report *report = q->report;
@@ -484,7 +484,8 @@ static enum status try_groups(struct quantize_state *q, const struct layer_group
     const size_t kept = keep_groups(q, groups, count);
     TRY(try_layers(q, q->tried, &is_quantized, &a));
     *ret_holds = is_quantized && agreement_holds(&a, NULL);
-    /* Once the bounds hold, fewer kept layers are better; until then, more must lower the error. */
+    /* Once the bounds hold, fewer kept layers are better; until then, keeping more must lower the
+     * error. */
     if (!*ret_holds && (!is_quantized || q->holds || error_of(&a) >= KEPT_GAIN * q->error))
         return STATUS_OK;
     q->error = error_of(&a);
@@ -495,8 +496,8 @@ static enum status try_groups(struct quantize_state *q, const struct layer_group
     return STATUS_OK;
 }
 
-/* Keeps, in order, each group that still fits into KEPT_WORK of all multiply-adds. Returns how many
- * it keeps. */
+/* Removes each group whose work, added to that of the groups before it, exceeds KEPT_WORK of all
+ * multiply-adds. Returns how many groups are left. */
 static size_t leave_affordable(struct layer_group *groups, size_t count)
 {
     double all = 0, kept = 0;

@@ -37,8 +37,8 @@ struct described {
     } * owned;
 };
 
-/* The description owns `memory` from now on. NULL means out of memory. Returns false, with `memory`
- * freed, when out of memory. */
+/* Gives `memory` to the description. Returns false if `memory` is NULL or, after freeing `memory`,
+ * when out of memory. */
 static bool own(struct described *described, void *memory)
 {
     struct owned *owned = memory ? arena_alloc(described->arena, 1, sizeof *owned) : NULL;
@@ -113,7 +113,7 @@ static char *mask_png(struct mask_bitmap *bitmap)
 struct mask_how {
     enum mask_form form;
     bool is_whole;                     /* a PNG of the picture's size */
-    const struct describe_how *pixels; /* has take() for pixels; NULL: polygons get no pixels */
+    const struct describe_how *pixels; /* adds pixels to polygons, if take() allows; or NULL */
 };
 
 /* Adds the pixels of a mask; the description owns them, also on failure. Returns false when out of

@@ -254,8 +254,8 @@ static void show_measuring(const struct device_bench *bench, double seconds)
     progress_show("measuring", total > 0 ? spent / total : 1, false);
 }
 
-/* Gives every batch size one turn on every device, unless its time or its runs there are used up.
- * Returns false if nothing was left to measure. */
+/* Measures every batch size once more on every device, up to the time and runs that each pair may
+ * take. Returns false if nothing was left to measure. */
 static bool run_round(struct device_bench *bench, int round, double seconds)
 {
     bool busy = false;

@@ -27,7 +27,7 @@ struct inspection {
     size_t use_count;
     char transform[400];
     char tokenizer[200]; /* "": the model takes no texts */
-    char *second_half;   /* file of the model's other half, for texts or masks; NULL: none */
+    char *second_half;   /* file of the model's text encoder or mask decoder; NULL: none */
     const char *second_ending;
     const char *formats[IMAGE_FORMATS];
     size_t format_count;

@@ -16,7 +16,7 @@ static void text_on_done(struct predict_request *request)
     sem_post(request->context);
 }
 
-/* Opens the model itself, or its half for texts. */
+/* Opens the model itself, or its text encoder. */
 static enum status open_text_model(const struct config *config, struct model **ret,
                                    struct error *err)
 {

@@ -70,7 +70,7 @@ enum { BAR = 24, BAR_TEXT = 40 };
 
 #define LOG_EVERY INT64_C(10000000000) /* ns */
 
-/* Writes a line for each new text, and one every LOG_EVERY. */
+/* Writes a line when `what` changes, or LOG_EVERY after the last line. */
 static void log_progress(const char *what, double share)
 {
     static char last[96];

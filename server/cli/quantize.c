@@ -204,8 +204,8 @@ static void print_kept(const struct quantize_report *report)
     printf("\n");
 }
 
-/* True if more photos may suffice to keep the bounds: there is at most one, or the means keep the
- * bounds for AGREEMENT_FEW photos, which are wider than those for fewer. */
+/* True if more photos may suffice: there is at most one, or the means keep the wider bounds that
+ * apply to AGREEMENT_FEW or more photos. */
 static bool wants_photos(const struct quantize_report *report)
 {
     struct agreement many = report->agreement;

@@ -469,7 +469,7 @@ static void drop_unseen(struct loader *loader, const struct repository *reposito
     }
 }
 
-/* Logs it when the default model, for requests that name no model, changes or is gone. */
+/* Logs when the default model, for requests that name no model, changes or is gone. */
 static void report_default(struct loader *loader)
 {
     char name[sizeof loader->default_name];

@@ -56,7 +56,7 @@ static void hash_text(struct graph_hash *hash, const char *text)
     graph_hash_bytes(hash, text, strlen(text));
 }
 
-/* Hashes size and time, too: another file of the same name is another image. */
+/* Hashes size and time, too, because another photo may get the same file name. */
 static void hash_file(struct graph_hash *hash, const char *path)
 {
     struct stat info;

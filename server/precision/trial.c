@@ -193,8 +193,8 @@ static enum status run_images(struct trial *trial, int side, int images, struct 
 }
 
 /* Runs a session on the batch. If `ret_cost`, first runs it on the batch's first image alone; sets
- * *ret_cost to the geometric mean of the two costs, because a server runs both sizes. Copies the
- * answers to new images before the gate releases the session. */
+ * *ret_cost to the geometric mean of the two costs, because a server runs both sizes. Copies
+ * answers that were not compared yet before the gate releases the session. */
 static enum status run_side(struct trial *trial, int side, double *ret_cost, struct error *err)
 {
     const struct precision_gate *gate = trial->input->gate;
