@@ -297,7 +297,7 @@ void cpu_memory(uint64_t *ret_total, uint64_t *ret_free)
     }
     if (file)
         fclose(file);
-    struct sysinfo info; /* if /proc is missing; sysinfo() does not count cached pages as free */
+    struct sysinfo info; /* used without /proc; sysinfo() does not count cached pages as free */
     if (total == 0 && sysinfo(&info) == 0) {
         total = (uint64_t)info.totalram * info.mem_unit;
         available = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;

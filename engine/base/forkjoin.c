@@ -239,7 +239,7 @@ static void wait_for_all(struct team *team)
     }
 }
 
-/* Takes the region back from members that have not started it: the shared list is empty. */
+/* Takes the region back from members that have not started it: no work is left for them. */
 static void take_back(struct team *team, int others)
 {
     uint32_t never_began = 0;

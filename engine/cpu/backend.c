@@ -86,8 +86,8 @@ static enum status cpu_reserve(struct backend *backend, struct error *err)
     return STATUS_OK;
 }
 
-/* Between runs nothing in the arena is needed, and the caller has read the outputs. But if another
- * session has run in the arena since, keep its pages, because that session may need them soon. */
+/* Between runs this session needs nothing in the arena, and the caller has read the outputs. If
+ * another session ran in the arena last, keeps its pages: that session may run soon. */
 static void cpu_release_pages(struct backend *backend)
 {
     LOCK(&backend->arena->lock);

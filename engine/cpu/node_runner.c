@@ -31,7 +31,7 @@ struct node_program {
     const struct node *node;
     struct shape in[MOST_OPERANDS], out;
     struct tensor *constants[MOST_OPERANDS]; /* references to the node's constants */
-    size_t inputs[MOST_OPERANDS];            /* the node's input for the program's input i */
+    size_t inputs[MOST_OPERANDS];            /* [program input i]: index of the node's input */
     struct program *program;                 /* NULL: the reference kernel runs the node */
     bool in_place; /* the program can write directly into the caller's tensor */
 };

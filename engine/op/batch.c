@@ -32,7 +32,7 @@ int64_t batch_attribute_axis(const struct node *node, int64_t otherwise)
     return axis < 0 ? axis + node->inputs[0]->shape.rank : axis;
 }
 
-/* For operands that broadcast: their last axes are aligned, and the images must be on one axis. */
+/* Batch rule of operands that broadcast: all images must be on one axis of the result. */
 static int elementwise_axis(const struct node *node, const int *axes)
 {
     const struct shape *out = &node->outputs[0]->shape;

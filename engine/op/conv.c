@@ -332,7 +332,7 @@ static void find_corners(const struct window *w, const double *position, double 
     double fraction[3];
     ret->count = 0;
     for (int i = 0; i < 3; i++) {
-        /* also false for NaN */
+        /* the comparisons are also false for NaN */
         if (!(position[i] > -1 && position[i] < (double)w->in[i]))
             return;
         double below = floor(position[i]);

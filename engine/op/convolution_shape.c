@@ -102,8 +102,8 @@ static enum status transpose_window(const struct node *node, struct window *w, s
     return STATUS_OK;
 }
 
-/* Reads strides, dilations, auto_pad and pads. window_init() gets one tap and one element, which
- * always fit, because it would check the sizes of a forward convolution. */
+/* Reads strides, dilations, auto_pad and pads. window_init() would check the sizes of a forward
+ * convolution, so it gets one tap and one element, which always fit. */
 static enum status read_window(const struct node *node, const struct shape *x,
                                const struct shape *w, struct window *ret, struct error *err)
 {

@@ -56,7 +56,7 @@ struct roi_tap {
     bool inside;
 };
 
-/* Samples along one axis of one region: bins of `grid` samples, `step` apart. */
+/* Samples along one axis of one region: `grid` samples per bin, `step` apart. */
 struct roi_axis {
     float start, bin, step;
     int64_t grid;               /* samples per bin, at most MOST_GRID */

@@ -153,7 +153,7 @@ static enum status infer_gather_nd(struct node *node, struct error *err)
 
 /* ---- scatter ---- */
 
-/* The attribute reduction of the scatters. */
+/* Values of the scatters' attribute `reduction`. */
 #define REDUCTIONS "none add mul max min"
 
 static enum status infer_scatter_elements(struct node *node, struct error *err)

@@ -19,7 +19,7 @@ enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype d
 struct scratch_block {
     struct scratch_block *next;
     size_t size;           /* bytes charged */
-    struct tensor *result; /* the output that gets the numbers of `dtype`; NULL: none */
+    struct tensor *result; /* the output to which `bytes` are converted; NULL: none */
     enum dtype dtype;
     alignas(max_align_t) char bytes[];
 };

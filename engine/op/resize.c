@@ -186,7 +186,7 @@ static enum status resize_plan_from(const struct node *node, const struct shape 
         TRY(read_roi(roi, axes, count, &plan, err));
     for (int i = 0; i < x->rank; i++) {
         struct resize_axis *axis = &plan.axis[i];
-        /* exactly: a scale close to 1 still changes coordinates */
+        /* compare exactly: a scale close to 1 still changes coordinates */
         bool whole = !crop || (axis->start == 0 && axis->end == 1);
         if (axis->out == axis->in && axis->scale == 1 && whole)
             axis->resized = false;

@@ -302,7 +302,7 @@ enum status resolve_padding(const struct node *node, const struct shape *data,
                             const struct tensor *const *operands, struct padding *ret,
                             struct error *err)
 {
-    const bool pads = node->op == OP_PAD; /* operand 1 has two pads per axis, else its extent */
+    const bool pads = node->op == OP_PAD; /* operand 1: two pads per axis, else one extent */
     int64_t numbers[2 * TENSOR_MAX_RANK], list[TENSOR_MAX_RANK];
     size_t count, axis_count;
     const int64_t *axes = node_ints(node, "axes", &axis_count);

@@ -663,7 +663,7 @@ KERNEL(kernel_blocks)
     ptrdiff_t b = (ptrdiff_t)block;
     ptrdiff_t channel = depth_first ? d[1] : d[1] * b * b;
     ptrdiff_t column = depth_first ? d[1] * (ptrdiff_t)channels : d[1];
-    /* batch, channel, row, row in block, column, column in block: steps in deep and in wide */
+    /* extents and steps of: batch, channel, row, row in block, column, column in block */
     const struct {
         size_t extent;
         ptrdiff_t deep, wide;

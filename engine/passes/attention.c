@@ -91,7 +91,7 @@ static bool take_bias(struct match *m, struct value *bias, const struct shape *s
         return true;
     if (a->bias_count == ATTENTION_BIASES)
         return false;
-    for (int plain = 0; plain < 2; plain++) { /* first its view's base, then `bias` itself */
+    for (int plain = 0; plain < 2; plain++) { /* try the base of bias's view, then `bias` itself */
         struct access_map *map = &a->bias[a->bias_count];
         const int rank = shape->rank;
         if (plain)
@@ -130,8 +130,8 @@ static bool hides_a_row(const struct value *condition, bool where)
 }
 
 /* Makes a bias from the constant `condition`: 0 for elements equal to `where`, whose scores count,
- * and `low` for others. Returns NULL unless exp(low) is 0. If a row has only `low`, it must be so
- * low (-1e30) that adding a score does not change it. */
+ * and `low` for others. Returns NULL unless exp(low) is 0. If a row has only `low`, `low` must be
+ * so small (-1e30) that adding a score does not change it. */
 static struct value *mask_of(struct match *m, const struct value *condition, bool where,
                              const struct value *low)
 {

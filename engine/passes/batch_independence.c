@@ -148,8 +148,8 @@ static void proof_hash_whole(const struct batch_proof *proof, const struct node 
         proof_hash(proof, value->known->data, value->known->bytes);
 }
 
-/* True if all images read the same numbers of a free value: the whole value, or `run` consecutive
- * positions each along axis `at`. Adds the first image's numbers to the hash. */
+/* True if all images read the same numbers of a free value: the whole value, or equal stretches of
+ * `run` positions along axis `at`. Adds the first image's numbers to the hash. */
 static bool proof_are_alike(const struct batch_proof *proof, const struct value *value, int at,
                             size_t run)
 {
@@ -389,8 +389,8 @@ static bool proof_gathers_rows(const struct batch_proof *proof, const struct nod
            proof_span(proof, node, 0) == (size_t)rows * resolve_extent(data, 1, data->rank);
 }
 
-/* Proves nodes that use indices or constants in a way that their operators have no rule for. *ret:
- * the span of the result. */
+/* Proves nodes whose operators have no rule, because the proof depends on indices or constants.
+ * *ret: the span of the result. */
 static bool proof_visit_places(const struct batch_proof *proof, const struct node *node,
                                size_t *ret)
 {

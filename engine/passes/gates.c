@@ -41,8 +41,8 @@ static bool give_mean(struct edit *edit, struct node *pool)
     return true;
 }
 
-/* Fuses the Mul before a Conv into it. The Conv's inputs become: x, weights, bias or NULL, gate,
- * residual if there is one. */
+/* Fuses the Mul before a Conv into the Conv. The Conv's inputs become: x, weights, bias or NULL,
+ * gate, residual if there is one. */
 static bool take_gate(struct edit *edit, struct node *conv)
 {
     const struct value *product = node_input(conv, 0);

@@ -219,8 +219,8 @@ static void image_op(struct layout_pass *layout, struct node *node)
 
 /* ---- operators that follow their operands ---- */
 
-/* Returns an operand of an elementwise operator with results of rank `rank` in channels-last form;
- * scalars do not change. */
+/* Returns the channels-last form of an operand of an elementwise operator whose results have rank
+ * `rank`. Scalars do not change. */
 static struct value *broadcast_operand(struct layout_pass *layout, struct value *value, int rank)
 {
     if (is_last(layout, value) || shape_count(&value->shape) == 1)

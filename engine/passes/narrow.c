@@ -112,7 +112,7 @@ static enum narrow_support ask_backend(const struct narrow *narrow, const struct
     return support;
 }
 
-/* Returns how the node can run on 16 bits. With NARROW_SAME, no result must stay float32. */
+/* Returns how the node can run on 16 bits: not with NARROW_SAME if a result must stay float32. */
 static enum narrow_support support_of(const struct narrow *narrow, const struct node *node)
 {
     bool any = false;

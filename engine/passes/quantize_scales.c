@@ -23,8 +23,8 @@ static bool copy_terms(struct edit *edit, struct node *node)
 }
 
 /* Folds a quantization into scale and shift of channels first … first + count - 1. Without
- * `inverse` it is that of an operand, x = (stored - zero) * step; with `inverse` that of the
- * result, stored = y / step + zero. */
+ * `inverse`, folds an operand's quantization, x = (stored - zero) * step; with `inverse`, the
+ * result's, stored = y / step + zero. */
 static void change_terms(const struct node *node, int64_t first, int64_t count,
                          const struct tensor *step, const struct tensor *zero, bool inverse)
 {

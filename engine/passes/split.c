@@ -99,7 +99,7 @@ static bool move_node(struct tail_split *split, struct node *node)
     return true;
 }
 
-/* Sets both graphs' outputs. `graph`: those that it computes, then the values the tail reads. */
+/* Sets the graphs' outputs. `graph` keeps those it computes; values that the tail reads follow. */
 static bool set_outputs(struct tail_split *split, int *output_of)
 {
     struct graph *graph = split->graph, *tail = split->tail;

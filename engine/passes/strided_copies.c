@@ -1,6 +1,6 @@
-/* Replaces a chain of Transposes, Reshapes, Slices, Gathers of one index, Expands … before a node
- * that computes by one strided copy (OP_STRIDED_COPY), or by one Reshape if the order of elements
- * does not change: window partitions, channel shuffles, patch merging. */
+/* Before a node that computes, one strided copy (OP_STRIDED_COPY) replaces a chain of Transposes,
+ * Reshapes, Slices, Gathers of one index, Expands …, or one Reshape does if the order of elements
+ * does not change. Such chains are window partitions, channel shuffles, patch merging. */
 #include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 #include "engine/passes/view.h"

@@ -52,7 +52,7 @@ static bool make_room(struct builder *b, size_t count)
     return true;
 }
 
-/* JSON writes control characters as \u001B, quotes and backslashes after a backslash. */
+/* JSON escapes control characters as \u001B, and quotes and backslashes with a backslash. */
 size_t labels_json_bytes(const char *name)
 {
     size_t bytes = 2;

@@ -104,8 +104,8 @@ static enum status no_such_input(const struct graph *graph, const char *name, st
         graph->input_count == 1 ? "only input is" : "inputs are", names);
 }
 
-/* Sets symbolic dimensions to those in config.pbtxt. If it has max_batch_size, `dims` omits the
- * batch. Otherwise the number of dims shows whether they include the batch. */
+/* Sets symbolic dimensions to those in config.pbtxt. If config.pbtxt has max_batch_size, its `dims`
+ * omit the batch. Otherwise the number of `dims` shows whether they include the batch. */
 static enum status fix_input(struct value *value, const struct triton_input *input, bool batched,
                              struct error *err)
 {

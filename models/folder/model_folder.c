@@ -338,7 +338,7 @@ static bool is_half_at(const char *path, const char *ending, char **ret_folder)
     return is_it;
 }
 
-/* If `path` is the second half of a model, sets its place, whose name gets the half's ending. */
+/* If `path` is a model's second half, sets `place`, with the half's ending in place->name. */
 static enum status name_second_half(struct model_place *place, const char *path, struct error *err)
 {
     for (size_t i = 0; i < COUNT_OF(halves); i++) {

@@ -14,7 +14,7 @@
 struct onnx_rewrite {
     struct edit edit;
     struct node *node;
-    struct value *result; /* the node's result; later nodes may make it instead */
+    struct value *result; /* the node's original result; follow() may give it a later producer */
 };
 
 /* ---- building blocks: after a failure they do nothing and return NULL ---- */
@@ -85,7 +85,7 @@ static struct value *form_number_like(struct onnx_rewrite *r, float number, stru
     return x->dtype == DTYPE_F32 ? value : apply(r, OP_CAST_LIKE, value, x);
 }
 
-/* Appends a node that makes the result from its previous value and b (may be NULL). */
+/* Appends a node that makes the result from the result so far and b (may be NULL). */
 static struct node *follow(struct onnx_rewrite *r, enum op op, struct value *b)
 {
     if (!r->result || r->edit.status != STATUS_OK)
@@ -147,7 +147,7 @@ static void set_string(struct onnx_rewrite *r, struct node *node, const char *na
 
 /* ---- attributes that became operands ---- */
 
-/* Moves the attribute, a list or a number, to operand `at`. Returns false if the node lacks it. */
+/* Moves the attribute, a list or a number, to operand `at`. Returns false if there is none. */
 static bool to_operand(struct onnx_rewrite *r, const char *name, size_t at)
 {
     const struct attr *attr = node_attr(r->node, name);
@@ -491,8 +491,8 @@ static void image_scaler(struct onnx_rewrite *r)
     r->node->attr_count = 0;
 }
 
-/* border: elements to remove on the left, at the top, on the right and at the bottom. `scale`,
- * instead of the last two: the height and width that remain. */
+/* border: elements to remove on the left, at the top, on the right and at the bottom. `scale`, if
+ * present, is the height and width that remain, and replaces the last two. */
 static void crop(struct onnx_rewrite *r)
 {
     static const int64_t axes[2] = {2, 3};

@@ -67,7 +67,7 @@ static bool is_recursive(const struct scope *scope, const Onnx__FunctionProto *f
     return false;
 }
 
-/* Binds the call's attributes, references resolved; missing ones get the function's defaults. */
+/* Binds the call's attributes, references resolved; omitted ones get the function's defaults. */
 static enum status bind_attributes(struct scope *caller, const Onnx__NodeProto *call,
                                    const Onnx__FunctionProto *function, struct scope *scope,
                                    const Onnx__AttributeProto **bindings,

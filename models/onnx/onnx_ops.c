@@ -373,8 +373,8 @@ static enum status import_constant(struct scope *scope, const Onnx__NodeProto *p
 
 /* ---- nodes ---- */
 
-/* Returns the number of operands without those named "" at the end, which count as absent. Not for
- * results of a Split, whose number of results is the number of parts. */
+/* Returns the number of operands without those named "" at the end, which count as absent. Not used
+ * for the results of a Split: their number is the number of parts. */
 static size_t trimmed(char *const *names, size_t count)
 {
     while (count && !*names[count - 1])

@@ -27,8 +27,8 @@ enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_OPEN = 3, WIRE_CLOSE =
 
 struct wire_frame {
     const ProtobufCMessageDescriptor *descriptor; /* NULL: inside a dropped group */
-    size_t end;     /* end of the message; for a group that of the enclosing message */
-    size_t body;    /* where its body starts in the copy */
+    size_t end;     /* end of the message; for a group, of the enclosing message */
+    size_t body;    /* where the message's body starts in the copy */
     uint32_t group; /* field number of the group */
     uint64_t seen;  /* bits of singular fields that occurred, by index */
 };

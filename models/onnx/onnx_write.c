@@ -29,7 +29,7 @@ struct onnx_writer {
 
 /* ---- names ---- */
 
-/* Returns the value that a captured value refers to, and whose name it has. */
+/* Returns the outer value to which a captured value refers. Both are written with its name. */
 static const struct value *origin_of(const struct value *value)
 {
     while (value->outer)

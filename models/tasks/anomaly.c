@@ -1,4 +1,4 @@
-/* Decodes the map as a depth map, and the mask as that of a segmenter with one class. */
+/* Decodes the map as a depth map, and the mask as the scores of a segmenter with one class. */
 #include "models/tasks/anomaly.h"
 
 #include <math.h>

@@ -72,8 +72,8 @@ static void place_in_photo(struct detection *box, const struct task_geometry *g,
     box->y2 = to_photo(box->y2, g->top, g->gain_y, g->photo_height);
 }
 
-/* Converts a coordinate of a point to pixels of the photo, clipped to it. With `may_be_outside` it
- * may lie outside the photo by at most the photo's side. */
+/* Converts a coordinate of a point to pixels of the photo, and clips it to the photo or, with
+ * `may_be_outside`, to at most the photo's side beyond each edge. */
 static float place_point(float at, float begin, float gain, float side, bool may_be_outside)
 {
     const float moved = (at - begin) / gain;
@@ -149,7 +149,7 @@ static enum status find_boxes(const struct task_rows *outputs, const struct task
     struct task_options cut = *candidates->options;
     const bool has_pairs = (task->layout == LAYOUT_DETR_SIGMOID && !task->exceeds_queries) ||
                            task->layout == LAYOUT_RFDETR || task->layout == LAYOUT_MASKFORMER;
-    if (task_layout_is_masks(task->layout)) { /* query_masks_add() limits them */
+    if (task_layout_is_masks(task->layout)) { /* query_masks_add() applies the limit */
         cut.max_detections = TASK_MAX_DETECTIONS;
         cut.iou = 1;
     }

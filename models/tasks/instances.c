@@ -103,7 +103,7 @@ static bool add_outside(struct instance_maps *maps, uint32_t columns)
     return true;
 }
 
-/* Makes a mask of the pixels of `part` above the threshold, and sets the sides of their box. */
+/* Makes a mask of the pixels of `part` above the threshold, and sets `box` around these pixels. */
 static enum status take_mask(struct instance_maps *maps, const struct instance_part *part,
                              struct detection *box, struct segment *ret, struct error *err)
 {
@@ -121,7 +121,7 @@ static enum status take_mask(struct instance_maps *maps, const struct instance_p
     return error_set(err, STATUS_NO_MEMORY, "no memory for the mask of a box");
 }
 
-/* Makes a mask of all pixels above the threshold, and sets the sides of their box. */
+/* Makes a mask of all pixels above the threshold, and sets `box` around these pixels. */
 static enum status take_whole(struct instance_maps *maps, struct detection *box,
                               struct segment *ret, struct error *err)
 {

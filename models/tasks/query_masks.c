@@ -12,7 +12,7 @@
 #include "models/tasks/areas.h"
 #include "models/tasks/decoders.h"
 
-/* LAYOUT_PANOPTIC: the least share of its own pixels that a mask must keep, or it is dropped. */
+/* LAYOUT_PANOPTIC: a mask must keep over this share of its pixels with scores of at least 0.5. */
 #define LEAST_OWN_SHARE 0.8
 
 struct query_masks {

@@ -70,8 +70,8 @@ static void unite(struct detection *box, const struct detection *other)
     box->y2 = fmaxf(box->y2, other->y2);
 }
 
-/* Merges box i with its matches, as SAHI does. Drops the boxes that match the original box i. Those
- * that also match the merged box extend it. */
+/* Merges box i with its matches, as SAHI does. Drops the boxes that match the original box i. With
+ * SLICES_GREEDY_NMM, a dropped box that also matches the merged box extends the merged box. */
 static void absorb(struct detection *boxes, size_t count, size_t i, enum slices_rule rule,
                    bool agnostic, bool *dropped)
 {

@@ -127,7 +127,7 @@ static bool blame_labels(const struct task_facts *facts, int64_t rows, int64_t c
     return true;
 }
 
-/* Uses the output with YOLO's prototypes of masks as the second one. */
+/* Uses the output with YOLO's prototypes of masks as the task's second output. */
 static bool take_prototypes(const struct task_facts *facts, struct task *task)
 {
     const size_t at = find_map(facts);
@@ -541,7 +541,7 @@ static size_t find_vector(const struct task_facts *facts)
                                              : SIZE_MAX;
 }
 
-/* Decides the task of a text model, or half of a model for photos and texts: one vector per row. */
+/* Decides the task of a text model or of one half of a photo-text model: one vector per row. */
 static void decide_half(const struct task_facts *facts, struct task *task)
 {
     const size_t at = facts->takes_texts || facts->is_half ? find_vector(facts) : SIZE_MAX;

@@ -14,7 +14,7 @@ struct planes {
     size_t channels, plane;
 };
 
-/* Converts `count` pixels from `first` on of an image of `type`, at any alignment, to float32. */
+/* Converts `count` pixels of an image of `type`, at any alignment, from `first` on, to float32. */
 #define TO_FLOATS(name, type, convert)                                                             \
     static void name(const char *src, float *dst, struct planes image, size_t first, size_t count) \
     {                                                                                              \

@@ -395,7 +395,7 @@ static bool add_round_corner(struct text_map *map, size_t *count, const int32_t 
 {
     const double turn = fmax(-1, fmin(1, from[0] * to[1] - to[0] * from[1]));
     const double angle = atan2(turn, from[0] * to[0] + from[1] * to[1]);
-    /* Enough points that no chord is further than a quarter of a point from its arc. */
+    /* Enough corners that no chord is further than a quarter of a map's point from its arc. */
     const double circle = fmin(acos(-1) / acos(1 - 0.25 / fmax(outwards, 1)), outwards * acos(-1));
     const int steps = (int)fmax(1, floor(circle / (2 * acos(-1)) * fabs(angle) + 0.5));
     for (int i = 0; i <= steps; i++) {

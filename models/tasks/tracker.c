@@ -152,8 +152,8 @@ static void list_boxes(struct assignment *a, const struct detections *found, boo
     }
 }
 
-/* Assigns boxes to objects. `limit` is the cost of "none". Boxes with low scores match only objects
- * that the last frame had. */
+/* Assigns boxes to objects with this `is_sure`. `limit` is the cost of "none". Boxes with low
+ * scores match only objects that the last frame had. */
 static void associate(struct tracker *tracker, struct assignment *a, const struct detections *found,
                       bool is_high, bool is_sure, double limit)
 {

@@ -162,7 +162,7 @@ static float greatest(const float *s, size_t n, float start)
     }
     if (i + VEC <= n)
         best = vec_max(vec_load(s + i), best);
-    second = vec_max(vec_load(s + n - VEC), second); /* overlaps registers that were read before */
+    second = vec_max(vec_load(s + n - VEC), second); /* this load overlaps earlier ones */
     return largest_lane(vec_max(best, second));
 }
 

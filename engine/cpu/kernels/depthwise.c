@@ -12,7 +12,7 @@
 #define ROWS   DEPTHWISE_ROWS
 #define PIXELS 7 /* image sides are often multiples of 7 */
 
-/* A tile of results: offsets in the image and in the result, in elements. */
+/* A tile of results. x_at and y_at count elements of the image and of the result. */
 struct depthwise_tile {
     const void *x; /* the image; x_at: the first tap of the first result, maybe outside the image */
     void *y;
@@ -51,7 +51,7 @@ ALWAYS_INLINE void add_row(vec sum[ROWS][PIXELS], const void *x, ptrdiff_t at, s
     }
 }
 
-/* Adds all source rows of one block. The second result row starts stride_y rows further down. */
+/* Adds up all source rows of a block. The second result row's window starts stride_y rows lower. */
 ALWAYS_INLINE void add_rows(const struct depthwise *d, const struct depthwise_tile *t, ptrdiff_t at,
                             const float *w, vec sum[ROWS][PIXELS], const int taps, const int stride,
                             const bool bf16)
@@ -86,7 +86,6 @@ ALWAYS_INLINE void add_rows(const struct depthwise *d, const struct depthwise_ti
     _Pragma("GCC unroll 2") for (int r = 0; r < ROWS; r++)                                         \
         _Pragma("GCC unroll 7") for (int p = 0; p < PIXELS; p++)
 
-/* Applies the activation. */
 ALWAYS_INLINE void activate_block(const struct depthwise *d, vec sum[ROWS][PIXELS])
 {
     const vec low = vec_set(d->low), high = vec_set(d->high);
@@ -122,8 +121,8 @@ ALWAYS_INLINE void activate_block(const struct depthwise *d, vec sum[ROWS][PIXEL
     }
 }
 
-/* Stores the results that exist, and adds them to `sums` unless it is NULL. With `silu`, applies
- * SiLU first: stores and divisions then overlap. */
+/* Stores the results that are inside the tile, and adds them to `sums` unless `sums` is NULL. With
+ * `silu`, applies SiLU first: stores and divisions then overlap. */
 ALWAYS_INLINE void store_block(const struct depthwise *d, const struct depthwise_tile *t, size_t at,
                                vec sum[ROWS][PIXELS], float *sums, const bool bf16, const bool silu)
 {

@@ -77,7 +77,7 @@ ALWAYS_INLINE void interleave(const uint8_t *const rows[4], uint8_t flip, uint8_
 
 #endif
 
-/* Fills columns from … from + count - 1 (some are in the padding) of quads from row `top` on. */
+/* Fills `count` columns from column `from` on (some are padding) of the quads from row `top` on. */
 static void fill_columns(const struct depthwise_8bit *d, const uint8_t *x, ptrdiff_t top,
                          ptrdiff_t from, size_t count, struct columns *to)
 {
@@ -130,7 +130,7 @@ ALWAYS_INLINE void store_sums(const struct depthwise_8bit *d, const ints *sum, s
         }
 }
 
-/* run() computes `count` <= pixels result columns in `rows` rows, whose taps begin at `columns`. */
+/* run() computes `count` <= pixels result columns in `rows` rows from the interleaved columns. */
 struct tile_kind {
     void (*run)(const struct depthwise_8bit *d, const uint8_t *columns, size_t block, uint8_t *y,
                 size_t rows, size_t count);

@@ -164,11 +164,11 @@ static bool is_near(const struct gemm *g)
     return g->k * g->n * sizeof(float) <= 128 * 1024;
 }
 
-/* With few weights, fetching rows takes most of the time, because they begin far apart, so the
- * hardware does not prefetch them well. While a panel is multiplied, this fetches a share of the
- * next block's rows: of the source if they are longer than the result's and neither windows nor
- * copies, which are mostly in the cache; otherwise of the result. 25,088 rows of [24, 144] take 2.2
- * ms instead of 3.4. The hardware prefetches rows of fewer than LEAST numbers. */
+/* With few weights, fetching rows takes most of the time: rows begin far apart, so the hardware
+ * does not prefetch them well. While a panel is multiplied, a share of the next block's rows is
+ * fetched: source rows if they are longer than result rows and are neither windows nor copies
+ * (mostly in the cache); otherwise result rows. 25,088 rows of [24, 144] take 2.2 ms instead of
+ * 3.4. The hardware prefetches rows of fewer than LEAST numbers. */
 static struct fetch fetch_rows(const struct gemm *g, const float *next, size_t rows, size_t length,
                                size_t depth, size_t column)
 {
@@ -199,8 +199,8 @@ static struct gemm_division divide(const struct gemm *g, size_t m)
     return d;
 }
 
-/* Computes all columns of blocks first … first + count - 1, for the numbers from … from + depth - 1
- * of k. `a`: the first block's first row, from number `from` on; rows are lda apart. */
+/* Multiplies `depth` numbers of k, starting at k = `from`, for all columns of blocks first … first
+ * + count - 1. `a` points to number `from` of the first block's first row; rows are lda apart. */
 static void run_blocks(const struct gemm *g, const float *a, size_t m, size_t first, size_t count,
                        size_t from, size_t depth)
 {

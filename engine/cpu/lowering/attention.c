@@ -3,11 +3,12 @@
  *
  * A matrix is one head of one image. The work is divided into blocks of rows of all matrices. A
  * thread takes a range of blocks and packs the keys and values of each matrix that it reaches. The
- * matrix product (kernels/gemm.c) computes a block's scores; their exponentials are multiplied by
- * the values, and divided by their sums when the rows are written to their places. With many keys,
- * scores are computed in portions, and earlier results are rescaled when the highest score grows
- * (Milakov and Gimelshein, "Online normalizer calculation for softmax"). bfloat16 is widened when
- * it is packed and narrowed when it is written. */
+ * matrix product (kernels/gemm.c) computes a block's scores, then multiplies the exponentials of
+ * the scores by the values. Each row is divided by the sum of its exponentials when it is written
+ * to the output. With many keys, scores are computed in portions, and earlier results are rescaled
+ * when the highest score grows (Milakov and Gimelshein, "Online normalizer calculation for
+ * softmax"). bfloat16 operands are widened when packed; a bfloat16 result is narrowed when
+ * written. */
 #include "engine/op/attention.h"
 
 #include <math.h>
@@ -47,7 +48,7 @@ struct attention_scratch {
     float *keys, *values;     /* packed, portion by portion */
     float *fetched;           /* copies of rows that are not contiguous float32 */
     const float **row_of;     /* pointers to rows of keys or values */
-    float *q, *scores, *sums; /* of a block; sums: its result before the division */
+    float *q, *scores, *sums; /* buffers of a block; sums: the block's result before the division */
     float *bias[ATTENTION_BIASES];
     float *greatest, *total; /* one per row of the block */
 };

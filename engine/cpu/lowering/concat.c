@@ -1,7 +1,7 @@
 /* Concatenates and splits rows of tensors: Concat, Split, QLinearConcat and ScaleShift.
  * QLinearConcat has a table for each part whose scale differs. A ScaleShift may read the parts of
- * an image (pass_joins()); then the whole image is never written. Its parts and result are
- * bfloat16, or any of float32 and 8-bit integers. */
+ * an image (pass_joins()); then the whole image is never written. Either the image's parts and the
+ * result are all bfloat16, or each is float32 or has 8-bit integers. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 struct concat_part {
     uint32_t value;
     enum dtype dtype;
-    size_t run, first;    /* elements of a part's row, and their position in the whole's row */
+    size_t run, first;    /* elements per row of the part; their position in a whole row */
     const uint8_t *table; /* the result for each of 256 bytes; NULL: elements do not change */
     unsigned char *data;  /* of this run */
 };
@@ -28,7 +28,7 @@ struct concat_step {
     struct step step;
     const struct simd_kernels *simd;
     uint32_t whole, scale_value, shift_value;
-    enum dtype dtype; /* dtype of the whole, which is [rows, row] */
+    enum dtype dtype; /* dtype of the whole tensor, [rows, row] */
     size_t rows, row, count;
     struct concat_part *parts;
     uint8_t (*tables)[256]; /* QLinearConcat: one table per part */
@@ -40,7 +40,7 @@ struct concat_step {
     const float *scale, *shift;
 };
 
-/* Scales rows of a bfloat16 image whose activation is not a clamp, and rounds once, at the end. */
+/* Scales rows of a bfloat16 image, applies an activation other than a clamp, and rounds once. */
 static void scale_wide(const struct concat_step *s, const struct scale_rows *r, const uint16_t *x,
                        uint16_t *y, size_t rows, size_t n)
 {

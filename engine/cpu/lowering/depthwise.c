@@ -30,7 +30,7 @@ static size_t sums_of(const struct depthwise_step *s)
     return s->blocks * s->simd->depthwise_channels;
 }
 
-/* Makes one call of the kernel: some bands of one image and group. */
+/* Calls the kernel once, for some bands of rows of one image and group. */
 static void depthwise_band(const struct depthwise_step *s, size_t image, size_t group, size_t first,
                            size_t rows)
 {

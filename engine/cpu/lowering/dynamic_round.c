@@ -23,7 +23,7 @@ struct round_step {
     struct range *ranges; /* one per thread */
 };
 
-/* Returns how many numbers pieces begin … end - 1 have. */
+/* Returns the number of elements in pieces begin … end - 1. */
 static size_t length(const struct round_step *s, size_t begin, size_t end)
 {
     return (end * PIECE < s->count ? end * PIECE : s->count) - begin * PIECE;

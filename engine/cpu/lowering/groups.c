@@ -180,7 +180,7 @@ STEP_CREATE(lower_groups)
     TRY(program_keep_constant(lowering->program, node->inputs[2], err));
     s->scale = node->inputs[1]->known->data;
     s->bias = node->inputs[2]->known->data;
-    /* short enough for float32 sums, which are then added in double; at least one per thread */
+    /* pieces short enough for float32 sums (added in double), and at least one per thread */
     s->pieces = (s->pixels + LONGEST_SUM - 1) / LONGEST_SUM;
     if (s->pieces < (size_t)lowering->backend->options.threads)
         s->pieces = (size_t)lowering->backend->options.threads;

@@ -16,7 +16,7 @@ struct pool_step {
     struct window window; /* extended to two spatial dimensions */
     bool is_max, count_include_pad, global;
     size_t images, channels;
-    size_t pitch;  /* elements between the results of two pixels */
+    size_t pitch;  /* elements from one result pixel to the next */
     size_t pieces; /* partial sums per image, for a global mean in float32; otherwise 0 */
     enum dtype dtype;
     float *partial;

@@ -36,7 +36,7 @@ struct row_step {
     struct window window; /* pools */
     bool count_include_pad;
     size_t images, channels, pixels;
-    size_t thread_bytes; /* scratch of a thread, for a mean: sums of the channels of an image */
+    size_t thread_bytes; /* scratch per thread, for a mean: one sum per channel */
     const unsigned char *b_data;
 };
 

@@ -23,7 +23,7 @@ static const enum activation activations[] = {
     [FUNCTION_HARD_SIGMOID] = ACTIVATION_HARD_SIGMOID,
     [FUNCTION_LEAKY_RELU] = ACTIVATION_LEAKY_RELU,
     [FUNCTION_ELU] = ACTIVATION_ELU,
-    [FUNCTION_SOFTPLUS] = ACTIVATION_NONE, /* so are all functions that are not listed */
+    [FUNCTION_SOFTPLUS] = ACTIVATION_NONE, /* NONE, like unlisted functions */
 };
 
 struct recurrent_step {
@@ -367,8 +367,8 @@ static bool add_biases(struct recurrent_step *s, const struct value *bias)
     return true;
 }
 
-/* Chooses the units. In short steps, threads would wait longer for each other than they compute.
- * The last product of a GRU without resets_product needs whole rows. */
+/* Chooses the units. Short steps do not split hidden numbers: threads would wait longer than they
+ * compute. The last product of a GRU without resets_product needs whole rows. */
 static void divide_units(struct recurrent_step *s, size_t threads)
 {
     enum { FEWEST_ROWS = 4, LEAST_WORK = 128 * 1024 };

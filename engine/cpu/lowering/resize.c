@@ -26,7 +26,7 @@ struct resize_step {
     enum dtype dtype;
     bool nearest;
     size_t height, width, out_height, out_width, channels, images;
-    size_t pitch; /* elements between the results of two pixels */
+    size_t pitch; /* elements from one result pixel to the next */
     struct axis_taps rows, columns;
     size_t thread_bytes;
 };

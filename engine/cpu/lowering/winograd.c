@@ -31,7 +31,7 @@ struct winograd_step {
     size_t panels;
     size_t rows; /* rows of SIDE points for which filters are transformed at once */
     size_t images, height, width, channels, out_height, out_width, out_channels;
-    size_t pitch; /* elements between the results of two pixels */
+    size_t pitch; /* elements from one result pixel to the next */
     ptrdiff_t pad_top, pad_left;
     size_t tile_rows, tile_columns, tiles; /* rows, columns of tiles per image; tiles in all */
     bool bf16;                             /* images are bfloat16 */

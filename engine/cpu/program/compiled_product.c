@@ -42,7 +42,7 @@ static int64_t tap_position(const struct product_axis *axis, int64_t o, int64_t 
     return at < 0 || at % axis->divisor || at / axis->divisor >= axis->in ? -1 : at / axis->divisor;
 }
 
-/* True if all taps of result o are inside along an axis. */
+/* True if, along this axis, all taps of result o are inside the image. */
 static bool is_inside(const struct product_axis *axis, int64_t o)
 {
     return o >= axis->inside_from && o < axis->inside_to;
@@ -170,8 +170,8 @@ static void gather_row(const struct compiled_product *p, const unsigned char *sr
     memset(to, 0, (size_t)(end - to)); /* padding after k, for weights of 0 */
 }
 
-/* Gathers rows first … first + rows - 1 of the block's part, or multiplies them by their image's
- * gate. */
+/* Writes rows first … first + rows - 1 of the block's part to b->gathered: gathers their windows
+ * or, if the product has a gate, multiplies the rows by their image's gate. */
 static void gather_rows(const struct product_call *call, const struct product_block *b,
                         size_t first, size_t rows)
 {
@@ -330,7 +330,7 @@ static size_t finished_together(const struct compiled_product *p, size_t columns
     return p->simd->tile_rows_are_even || columns > FEW ? p->tile_rows : TILES * p->tile_rows;
 }
 
-/* Finishes rows of sums from `row` on. `dst` is the place of row 0. */
+/* Finishes `rows` rows of sums from `row` on. `dst` is the address of result row 0. */
 static void finish_rows(const struct compiled_product *p, const struct tile_finish *f,
                         int32_t *sums, size_t row, size_t rows, unsigned char *dst)
 {
@@ -356,8 +356,8 @@ static void fetch_rows(const unsigned char *from, size_t step, size_t bytes, siz
             __builtin_prefetch(from + at);
 }
 
-/* Multiplies all rows of the block by a panel, one stretch of k after another. After the last
- * stretch of a few tiles, finishes them. `count` is the number of rows of sums. */
+/* Multiplies all rows of the block by a panel, one stretch of k after another. The last stretch
+ * also finishes the tiles, a few at a time. `count` is the number of rows of sums. */
 static void multiply_panel(const struct compiled_product *p, const struct product_block *b,
                            struct tile t, size_t count, const struct tile_finish *f,
                            unsigned char *dst)
@@ -537,7 +537,7 @@ static void describe_axes(struct compiled_product *p, const struct product_desc 
     }
 }
 
-/* Finds results whose windows are inside, and offsets of taps. Returns false when out of memory. */
+/* Finds results with windows inside the image, and the offsets of taps. False: out of memory. */
 static bool describe_taps(struct compiled_product *p)
 {
     const struct product_axis *y = &p->axis[1], *x = &p->axis[2];
@@ -597,7 +597,7 @@ static bool reads_in_windows(const struct compiled_product *p)
            part_bytes(&p->weights) <= NEAR;
 }
 
-/* Finds how rows are read, and how k is packed for it. */
+/* Finds how rows are read, and the packing of k that this way of reading needs. */
 static void describe_rows(struct compiled_product *p)
 {
     struct packed_layout *w = &p->weights;

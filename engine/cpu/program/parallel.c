@@ -1,4 +1,4 @@
-/* Splits a loop (parallel.h): shares of members, cut into chunks that others may take. */
+/* Splits a loop (parallel.h): threads get shares, cut into chunks that idle threads may take. */
 #include "engine/cpu/program/parallel.h"
 
 #include <stdalign.h>

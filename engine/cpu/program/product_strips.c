@@ -60,7 +60,7 @@ static bool converts(const struct compiled_product *p)
     return p->weights.operands == OPERANDS_PAIRS || p->flip;
 }
 
-/* Copies `bytes` of each pixel, padded to p->pixel_bytes. May write 8 bytes beyond the last. */
+/* Copies `bytes` of each pixel, padded to p->pixel_bytes. May write up to 8 bytes more. */
 static void copy_pixels(const struct compiled_product *p, const unsigned char *from, size_t bytes,
                         size_t count, unsigned char *to)
 {

@@ -23,8 +23,7 @@ struct packed_block {
 enum {
     BLOCK_LISTS = 256,
     LEAST_BLOCK = 4096, /* bytes; smaller blocks are not shared */
-    MOST_COMPARED =
-        8 /* weights with equal hashes: hash_bytes() skips bytes, in which many may differ */
+    MOST_COMPARED = 8 /* per hash: many weights may differ only in bytes that hash_bytes() skips */
 };
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct packed_block

@@ -15,7 +15,7 @@ template <> struct result_of<tf32_half> {
     using type = float;
 };
 
-/* v += eight neighbours of a row of float32 or T (`count` at its end). NULL adds nothing. */
+/* v += the next eight (at a row's end: `count`) elements of float32 or T. NULL adds nothing. */
 template <typename T>
 __device__ static inline void add_some(float (&v)[8], const void *from, bool is_float, bool whole,
                                        int count)

@@ -14,7 +14,7 @@ struct cuda_concat_step {
     size_t count;
     struct part {
         struct cuda_operand operand;
-        size_t width, offset; /* bytes of a part's row, and before it in the whole's row */
+        size_t width, offset; /* bytes per row of the part; bytes before them in a whole row */
         const void *table;    /* maps each byte; NULL: bytes are copied */
     } * parts;
     struct cuda_parts form;

@@ -31,7 +31,7 @@ CUDA_RUN(elementwise_run)
     return cuda_launched(base, program, err);
 }
 
-/* By operator: its enum cuda_binary plus 1; 0: the kernel does not have it. */
+/* By operator: its enum cuda_binary plus 1; 0: the kernel does not have the operator. */
 static const int binary_kinds[OP_COUNT] = {
     [OP_ADD] = 1 + CUDA_ADD, [OP_SUM] = 1 + CUDA_ADD, [OP_SUB] = 1 + CUDA_SUB,
     [OP_MUL] = 1 + CUDA_MUL, [OP_DIV] = 1 + CUDA_DIV, [OP_MAX] = 1 + CUDA_MAX,

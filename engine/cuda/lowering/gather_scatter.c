@@ -112,7 +112,7 @@ static bool read_axis(const struct node *node, int64_t *ret)
     return *ret >= 0 && *ret < rank && rank <= CUDA_MAX_RANK;
 }
 
-/* Reads a Gather as tuples of one index, which all positions before the axis share. */
+/* Reads a Gather as tuples of one index. All positions before the axis use the same tuples. */
 static bool read_gather(const struct node *node, struct gather_scatter_step *s)
 {
     const struct value *x = node->inputs[0], *indices = node->inputs[1];

@@ -2,8 +2,8 @@
  *
  * cuBLASLt is column-major, and reads a row-major y = a b as y' = b' a'. So the operands change
  * places, and our m and n are its n and m. float32 is multiplied unchanged, or as TF32 with
- * --precision tf32. Activations that cuBLASLt cannot fuse (all but ReLU and GELU's tanh form)
- * are applied to the rounded sum, as in PyTorch, fused activations to the float32 sum. */
+ * --precision tf32. Activations that cuBLASLt cannot fuse (all but ReLU and GELU's tanh form) are
+ * applied to the rounded sum, as in PyTorch; fused activations are applied to the float32 sum. */
 #include "engine/cuda/lowering/lowering.h"
 
 #include <stdlib.h>

@@ -51,7 +51,7 @@ struct quantized_operands {
     const struct value *weights, *weights_zero;
     const struct value *x_scale, *weights_scale, *bias; /* NULL: no bias */
     size_t y_terms; /* index of the operand with y's scale; 0: none, y is int32 or float */
-    bool is_conv, transposed; /* weights of a matrix are [n, k] */
+    bool is_conv, transposed; /* transposed: the weights of a matrix product are [n, k] */
     int64_t channels;         /* channels of y */
     enum dtype stored;        /* type of the product, before a table */
 };
@@ -409,7 +409,7 @@ static enum status conv_of(const struct node *node, const struct quantized_opera
     return window_of_conv(node, &w, node_int(node, "group", 1), ret, err);
 }
 
-/* Describes the matrix product as a convolution. Returns false if a member does not fit an int. */
+/* Describes the matrix product as a convolution. Returns false if a size does not fit an int. */
 static bool conv_of_rows(const struct quantized_operands *o, struct cuda_conv *ret)
 {
     const struct shape *x = &o->x->shape;

@@ -164,7 +164,7 @@ void runs_place(struct cuda_program *program)
         program->value_bytes += size_align(
             value_bytes(graph->inputs[program->backend->options.pixels_input]), ARENA_ALIGN);
     }
-    if (program->pixels.are_there) /* the marks come first */
+    if (program->pixels.are_there) /* row marks (slot->marks) come first */
         at = size_align((size_t)program->rows, ARENA_ALIGN);
     for (size_t i = 0; i < graph->input_count; i++) {
         program->input_offsets[i] = at;
@@ -245,7 +245,7 @@ enum status runs_reserve(struct cuda_backend *backend, unsigned char *first, str
 
 /* ---- one run on the compute stream ---- */
 
-/* Lets inputs and their views point to the slot's staging memory, pixels to converted numbers. */
+/* Points inputs and views to staging memory, but a pixel input to the converted numbers. */
 static void point_at_inputs(struct cuda_program *program, const struct cuda_slot *slot)
 {
     const struct pixels *pixels = &program->pixels;
@@ -388,7 +388,7 @@ enum status runs_capture(struct cuda_program *program, struct error *err)
 
 /* ---- submit ---- */
 
-/* Copies the image input's rows and marks; of a row of 8-bit pixels, only the bytes with pixels. */
+/* Copies the image input's rows and slot->marks; of rows of 8-bit pixels only the pixels' bytes. */
 static enum status copy_image_rows(struct cuda_program *program, const struct cuda_slot *slot,
                                    const char *from, int valid_rows, struct error *err)
 {

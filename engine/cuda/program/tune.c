@@ -100,8 +100,8 @@ static enum status run_candidate(void *context, size_t candidate, struct autotun
     return STATUS_OK;
 }
 
-/* LENSD_CUDA_TUNING: "off" chooses candidate 0, the best guess. N chooses candidate N modulo their
- * number, so that tests can run each of them. */
+/* LENSD_CUDA_TUNING: "off" chooses candidate 0, the best guess. N chooses candidate N modulo the
+ * number of candidates, so that tests can run each. */
 static bool is_ordered(int count, int *ret_candidate)
 {
     const char *wish = getenv("LENSD_CUDA_TUNING");
