@@ -1,4 +1,4 @@
-/* Compiles a graph: the table of kernels, and a step for each node. */
+/* Compiles a graph: has the table of kernels, and creates a step for each node. */
 #include <stdlib.h>
 
 #include "engine/base/size.h"

@@ -32,7 +32,7 @@ static int reduce_axis(const struct node *node, const int *axes)
 /* ---- input rows and their outputs ---- */
 
 struct reduce_cursor {
-    struct strided_iterator it; /* over the outer dimensions; offset[0]: of the row's output */
+    struct strided_iterator it; /* loops over outer dimensions; offset[0]: the row's output */
     size_t row;                 /* innermost extent */
     bool row_reduced;
     size_t rows;
@@ -98,7 +98,7 @@ struct pass {
     enum map map;
     double *sum;
     uint64_t *whole;
-    const double *shift; /* MAP_EXP: per output element */
+    const double *shift; /* MAP_EXP: subtracted before exp(), one per output element */
 };
 
 static void map_doubles(const struct pass *pass, size_t out, bool reduced, double *x, size_t n)

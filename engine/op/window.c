@@ -53,7 +53,7 @@ static enum status place_explicit(struct window *w, int i, int64_t extent, bool 
     int64_t room = padded - extent;
     w->out[i] = room / w->stride[i] + 1;
     if (ceil_mode && room % w->stride[i]) {
-        int64_t start; /* of one more window, which extends beyond the padding */
+        int64_t start; /* start of one more window, which extends beyond the padding */
         bool beyond = __builtin_mul_overflow(w->out[i], w->stride[i], &start) ||
                       start >= w->in[i] + w->pad_begin[i];
         if (!beyond)

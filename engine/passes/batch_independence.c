@@ -3,9 +3,9 @@
  * A value either depends on no image ("free"), or its elements alternate between the images: `span`
  * consecutive elements belong to the first image, `span` to the second and so on, and after the
  * last image the first follows again. A Reshape does not change the span. Other operators need an
- * axis along which the images alternate. It may be longer than the batch, because windows, heads or
- * tokens may have been merged into it. The operators' records define the effect on the axis
- * (engine/op/batch.h). */
+ * axis along which the images alternate. This axis may be longer than the batch, because windows,
+ * heads or tokens may have been merged into it. The operators' records define the effect on the
+ * axis (engine/op/batch.h). */
 #include "engine/passes/batch_independence.h"
 
 #include <string.h>

@@ -196,7 +196,7 @@ static bool fuse_factor(struct edit *edit, struct node *mul)
     return false;
 }
 
-/* For product → Reshapes → Add: reshapes the residual to the product's shape and fuses it there. */
+/* For product → Reshapes → Add: reshapes the residual to the product's shape, and fuses it. */
 static bool fuse_viewed_residual(struct edit *edit, struct node *add, size_t at)
 {
     struct graph *graph = edit->graph;

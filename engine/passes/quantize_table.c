@@ -4,8 +4,8 @@
  *     x → DQ ─┬─────────────▶ Mul → Q → y      ─▶    x → Lookup → y
  *             └▶ Sigmoid → Q → DQ ─┘
  *
- * The nodes between are collected backwards from the node that stores y, then run once on the 256
- * numbers by the reference kernels, with the inputs' `known` set temporarily. */
+ * The nodes from x to y are collected backwards from y's producer. Then the reference kernels run
+ * them once on the 256 numbers, with the inputs' `known` set temporarily. */
 #include <string.h>
 
 #include "engine/op/interpret.h"

@@ -214,7 +214,7 @@ static enum status probe_shapes(const struct model *model, int64_t batch, struct
         if ((model->text.tokenizer || word_input_is(model, copy->inputs[i])) &&
             copy->inputs[i]->shape.dims[0] == DIM_UNKNOWN)
             copy->inputs[i]->shape.dims[0] = 1;
-    /* If the photo does not fit the graph, compilation reports it. */
+    /* If the photo does not fit the graph, compilation reports the error. */
     *ret_fits = graph_validate(copy, &ignored) == STATUS_OK;
     *ret = copy;
     return STATUS_OK;

@@ -111,7 +111,7 @@ static void append_numbers(char *text, size_t size, const char *name, const floa
         text_append(text, size, " ", "%g", (double)values[i]);
 }
 
-/* Returns true if the resized photo may be larger than the model's input. */
+/* Appends the resize. Returns true if a crop to the model's input follows. */
 static bool append_resize(char *text, size_t size, const struct preprocess *p)
 {
     const char *filter = resample_names[p->resample];

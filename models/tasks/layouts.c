@@ -1,4 +1,4 @@
-/* Names tasks, and finds the numbers of a candidate beside its box. */
+/* Names tasks, and finds a candidate's numbers other than its box and scores. */
 #include "models/tasks/decoders.h"
 
 static const char *const task_names[] = {

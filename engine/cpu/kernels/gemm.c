@@ -16,7 +16,7 @@ enum { STEPS = 16, AHEAD = 512, LINE = 64 / sizeof(float) };
 
 struct fetch {
     const float *from;
-    size_t lines; /* lines to fetch per STEPS steps, which read COLUMNS lines */
+    size_t lines; /* lines to fetch per STEPS steps; the steps read COLUMNS lines */
 };
 
 /* Copies of members of struct gemm: the compiler must assume that a store to the result changes the

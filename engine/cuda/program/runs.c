@@ -64,7 +64,7 @@ enum status runs_open(struct cuda_backend *backend, struct error *err)
             backend->device, "a stream", err));
     for (size_t i = 0; i < RUNS; i++)
         TRY(open_slot(backend, &backend->slots[i], err));
-    backend->options.pixels = NULL; /* it belongs to the caller of backend_open() */
+    backend->options.pixels = NULL; /* the caller of backend_open() may free it */
     if (!pixels)
         return STATUS_OK;
     backend->pixel_channels = pixels->channels;
