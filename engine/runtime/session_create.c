@@ -92,8 +92,8 @@ static bool file_fixes_batch(const struct session *session)
            session->base->inputs[options->image_input]->shape.dims[0] >= 1;
 }
 
-/* Compiles the sizes 1, 2, 4 … max, or options.batches. Stops at the first size that the graph or
- * the memory does not allow. */
+/* Compiles the size above 1 that the file fixes, else options.batches, else 1, 2, 4 … max (a trial:
+ * 1, max). Stops at the first size that the graph or the memory does not allow. */
 static enum status compile_all(struct session *session, struct error *err)
 {
     enum { MOST_IMAGES = 4096 };

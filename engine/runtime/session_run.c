@@ -1,4 +1,4 @@
-/* Runs a session on its lane's thread; only a data-dependent tail allocates memory. */
+/* Runs a session on the thread that owns it. Only a data-dependent tail allocates memory. */
 #include <assert.h>
 #include <string.h>
 

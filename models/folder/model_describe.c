@@ -33,8 +33,8 @@ static bool is_pixel_dtype(enum dtype dtype)
     return dtype_is_float(dtype) || dtype == DTYPE_U8;
 }
 
-/* Reads the shape [N, C, H, W] or [N, H, W, C] with 1 or 3 channels. If dims[1] and dims[3] are
- * neither 1 nor 3, it is [N, C, H, W] with a free C. Returns false for other inputs. */
+/* Reads the shape [N, C, H, W] or [N, H, W, C] with 1 or 3 channels. If dims[1] is free and dims[3]
+ * is neither 1 nor 3, the shape is [N, C, H, W]. Returns false for other inputs. */
 static bool read_image(const struct value *input, struct described_image *ret)
 {
     const int64_t *dims = input->shape.dims;

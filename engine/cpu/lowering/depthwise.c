@@ -1,4 +1,4 @@
-/* Depthwise convolutions (one filter per channel) of 3, 5 or 7 columns and stride 1 or 2. */
+/* Depthwise convolutions (one filter per channel) of 3, 5 or 7 columns and column stride 1 or 2. */
 #include <string.h>
 
 #include "engine/base/size.h"

@@ -1,5 +1,5 @@
 /* Softmax (over the last dimension), LayerNormalization and RMSNormalization in float32 and
- * bfloat16, also with 8-bit results; ReduceMean over the last dimension in float32. */
+ * bfloat16, the last two also with 8-bit results; ReduceMean over the last dimension in float32. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"

@@ -1,6 +1,6 @@
-/* Resize of channels-last images: float32 and bfloat16 in every mode except cropping, 8-bit
- * integers only in nearest mode. Blends rows of the image into one row, then that row's pixels into
- * the result's pixels. */
+/* Resize of channels-last images: float32 and bfloat16 in every mode except tf_crop_and_resize and
+ * tf_half_pixel_for_nn, 8-bit integers only in nearest mode. Blends rows of the image into one row,
+ * then that row's pixels into the result's pixels. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
