@@ -273,8 +273,8 @@ static char *write_boxes(const struct predict_answer *answer)
 
 char *immich_join(char *first, char *second)
 {
-    /* Drops the picture's size from the first answer. A string cannot contain this text, because
-     * its quotation marks would be escaped. */
+    /* Drops the picture's size from the first answer. No string value contains "imageHeight":,
+     * because its quotation marks would be escaped. */
     struct strbuf both = {.failed = !second};
     strbuf_add(&both, first, (size_t)(strstr(first, "\"imageHeight\":") - first));
     strbuf_put(&both, second ? second + 1 : "");

@@ -107,8 +107,8 @@ static bool reads_back(uint64_t digits, int scale, float value)
     return (!is_between || is_whole) && (float)decimal == value;
 }
 
-/* Does write_shortest() without the C library for the usual numbers: `value`, the absolute value,
- * is 1e-9 to 1e18. Returns 0 for other numbers. */
+/* Writes like write_shortest(), but without the C library, if `value`, the absolute value, is 1e-9
+ * to 1e18. Otherwise returns 0. */
 static size_t write_middling(float value, bool negative, char *text)
 {
     int places = 0; /* value is at least 10^places, and less than ten times that */

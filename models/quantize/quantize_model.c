@@ -434,7 +434,7 @@ static size_t find_groups(const struct quantize_state *q, struct layer_group *re
     return count;
 }
 
-/* Keeps these groups in float32; returns their number of layers. */
+/* Keeps only the layers of `groups` in float32; returns how many they are. */
 static size_t keep_groups(const struct quantize_state *q, const struct layer_group *groups,
                           size_t count)
 {
@@ -484,8 +484,7 @@ static enum status try_groups(struct quantize_state *q, const struct layer_group
     const size_t kept = keep_groups(q, groups, count);
     TRY(try_layers(q, q->tried, &is_quantized, &a));
     *ret_holds = is_quantized && agreement_holds(&a, NULL);
-    /* Once the bounds hold, fewer kept layers are better; until then, keeping more must lower the
-     * error. */
+    /* Once the bounds hold, keep fewer layers; until then, keeping more must lower the error. */
     if (!*ret_holds && (!is_quantized || q->holds || error_of(&a) >= KEPT_GAIN * q->error))
         return STATUS_OK;
     q->error = error_of(&a);
@@ -496,8 +495,8 @@ static enum status try_groups(struct quantize_state *q, const struct layer_group
     return STATUS_OK;
 }
 
-/* Removes each group whose work, added to that of the groups before it, exceeds KEPT_WORK of all
- * multiply-adds. Returns how many groups are left. */
+/* Removes, in order, each group that would bring the work of the groups kept so far above KEPT_WORK
+ * of all multiply-adds. Returns how many groups are left. */
 static size_t leave_affordable(struct layer_group *groups, size_t count)
 {
     double all = 0, kept = 0;

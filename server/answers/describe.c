@@ -116,8 +116,8 @@ struct mask_how {
     const struct describe_how *pixels; /* adds pixels to polygons, if take() allows; or NULL */
 };
 
-/* Adds the pixels of a mask; the description owns them, also on failure. Returns false when out of
- * memory, or if how->take refused. */
+/* Adds the pixels of a mask, and takes ownership of them, also on failure. Returns false when out
+ * of memory, or if how->take refused. */
 static bool describe_pixels(const struct mask_bitmap *bitmap, const struct describe_how *how,
                             struct described *described, struct answer_mask *ret)
 {

@@ -13,7 +13,7 @@ struct tracks {
     pthread_mutex_t lock;
     struct track_state {
         char key[384]; /* client, name, version and model, separated by line ends */
-        int64_t used;  /* clock_now() of the last photo; 0: the place is empty */
+        int64_t used;  /* clock_now() of the last photo; 0: unused */
         struct tracker tracker;
     } states[TRACKS_ALL];
 };
@@ -33,8 +33,8 @@ void tracks_free(struct tracks *tracks)
     free(tracks);
 }
 
-/* Returns the state of `key`. If there is none, starts a new one in the place of the oldest state,
- * or of the client's oldest if the client has TRACKS_OF_CLIENT. */
+/* Returns the state of `key`. If there is none, a new one replaces the oldest state, or the
+ * client's oldest state if the client has TRACKS_OF_CLIENT. */
 static struct track_state *find_state(struct tracks *tracks, const char *key, int64_t now)
 {
     struct track_state *place = tracks->states, *own = NULL; /* the oldest; the client's oldest */

@@ -117,17 +117,17 @@ static const struct call_rule server_calls[] = {
 #endif
 };
 
-/* With --trace-endpoint, for libcurl and libc's resolver; Landlock limits TCP to one port. */
+/* Allowed with --trace-endpoint, for libcurl and the resolver; Landlock limits TCP to one port. */
 static const struct call_rule client_calls[] = {CALL(socket),     CALL(connect), CALL(bind),
                                                 CALL(socketpair), CALL(pipe2),   CALL(sendmmsg)};
 
-/* With --faces, for SQLite. */
+/* Allowed with --faces, for SQLite. */
 static const struct call_rule registry_calls[] = {
     CALL(pwrite64), CALL(ftruncate), CALL(fdatasync), CALL(fchmod), CALL(utimensat),
 };
 
-/* With --zmq-port. Every thread of libzmq sets its scheduling policy, and libzmq aborts the process
- * if that fails. */
+/* Allowed with --zmq-port. Every thread of libzmq sets its scheduling policy, and libzmq aborts the
+ * process if that fails. */
 static const struct call_rule schedule_calls[] = {
     CALL(sched_getparam), CALL(sched_getscheduler),
     CALL_IF(sched_setscheduler, 1, SAME, SCHED_OTHER)};

@@ -122,7 +122,7 @@ static void save_address_space(void)
 }
 
 /* Opens descriptors 0, 1 and 2 if they are closed. Otherwise a file or socket could get the number,
- * and the log or an answer would go into it. Writing to them, and reading from 0, still fails. */
+ * and the log or an answer would go into it. Reading from 0, and writing to 1 or 2, still fails. */
 static void fill_standard_descriptors(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)

@@ -1,6 +1,6 @@
 /* Decodes the primary picture of AVIF and HEIC with libheif, which uses dav1d and libde265. libheif
- * applies the container's own rotation, mirroring and crop; an EXIF orientation beside them is not
- * applied again. Alpha is dropped.
+ * applies the container's own rotation, mirroring and crop, so the EXIF orientation is ignored.
+ * Alpha is dropped.
  *
  * Libheif converts the colours. Before 1.16 (Debian 12) it enlarges chroma planes by repeating
  * samples; since then it interpolates, as libavif does.

@@ -19,7 +19,7 @@
 #include "server/image/decode.h"
 
 #define IDAT         0x49444154
-#define EXCESS_BYTES (64 * 1024) /* besides at most 8 bytes for each pixel of the last row */
+#define EXCESS_BYTES (64 * 1024) /* in addition to 8 bytes for each pixel of the last row */
 
 struct png_reader {
     png_structp png;
@@ -113,7 +113,7 @@ static enum status png_read_size(const uint8_t *data, size_t size,
 static void set_bounds(png_structp png)
 {
     enum { CHUNK_BYTES = 1 << 20, CHUNKS = 16 };
-    /* Checked against lensd's limits above; libpng's own (a million per side) would only word the
+    /* lensd's limits were checked above; libpng's own (a million per side) would only word the
      * error differently. */
     png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
     png_set_chunk_malloc_max(png, CHUNK_BYTES);

@@ -3,8 +3,7 @@
  * on integers, so that every instruction set gives equal bytes.
  *
  * Horizontal: four rows advance together, because their windows and weights are the same. 16
- * numbers hold one pixel of each row in 4 bytes; the last byte belongs to the next pixel and is
- * ignored:
+ * numbers hold one pixel of each row in 4 bytes, of which the last, of the next pixel, is ignored:
  *
  *     row 0        row 1        row 2        row 3
  *     R  G  B  .   R  G  B  .   R  G  B  .   R  G  B  .

@@ -188,7 +188,7 @@ static enum status tiff_read_head(struct tiff *handle, const struct tiff_file *f
                          "TIFF of compression %u is not supported; save the picture with LZW or "
                          "Deflate, or as PNG",
                          compression);
-    /* libtiff converts these colours for its own display model, Pillow with an sRGB profile. */
+    /* libtiff converts L*a*b* for its own display model, Pillow with an sRGB profile. */
     if (tiff.get(handle, TIFF_COLOURS, &colours) && colours >= COLOURS_LAB &&
         colours <= COLOURS_ITU_LAB)
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,

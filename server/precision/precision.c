@@ -12,7 +12,7 @@
 
 /* If a pass is shorter, there is no trial, so that small models start at once. */
 #define QUICK_MS 0.5
-/* Lower on a GPU: a single image is fast there for any model, but large batches can still gain. */
+/* QUICK_MS of a GPU, where one image is fast for any model, but large batches can still gain. */
 #define GPU_QUICK_MS 0.1
 
 /* Trials may take this share of a load's CPU time, plus a fixed time. */

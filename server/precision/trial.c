@@ -1,6 +1,6 @@
 /* A trial runs fp32 and a candidate in rounds, each on the next batch of probes. Rounds compare
  * answers until all probes have run, and time both sessions until their speed is known. The trial
- * ends when both are done, the candidate is not faster, or the time for trials is over. */
+ * ends after that, if the candidate is not faster, or when the time for trials is over. */
 #include <math.h>
 #include <stdlib.h>
 

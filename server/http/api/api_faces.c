@@ -42,8 +42,7 @@ static struct deepstack_call face_call(const struct exchange *x, const char *com
 
 /* ---- vectors of faces ---- */
 
-/* Returns the box's crop if the crop has a vector, else NULL. If the crop failed, also sets
- * *ret_failed to it. */
+/* Returns the box's crop if it has a vector, else NULL. Sets *ret_failed to a crop that failed. */
 static const struct predict_image *face_of(const struct predict_image *image, size_t box,
                                            const struct predict_image **ret_failed)
 {

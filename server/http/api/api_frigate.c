@@ -86,8 +86,8 @@ static void frigate_model_handle(struct exchange *x)
 
 /* ---- tensors ---- */
 
-/* Uses a tensor uint8 [1, height, width, 3] as the pixels of a photo, unless the model's input has
- * this form; uses any other tensor directly as the model's input. */
+/* Uses the tensor as the model's input or, if only the tensor is uint8 NHWC, as a photo's pixels.
+ */
 static enum status take_tensor_or_pixels(struct exchange *x, struct frigate_work *work,
                                          struct deployment **chosen, struct error *err)
 {

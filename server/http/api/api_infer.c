@@ -340,8 +340,7 @@ static enum status infer_take_inputs(struct exchange *x, struct infer_work *work
 
 /* ---- outputs ---- */
 
-/* Refuses more than PREDICT_MAX_TOP_K classes per row, unless a row has at most that many values.
- */
+/* Refuses more than PREDICT_MAX_TOP_K classes per row if a row has more values than that. */
 static enum status check_classes(const char *name, size_t wanted, size_t classes, struct error *err)
 {
     if (wanted <= PREDICT_MAX_TOP_K || classes <= PREDICT_MAX_TOP_K)

@@ -339,8 +339,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
     x->image_count = work->request.image_count;
     if (work->form >= 0)
         x->answer_form = work->form;
-    /* Clients of other APIs send the same options to all models, so ignore options without effect.
-     */
+    /* Clients of other APIs send the same options to all models: ignore options without effect. */
     work->request.ignores_unused_options = exchange_dialect(x) != NULL;
     work->request.wants_picture =
         !work->texts.count && (x->answer_form == DESCRIBE_JPEG || x->answer_form == DESCRIBE_PNG);

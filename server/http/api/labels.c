@@ -24,8 +24,7 @@ static char *trim(char *text)
     return text;
 }
 
-/* Terminates the label that begins at `at` and removes its backslashes. Returns the start of the
- * next label, or NULL. */
+/* Terminates the label at `at`, and removes its backslashes. Returns the next label, or NULL. */
 static char *cut_label(char *at)
 {
     char *to = at;
@@ -140,8 +139,7 @@ static enum status add_labels(struct caption *caption, const struct request_labe
     return status;
 }
 
-/* Joins the labels into one text, and writes its tokens into rows for the detector's text inputs.
- */
+/* Joins the labels into one text, and writes its tokens as rows for the detector's text inputs. */
 static enum status write_caption(struct exchange *x, struct request_labels *labels,
                                  const struct deployment *deployment, struct error *err)
 {

@@ -37,8 +37,7 @@
 #include "server/http/transport/tls.h"
 #include "server/observe/log.h"
 
-/* Bytes of a connection's memory pool, in addition to twice --max-header, because only half of the
- * pool is the read buffer. */
+/* Bytes of a connection's memory pool beyond 2 * --max-header. Half of the pool is read buffer. */
 #define POOL_BYTES (32 * 1024)
 
 static const char *outcome(const struct exchange *x, bool was_cut,
@@ -421,8 +420,8 @@ static enum MHD_Result begin_exchange(struct exchange *x, const char *method, co
     return MHD_NO;
 }
 
-/* Overwrites body_at[2] after its byte was collected. Otherwise has_clear_end() could mistake a NUL
- * of the body for the end of the head. */
+/* Overwrites body_at[2] after its byte was collected. A NUL of the body there would make
+ * has_clear_end() return false. */
 static void overwrite_byte_after_head(const struct exchange *x, const char *bytes, size_t size)
 {
     const size_t at = (uintptr_t)x->body_at + 2 - (uintptr_t)bytes;

@@ -734,7 +734,7 @@ void grpc_call_tick(struct grpc_call *call, int64_t now)
         }
         break;
     case CALL_ANSWERING:
-    case CALL_ENDED: /* its trailers wait behind data, and the client keeps its window closed */
+    case CALL_ENDED: /* the trailers wait behind data while the client's window is closed */
         if (call->state == CALL_ENDED ? !grpc_is_over(call->since, options->answer_timeout_ms, now)
                                       : !is_slow(call, options->answer_timeout_ms, now))
             break;

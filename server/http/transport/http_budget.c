@@ -1,8 +1,7 @@
 /* Counts the bytes of all bodies and answers against --max-upload-memory. */
 #include "server/http/transport/http_budget.h"
 
-/* True if `bytes` more fit. A client's share may exceed its limit while only one request uses it.
- */
+/* True if `bytes` more fit. A client's share may exceed its limit if one request alone uses it. */
 static bool fits(const struct http_budget *budget, size_t used, size_t own, size_t bytes)
 {
     return (bytes <= budget->limit && used <= budget->limit - bytes) ||

@@ -119,7 +119,7 @@ bool proxy_pending_accept(struct proxy_pending *proxied, int listen_fd, proxy_pe
     return true;
 }
 
-/* Reads a complete header, but no byte after it: libmicrohttpd reads those. */
+/* Reads a complete header, but no byte after it: the connection reads the rest. */
 static enum proxy_header_state proxy_pending_read(int fd, struct proxy_header *ret)
 {
     uint8_t bytes[PROXY_HEADER_MAX];

@@ -191,7 +191,7 @@ static void remember_model(struct zmq_server *server, struct zmq_message *id, co
         for (size_t i = 1; i < PEERS; i++)
             if (server->peers[i].used < peer->used)
                 peer = &server->peers[i];
-        peer->id_size = zmq.size(id); /* at most ID_MAX: read_message() */
+        peer->id_size = zmq.size(id); /* at most ID_MAX, as read_message() checks */
         memcpy(peer->id, zmq.data(id), peer->id_size);
     }
     snprintf(peer->model, sizeof peer->model, "%s", model);

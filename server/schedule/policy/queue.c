@@ -139,7 +139,8 @@ void queue_remove(struct queue *queue, struct batch_item *item)
         leave(queue, client);
 }
 
-/* True if clients take turns: the client of the oldest image has more than its share. */
+/* True if clients take turns: if the client of the oldest image has over twice as many images as
+ * the others on average, plus 2. */
 static bool takes_turns(const struct queue_class *class, size_t c)
 {
     if (class->clients < 2)

@@ -127,8 +127,7 @@ static bool warm_up(struct lane *lane)
         (void)!session_run(lane->session, 1, lane->inputs, lane->outputs, &ignored);
         device_turn_end(&lane->turn, 0, false);
     }
-    /* Set this after the first pass, which the load's cancel flag stops, because it is part of the
-     * load. */
+    /* Set this after the first pass, which belongs to the load and obeys the load's cancel flag. */
     session_set_stop(lane->session, lane_is_unwanted, lane);
     sem_post(&lane->warm);
     return entered;

@@ -170,7 +170,7 @@ static enum status prepare_model(struct model_host *host, struct model *model, s
     return status;
 }
 
-/* As deployment_create(), but while memory is short, it unloads idle models and tries again. */
+/* Calls deployment_create(). While memory is short, unloads an idle model and calls it again. */
 static enum status create_with_room(struct model_host *host, struct deployment_options *options,
                                     const char *name, const char *version, struct deployment **ret,
                                     struct error *err)
@@ -206,7 +206,7 @@ static void note_failure(struct model_host *host, const char *name, const char *
     table_settle_and_unlock(host, entry);
 }
 
-/* Does what model_host_add_model() does. If `choices` is not NULL, changes only the precision of a
+/* Implements model_host_add_model(). If `choices` is not NULL, changes only the precision of a
  * served version. */
 static enum status add_model(struct model_host *host, struct model *model,
                              const struct precision_choice *choices, const _Atomic int *cancel,

@@ -75,8 +75,8 @@ static bool is_named_locked(const struct model_host *host, const struct model_en
     return false;
 }
 
-/* Returns a free place if `may_be_free` and there is one, else the place of the least recently used
- * size that no pipeline names, or NULL if there is none. */
+/* Returns a free element of entry->sizes if `may_be_free` and there is one, else the element with
+ * the least recently used size that no pipeline names; NULL if there is none. */
 static struct deployment **spare_place_locked(const struct model_host *host,
                                               struct model_entry *entry, bool may_be_free)
 {
@@ -92,8 +92,8 @@ static struct deployment **spare_place_locked(const struct model_host *host,
     return oldest;
 }
 
-/* The place for `size`. If pipelines name more sizes than there are places, `size` takes the least
- * recently used place. */
+/* Returns the element of entry->sizes for `size`; a size that a pipeline names replaces the least
+ * recently used one if necessary. NULL: pipelines name all sizes there, but not `size`. */
 static struct deployment **choose_place_locked(const struct model_host *host,
                                                struct model_entry *entry,
                                                struct deployment_size size)
@@ -217,7 +217,7 @@ void model_host_set_source(struct model_host *host, const struct model_host_sour
     host->source = *source;
 }
 
-/* True if the size has neither been compiled nor failed, and there is a place for it. False once
+/* True if the size has neither been compiled nor failed, and entry->sizes has room. False once
  * FAILED_SIZES sizes have failed: the model host would forget a failure and retry it for ever. */
 static bool may_add_size(const struct model_host *host, struct model_entry *entry,
                          struct deployment_size size)
@@ -286,7 +286,7 @@ static const struct model_entry *next_wish_locked(const struct model_host *host,
             continue;
         if (choose_place_locked(host, entry, *ret))
             return entry;
-        entry->wanted = (struct deployment_size){0}; /* pipelines have taken all places since */
+        entry->wanted = (struct deployment_size){0}; /* by now pipelines name all compiled sizes */
     }
     return NULL;
 }

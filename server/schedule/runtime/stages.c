@@ -355,7 +355,7 @@ static size_t choose_boxes(const struct staged_request *staged, const struct pre
     return count;
 }
 
-/* STATUS_CANCELLED if the client has gone: this ends the whole request. */
+/* Returns STATUS_CANCELLED if the client has gone, which ends the whole request. */
 static enum status check_client(const struct staged_request *staged, struct error *err)
 {
     const struct request_part *last = staged->parts.last;
@@ -365,8 +365,8 @@ static enum status check_client(const struct staged_request *staged, struct erro
                : STATUS_OK;
 }
 
-/* Checks the client, and whether an image of the last part timed out: both end the whole request.
- */
+/* Fails if the client has gone, or an image of the last request_part timed out. This ends the whole
+ * request. */
 static enum status check_last(const struct staged_request *staged, struct error *err)
 {
     const struct request_part *last = staged->parts.last;
@@ -379,7 +379,7 @@ static enum status check_last(const struct staged_request *staged, struct error 
     return STATUS_OK;
 }
 
-/* Checks the client and the deadline before each crop, because cropping large boxes is slow. */
+/* Fails after a hang-up or the deadline. Called before each crop, because a large crop is slow. */
 static enum status check_time(const struct staged_request *staged, struct error *err)
 {
     const int64_t deadline = staged->parts.whole->deadline;
