@@ -43,7 +43,7 @@ static bool clean_name(const char *name, char *ret, size_t room)
     return true;
 }
 
-/* Reads {"modelName": …, "options": {"minScore": …}}; *score keeps its value without "minScore". */
+/* Reads {"modelName": …, "options": {"minScore": …}}; sets *score only if "minScore" is present. */
 static enum status read_model(const cJSON *model, char name[static 128], float *score,
                               struct error *err)
 {

@@ -7,7 +7,7 @@
 
 #include "engine/base/array.h"
 
-/* Copies a text without control bytes. Copies only letters, as capitals, and digits of a plate. */
+/* Copies a text without control bytes, or only a plate's letters (as capitals) and digits. */
 static void clean_text(const char *text, bool is_plate, char *ret, size_t room)
 {
     size_t used = 0;

@@ -136,7 +136,7 @@ static void print_line(const struct predict_image *image)
     printf("\n");
 }
 
-/* Prints the text of a page whose boxes a text model read; false if no text model read any. */
+/* Prints the text of a page, from the crops of its boxes. Returns false if there are no crops. */
 static bool print_page(const struct predict_image *image)
 {
     const struct detections *found = &image->answer.detections;

@@ -249,8 +249,8 @@ static void read_rgb_rows(struct jpeg_decompress_struct *cinfo, uint8_t *pixels,
     }
 }
 
-/* Returns true if libjpeg-turbo decodes some columns to the same pixels as the whole file: if it
- * has one scan, full scale, and one component or the usual samplings. */
+/* True if decoding only some columns gives the same pixels: with one scan, full scale, and one
+ * component or the usual samplings. */
 static bool can_crop(struct jpeg_decompress_struct *cinfo)
 {
     const jpeg_component_info *c = cinfo->comp_info;

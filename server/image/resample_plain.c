@@ -1,5 +1,5 @@
-/* The pixel loops in plain C, for machines without the vectors of resample_x86.c, and as their
- * reference in tests. */
+/* The pixel loops in plain C, for machines without the vectors of resample_x86.c, and as the
+ * reference for tests of resample_x86.c. */
 #include "server/image/resample.h"
 #include "server/image/resample_linear.h"
 

@@ -351,8 +351,8 @@ static enum status load_version(struct loader *loader, const struct repository_m
 }
 
 /* Called when a model's folder has no problem (any more): clears the failure that was recorded for
- * the whole model, and lets load_model() try versions that are not served again, even if their
- * files are unchanged. */
+ * the whole model, and lets load_model() retry versions that are not served, even if their files
+ * are unchanged. */
 static void clear_model_problem(struct loader *loader, const char *name)
 {
     if (!find_tracked(loader, name, ""))

@@ -5,7 +5,7 @@
  *     from_folder 0
  *     why bf16 is 2.15 times as fast as fp32: …
  *
- * Write access to the folder lets a user only choose between two correct precisions. */
+ * A user who writes to the folder can only choose a precision that a trial may choose, too. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>

@@ -127,7 +127,7 @@ static void add_candidate(struct question *question, bool is_one, enum precision
         question->candidates[question->count++] = precision;
 }
 
-/* Lists the precisions besides fp32 whose instructions on this device beat it. On a GPU float16 is
+/* Lists the precisions that this device may compute faster than fp32. On a GPU float16 is
  * first, and the first that passes ends the trials: float16 has three bits more than bfloat16 at
  * the same speed, so bfloat16 is only for models whose numbers exceed float16's range. */
 static void find_candidates(struct question *question)

@@ -91,8 +91,8 @@ static int at_most(int number, int most)
 }
 
 /* On a CPU a candidate is compiled for the batches of the trial only and does not measure kernels:
- * it uses the kernels measured for the reference, or the rules. On a GPU each precision has its own
- * kernels. */
+ * it uses those measured for the reference, or chooses by rules. On a GPU each precision has its
+ * own kernels. */
 static struct session_options candidate_options(struct trial *trial, enum precision precision)
 {
     struct session_options options = trial->input->options;

@@ -86,8 +86,7 @@ static void frigate_model_handle(struct exchange *x)
 
 /* ---- tensors ---- */
 
-/* Uses the tensor as the model's input or, if only the tensor is uint8 NHWC, as a photo's pixels.
- */
+/* Uses the tensor as the model's input or, if only the tensor is uint8 NHWC, as a photo. */
 static enum status take_tensor_or_pixels(struct exchange *x, struct frigate_work *work,
                                          struct deployment **chosen, struct error *err)
 {

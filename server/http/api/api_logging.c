@@ -27,7 +27,7 @@ static void change(struct exchange *x, const struct logging_settings *wanted)
                             : wanted->info      ? LOG_INFO
                             : wanted->warning   ? LOG_WARN
                                                 : LOG_ERROR;
-    /* Log with the more verbose of the old and the new level: it suffices if one shows info. */
+    /* Log with the more verbose of both levels, so that the line appears if one shows info. */
     enum log_level before = log_lowest();
     log_set_lowest(lowest < before ? lowest : before);
     log_event(LOG_INFO, "log", LOG_STR("level", log_level_name(lowest)),

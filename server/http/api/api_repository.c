@@ -35,7 +35,7 @@ static void repository_loaded(void *context, enum status status, const struct er
     exchange_resume(work->exchange);
 }
 
-/* True if the request has a file or a configuration. Clients may only name models. */
+/* True if the request has a file or a configuration, which is refused: clients only name models. */
 static bool has_override(const struct exchange *x)
 {
     const char *body = (const char *)x->body.data;

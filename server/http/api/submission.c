@@ -243,7 +243,7 @@ bool answer_from_cache(struct exchange *x, bool reads_forms)
         cached_answer_release(kept);
         return false;
     }
-    /* After an error there is no hit, and the request fails as it would without the cache. */
+    /* If the model cannot be acquired, the request fails as it would without the cache. */
     const struct cached_model *model = &kept->model;
     bool is_hit = model_host_acquire(model_host, model->name[0] ? model->name : NULL,
                                      model->version[0] ? model->version : NULL, &deployment, NULL,

@@ -401,9 +401,9 @@ void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t n
 
 /* --- lanes --- */
 
-/* Sets `full`, the size of a full batch: more images would gain nothing on any lane. But it is
- * large enough that each worker that the lanes need can hold a ticket while all lanes run and one
- * closed buffer waits, and it shrinks only if there is still a slot for every ticket.
+/* Sets `full`, the number of images beyond which a batch gains nothing on any lane. But `full` lets
+ * each worker that the lanes need hold a ticket while all lanes run and one closed buffer waits,
+ * and it shrinks only if there is still a slot for every ticket.
  *
  * Sets `ahead`, too. The queue cannot reorder an image that has left it. So if larger batches gain
  * nothing, an image leaves the queue only when a lane needs it soon. */

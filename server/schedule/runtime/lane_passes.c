@@ -229,7 +229,7 @@ static void lower_cap(struct lane *lane, int count)
 }
 
 /* Points lane->inputs at the images of a sub-batch. The padding of a retry must be zeros, not other
- * images or old data in the slots behind it, because that may have caused the failure. */
+ * images or old data in the slots behind, which may have caused the failure. */
 static void place_inputs(struct lane *lane, const struct batch *batch, struct image_range part,
                          bool is_retry)
 {

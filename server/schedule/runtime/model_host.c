@@ -284,8 +284,8 @@ static enum status check_request(const struct predict_request *request, struct e
     return STATUS_OK;
 }
 
-/* Checks that the model takes the request's words to look for, or texts, and that the encoded words
- * have the sizes of the model's inputs: the model may have been reloaded meanwhile. */
+/* Checks that the model takes the request's texts, or the words to look for, and that the encoded
+ * words have the sizes of the model's inputs: the model may have been reloaded meanwhile. */
 static enum status check_words(const struct deployment *deployment,
                                const struct predict_request *request, struct error *err)
 {

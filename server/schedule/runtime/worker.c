@@ -65,8 +65,8 @@ void *worker_start(void *context)
     return worker;
 }
 
-/* Frees this worker's buffers. Once no worker has work, returns memory that malloc() keeps to the
- * system. */
+/* Frees this worker's buffers. Once no worker has work, gives the system the memory that malloc()
+ * keeps. */
 void worker_rest(void *state, bool is_last)
 {
     struct worker *worker = state;
