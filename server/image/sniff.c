@@ -15,7 +15,7 @@ static const uint8_t jpeg_signature[3] = {0xFF, 0xD8, 0xFF};
 static enum image_format sniff_brands(const uint8_t *data, size_t size)
 {
     static const char heic[][4] = {"heic", "heix", "heim", "heis", "hevc", "hevx"};
-    const size_t box = size >= 16 ? (size_t)data[2] << 8 | data[3] : 0; /* a few brands */
+    const size_t box = size >= 16 ? (size_t)data[2] << 8 | data[3] : 0; /* its size: below 64 KiB */
     const size_t end = box < size ? box : size;
     bool is_heif = false;
     if (size < 16 || memcmp(data, "\0\0", 2) != 0 || memcmp(data + 4, "ftyp", 4) != 0)

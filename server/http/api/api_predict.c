@@ -334,7 +334,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
                                  work->texts.model, err));
         work->request.model = work->texts.model[0] ? work->texts.model : NULL;
     }
-    if (work->labels.count && (dialect || !work->request.asks_top_k)) /* all labels */
+    if (work->labels.count && (dialect || !work->request.asks_top_k)) /* answer with all labels */
         work->request.top_k = (int)work->labels.count;
     x->image_count = work->request.image_count;
     if (work->form >= 0)

@@ -176,18 +176,13 @@ void grpc_call_closed(struct grpc_call *call, bool is_whole)
 /* Maps an HTTP answer to a gRPC status. */
 static int status_of(const struct exchange *x)
 {
+    /* 0 OK, 1 CANCELLED, 3 INVALID_ARGUMENT, 4 DEADLINE_EXCEEDED, 5 NOT_FOUND, 7 PERMISSION_DENIED,
+     * 8 RESOURCE_EXHAUSTED, 12 UNIMPLEMENTED, 14 UNAVAILABLE, 16 UNAUTHENTICATED */
     static const struct {
         int http, grpc;
-    } statuses[] = {{200, 0},                        /* OK */
-                    {499, 1},                        /* CANCELLED */
-                    {400, 3},                        /* INVALID_ARGUMENT */
-                    {415, 3},  {408, 4},             /* DEADLINE_EXCEEDED */
-                    {504, 4},  {404, 5},             /* NOT_FOUND */
-                    {403, 7},                        /* PERMISSION_DENIED */
-                    {413, 8},                        /* RESOURCE_EXHAUSTED */
-                    {429, 8},  {431, 8},  {405, 12}, /* UNIMPLEMENTED */
-                    {501, 12}, {503, 14},            /* UNAVAILABLE */
-                    {401, 16}};                      /* UNAUTHENTICATED */
+    } statuses[] = {{200, 0}, {499, 1},  {400, 3},  {415, 3},  {408, 4},
+                    {504, 4}, {404, 5},  {403, 7},  {413, 8},  {429, 8},
+                    {431, 8}, {405, 12}, {501, 12}, {503, 14}, {401, 16}};
     if (!x->route && x->answer.status == 404)
         return 12; /* there is no such method */
     for (size_t i = 0; i < COUNT_OF(statuses); i++)
