@@ -1,5 +1,6 @@
 /* The operations of attention except products, compiled once per instruction set. */
 #include <math.h>
+#include <string.h>
 
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec_math.h"
@@ -76,16 +77,17 @@ ALWAYS_INLINE void turn_block(const float *const *rows, size_t at, float *to, si
 
 #endif
 
-void SIMD_NAMED(pack_rows)(const float *const *rows, size_t n, size_t k, float *packed)
+void SIMD_NAMED(pack_rows)(const float *const *rows, size_t n, size_t k, size_t columns,
+                           float *packed)
 {
-    for (size_t first = 0; first < GEMM_COLUMNS; first += VEC) {
+    for (size_t first = 0; first < columns; first += VEC) {
         const size_t there = n > first ? (n - first < VEC ? n - first : VEC) : 0;
         size_t p = 0;
         for (; there == VEC && p + VEC <= k; p += VEC)
-            turn_block(rows + first, p, packed + p * GEMM_COLUMNS + first, GEMM_COLUMNS);
+            turn_block(rows + first, p, packed + p * columns + first, columns);
         for (; p < k; p++)
             for (size_t r = 0; r < VEC; r++)
-                packed[p * GEMM_COLUMNS + first + r] = r < there ? rows[first + r][p] : 0;
+                packed[p * columns + first + r] = r < there ? rows[first + r][p] : 0;
     }
 }
 
@@ -98,6 +100,21 @@ void SIMD_NAMED(pack_columns)(const float *const *rows, size_t k, size_t n, floa
                 vec_store(packed + i, width >= VEC ? vec_load(rows[p] + at)
                                                    : vec_load_n(rows[p] + (width ? at : 0), width));
             }
+}
+
+void SIMD_NAMED(pack_pairs)(const uint16_t *const *rows, size_t k, size_t whole_k, size_t n,
+                            size_t columns, uint32_t *packed)
+{
+    static const uint16_t zeros[TILE_MOST_COLUMNS];
+    for (size_t j = 0; j < n; j += columns)
+        for (size_t p = 0; p < whole_k; p += 2, packed += columns) {
+            const uint16_t *even = p < k ? rows[p] + j : zeros;
+            const uint16_t *odd = p + 1 < k ? rows[p + 1] + j : zeros;
+            const size_t there = n - j < columns ? n - j : columns;
+            for (size_t c = 0; c < there; c++)
+                packed[c] = even[c] | (uint32_t)odd[c] << 16;
+            memset(packed + there, 0, (columns - there) * sizeof *packed);
+        }
 }
 
 /* ---- a row of scores ---- */

@@ -164,9 +164,13 @@ struct simd_kernels {
     /* Writes `rows` rows of results and overwrites their sums. */
     void (*finish_tile)(const struct tile_finish *f, int32_t *sums, size_t rows, void *y);
 
-    /* Packs n <= gemm_columns rows of k numbers as one panel, like gemm_pack() of their transpose.
-     */
-    void (*pack_rows)(const float *const *rows, size_t n, size_t k, float *packed);
+    /* Packs n <= `columns` rows of k numbers as one panel of `columns`, like gemm_pack() of their
+     * transpose. With pairs of bfloat16 as its numbers, the panel is one of tile_bf16. */
+    void (*pack_rows)(const float *const *rows, size_t n, size_t k, size_t columns, float *packed);
+    /* Packs all panels, of `columns` columns, of a k x n matrix of bfloat16 for tile_bf16. Rows
+     * from k to the even number whole_k are 0. */
+    void (*pack_pairs)(const uint16_t *const *rows, size_t k, size_t whole_k, size_t n,
+                       size_t columns, uint32_t *packed);
     /* Packs all panels of a k x n matrix with its rows at rows[]. */
     void (*pack_columns)(const float *const *rows, size_t k, size_t n, float *packed);
     /* One row of attention scores: s[i] becomes exp(s[i] + biases[0][i] … - *max), after *max is

@@ -62,7 +62,7 @@
     X(winograd_filters) X(pool_sum_bf16) X(accumulate_bf16) X(blend) X(sum_rows) X(finish_tile)
 #define SIMD_COMMON_KERNELS(X)                                                                     \
     X(gemm) X(gemm_copies) X(gemm_pack) X(tile_pairs) X(pack_rows)                                                \
-    X(pack_columns) X(score_row) X(activate) X(softmax) X(sum_row) X(norm_row)       \
+    X(pack_columns) X(pack_pairs) X(score_row) X(activate) X(softmax) X(sum_row) X(norm_row)       \
     X(lrn) X(square_rows) X(center_rows) X(quantize) X(dequantize) X(add_8bit) X(range)            \
     X(mul_8bit) X(lookup) X(scale_rows_8bit)                                                       \
     X(pool_mean_8bit) X(pool_max_8bit) X(sum_rows_8bit) X(depthwise_8bit) X(depthwise_8bit_pack)

@@ -7,8 +7,11 @@
  * the scores by the values. Each row is divided by the sum of its exponentials when it is written
  * to the output. With many keys, scores are computed in portions, and earlier results are rescaled
  * when the highest score grows (Milakov and Gimelshein, "Online normalizer calculation for
- * softmax"). bfloat16 operands are widened when packed; a bfloat16 result is narrowed when
- * written. */
+ * softmax").
+ *
+ * If the CPU multiplies bfloat16, both products have bfloat16 operands and float32 sums; scaled
+ * queries and exponentials are rounded for it. Otherwise bfloat16 operands are widened when packed.
+ * Scores, exponentials and their sums are float32 in both cases. */
 #include "engine/op/attention.h"
 
 #include <math.h>
@@ -38,7 +41,12 @@ struct attention_step {
     size_t blocks;  /* blocks of rows per matrix */
     size_t portion; /* keys per portion of scores */
     size_t stride;  /* elements from row to row of a portion; not a multiple of 4096 bytes */
-    size_t most;    /* rows of the largest block */
+    size_t panel;   /* columns of a panel of packed keys and values */
+    size_t wide;    /* columns of all panels of values: elements from row to row of `sums` */
+    bool narrow;    /* the products have bfloat16 operands */
+    size_t depth_bytes, keys_bytes; /* narrow: bytes of a query and of a row of exponentials, each
+                                       padded with zeros to a multiple of tile_bytes */
+    size_t most;                    /* rows of the largest block */
     size_t thread_bytes;
     struct epilogue epilogue; /* its step and zero quantize an 8-bit result */
 };
@@ -49,26 +57,33 @@ struct attention_scratch {
     float *fetched;           /* copies of rows that are not contiguous float32 */
     const float **row_of;     /* pointers to rows of keys or values */
     float *q, *scores, *sums; /* buffers of a block; sums: the block's result before the division */
+    float *exps;              /* narrow: the block's exponentials in bfloat16 */
     float *bias[ATTENTION_BIASES];
     float *greatest, *total; /* one per row of the block */
 };
+
+static size_t round_up(size_t count, size_t unit)
+{
+    return (count + unit - 1) / unit * unit;
+}
 
 /* Assigns the scratch memory from `base` on, or only returns its size if base is NULL. */
 static size_t attention_lay_out(const struct attention_step *s, unsigned char *base,
                                 struct attention_scratch *ret)
 {
     const size_t keys = (size_t)s->a.keys, depth = (size_t)s->a.depth, width = (size_t)s->a.width;
-    const size_t panel = s->simd->gemm_columns, wide = (width + panel - 1) / panel * panel;
-    const size_t deep = depth > width ? depth : width;
-    float **const parts[] = {&ret->keys,    &ret->values,   &ret->fetched, &ret->q,
-                             &ret->scores,  &ret->sums,     &ret->bias[0], &ret->bias[1],
-                             &ret->bias[2], &ret->greatest, &ret->total};
-    const size_t counts[] = {(keys + panel - 1) / panel * panel * depth,
-                             keys * wide,
-                             keys * deep,
-                             s->most * depth,
+    const size_t query = s->narrow ? s->depth_bytes / sizeof(float) : depth; /* in floats */
+    const size_t exps = s->keys_bytes / sizeof(float), deep = depth > width ? depth : width;
+    float **const parts[] = {&ret->keys,    &ret->values,  &ret->fetched,  &ret->q,
+                             &ret->scores,  &ret->sums,    &ret->exps,     &ret->bias[0],
+                             &ret->bias[1], &ret->bias[2], &ret->greatest, &ret->total};
+    const size_t counts[] = {round_up(keys, s->panel) * query,
+                             (s->narrow ? exps : keys) * s->wide,
+                             keys * (deep > query ? deep : query),
+                             s->most * query,
                              s->most * s->stride,
-                             s->most * width,
+                             s->most * s->wide,
+                             s->most * exps,
                              s->portion,
                              s->portion,
                              s->portion,
@@ -111,24 +126,58 @@ static const float *row(const struct attention_step *s, const struct attention_l
     return to;
 }
 
+/* Returns a row of bfloat16 as `bytes` contiguous bytes, with zeros after its `count` elements. */
+static const uint16_t *narrow_row(const struct attention_layout *l, size_t base, size_t r,
+                                  size_t count, size_t bytes, uint16_t *to)
+{
+    const uint16_t *from = (const uint16_t *)(const void *)l->data + base + l->rows[r];
+    if (!l->columns && bytes == count * sizeof *from)
+        return from;
+    for (size_t c = 0; c < count; c++)
+        to[c] = from[l->columns ? l->columns[c] : c];
+    memset(to + count, 0, bytes - count * sizeof *to);
+    return to;
+}
+
+static void attention_pack_narrow(const struct attention_step *s, size_t matrix,
+                                  const struct attention_scratch *t)
+{
+    const size_t keys = (size_t)s->a.keys, width = (size_t)s->a.width;
+    const size_t deep = s->depth_bytes / sizeof(float), wide = width * sizeof(uint16_t);
+    uint16_t *const fetched = (uint16_t *)(void *)t->fetched;
+    const uint16_t **rows = (const uint16_t **)t->row_of;
+    size_t base = matrix_base(&s->k, matrix);
+    for (size_t i = 0; i < keys; i++)
+        rows[i] =
+            narrow_row(&s->k, base, i, (size_t)s->a.depth, s->depth_bytes, fetched + i * deep * 2);
+    for (size_t first = 0; first < keys; first += s->panel)
+        s->simd->pack_rows((const float **)rows + first,
+                           keys - first < s->panel ? keys - first : s->panel, deep, s->panel,
+                           t->keys + first * deep);
+    base = matrix_base(&s->v, matrix);
+    for (size_t i = 0; i < keys; i++)
+        rows[i] = narrow_row(&s->v, base, i, width, wide, fetched + i * width);
+    s->simd->pack_pairs(rows, keys, s->keys_bytes / sizeof(uint16_t), width, s->panel,
+                        (uint32_t *)(void *)t->values);
+}
+
 static void attention_pack(const struct attention_step *s, size_t matrix,
                            const struct attention_scratch *t)
 {
     const size_t keys = (size_t)s->a.keys, depth = (size_t)s->a.depth, width = (size_t)s->a.width;
-    const size_t panel = s->simd->gemm_columns, wide = (width + panel - 1) / panel * panel;
     size_t base = matrix_base(&s->k, matrix);
-    for (size_t first = 0; first < keys; first += panel) {
-        const size_t count = keys - first < panel ? keys - first : panel;
+    for (size_t first = 0; first < keys; first += s->panel) {
+        const size_t count = keys - first < s->panel ? keys - first : s->panel;
         for (size_t i = 0; i < count; i++)
             t->row_of[i] = row(s, &s->k, base, first + i, depth, t->fetched + i * depth);
-        s->simd->pack_rows(t->row_of, count, depth, t->keys + first * depth);
+        s->simd->pack_rows(t->row_of, count, depth, s->panel, t->keys + first * depth);
     }
     base = matrix_base(&s->v, matrix);
     for (size_t i = 0; i < keys; i++)
         t->row_of[i] = row(s, &s->v, base, i, width, t->fetched + i * width);
     for (size_t first = 0; first < keys; first += s->portion) {
         const size_t count = keys - first < s->portion ? keys - first : s->portion;
-        s->simd->pack_columns(t->row_of + first, count, width, t->values + first * wide);
+        s->simd->pack_columns(t->row_of + first, count, width, t->values + first * s->wide);
     }
 }
 
@@ -156,7 +205,7 @@ static void weigh(const struct attention_step *s, size_t matrix, size_t first_ro
         const float factor = before == t->greatest[r] ? 1 : expf(before - t->greatest[r]);
         t->total[r] = t->total[r] * factor + sum;
         if (factor != 1) {
-            float *y = t->sums + r * width;
+            float *y = t->sums + r * s->wide;
             s->simd->binary(BINARY_MUL, y, 1, &factor, 0, y, width);
         }
     }
@@ -196,16 +245,52 @@ static void write_row(const struct attention_step *s, size_t base, size_t r, flo
         to[s->y.columns[c]] = sums[c];
 }
 
+/* Rounds `count` numbers to row r of `to`, whose rows have `bytes` bytes; fills it with zeros. */
+static void narrow_padded(const struct attention_step *s, const float *from, size_t count,
+                          size_t bytes, float *to, size_t r)
+{
+    uint16_t *row = (uint16_t *)(void *)to + r * bytes / sizeof *row;
+    s->simd->narrow_bf16(from, row, count);
+    memset(row + count, 0, bytes - count * sizeof *row);
+}
+
+/* c = a b for rows of `bytes` bytes of bfloat16 and packed panels. Rows of c are ldc apart. */
+static void multiply_narrow(const struct attention_step *s, const float *a, size_t bytes,
+                            const float *b, size_t n, float *c, size_t ldc, size_t rows)
+{
+    const size_t tiles = (rows + s->simd->tile_rows - 1) / s->simd->tile_rows;
+    for (size_t j = 0; j < n; j += s->panel)
+        for (size_t i = 0; i < tiles; i++) {
+            const size_t first = rows * i / tiles, count = rows * (i + 1) / tiles - first;
+            const size_t group = s->simd->tile_rows_are_even ? (count + 1) / 2 : 1;
+            const unsigned char *starts[TILE_MOST_ROWS];
+            for (size_t r = 0; r * group < count; r++)
+                starts[r] = (const unsigned char *)a + (first + r * group) * bytes;
+            const struct tile t = {.rows = starts,
+                                   .taps = 1,
+                                   .run = bytes,
+                                   .b = (const unsigned char *)b + j * bytes,
+                                   .c = c + first * ldc + j,
+                                   .ldc = ldc,
+                                   .n = n - j < s->panel ? n - j : s->panel,
+                                   .group = group,
+                                   .apart = bytes,
+                                   .chunk = s->simd->tile_bytes};
+            s->simd->tile_bf16(&t, count);
+        }
+}
+
 static void attention_block(const struct attention_step *s, size_t matrix, size_t first_row,
                             size_t rows, const struct attention_scratch *t)
 {
     const size_t keys = (size_t)s->a.keys, depth = (size_t)s->a.depth, width = (size_t)s->a.width;
-    const size_t panel = s->simd->gemm_columns, wide = (width + panel - 1) / panel * panel;
     const size_t base = matrix_base(&s->q, matrix);
     for (size_t r = 0; r < rows; r++) {
-        float *to = t->q + r * depth;
+        float *to = s->narrow ? t->fetched : t->q + r * depth;
         s->simd->binary(BINARY_MUL, row(s, &s->q, base, first_row + r, depth, to), 1, &s->a.scale,
                         0, to, depth);
+        if (s->narrow)
+            narrow_padded(s, to, depth, s->depth_bytes, t->q, r);
         t->greatest[r] = -INFINITY;
         t->total[r] = 0;
     }
@@ -220,19 +305,27 @@ static void attention_block(const struct attention_step *s, size_t matrix, size_
                                     .ldc = s->stride};
         const struct gemm sums = {.a = t->scores,
                                   .lda = s->stride,
-                                  .b = t->values + first * wide,
+                                  .b = t->values + first * s->wide,
                                   .k = count,
                                   .n = width,
                                   .c = t->sums,
-                                  .ldc = width,
+                                  .ldc = s->wide,
                                   .accumulate = first > 0};
-        s->simd->gemm(&scores, rows);
-        weigh(s, matrix, first_row, rows, first, count, t);
-        s->simd->gemm(&sums, rows);
+        if (!s->narrow) {
+            s->simd->gemm(&scores, rows);
+            weigh(s, matrix, first_row, rows, first, count, t);
+            s->simd->gemm(&sums, rows);
+            continue;
+        }
+        multiply_narrow(s, t->q, s->depth_bytes, t->keys, keys, t->scores, s->stride, rows);
+        weigh(s, matrix, first_row, rows, 0, keys, t);
+        for (size_t r = 0; r < rows; r++)
+            narrow_padded(s, t->scores + r * s->stride, keys, s->keys_bytes, t->exps, r);
+        multiply_narrow(s, t->exps, s->keys_bytes, t->values, width, t->sums, s->wide, rows);
     }
     const size_t to = matrix_base(&s->y, matrix);
     for (size_t r = 0; r < rows; r++)
-        write_row(s, to, first_row + r, t->total[r], t->sums + r * width);
+        write_row(s, to, first_row + r, t->total[r], t->sums + r * s->wide);
 }
 
 static void attention_items(void *context, size_t begin, size_t end)
@@ -246,10 +339,12 @@ static void attention_items(void *context, size_t begin, size_t end)
         const size_t matrix = i / s->blocks, block = i % s->blocks;
         const size_t first = all * block / s->blocks;
         if (matrix != packed)
-            attention_pack(s, matrix, &t);
+            (s->narrow ? attention_pack_narrow : attention_pack)(s, matrix, &t);
         packed = matrix;
         attention_block(s, matrix, first, all * (block + 1) / s->blocks - first, &t);
     }
+    if (s->narrow && s->simd->tile_end)
+        s->simd->tile_end();
 }
 
 STEP_RUN(attention_run)
@@ -309,16 +404,28 @@ static bool layout_init(struct attention_layout *l, const struct access_map *wal
     return l->rows && (even || l->columns);
 }
 
-/* Chooses blocks of about 2 * gemm_rows rows, so that their scores stay in the cache. A small
- * number of keys is one portion. */
+/* Chooses blocks of about 30 rows (28 to 40 in some variants), so that their scores stay in the
+ * cache. A small number of keys is one portion. The products of bfloat16 have no portions, because
+ * AMX cannot add to earlier sums, so they take at most MOST_KEYS keys. */
 static void attention_divide(struct attention_step *s)
 {
-    enum { ALL_AT_ONCE = 1024, PORTION = 512 };
-    const size_t rows = (size_t)s->a.rows, unit = 2 * s->simd->gemm_rows;
+    enum { ALL_AT_ONCE = 1024, PORTION = 512, MOST_KEYS = 4096 };
+    const struct simd_kernels *simd = s->simd;
+    const size_t rows = (size_t)s->a.rows, keys = (size_t)s->a.keys, size = sizeof(uint16_t);
+    s->narrow = s->q.dtype == DTYPE_BF16 && s->k.dtype == DTYPE_BF16 && s->v.dtype == DTYPE_BF16 &&
+                simd->tile_bf16 && keys <= MOST_KEYS;
+    s->panel = s->narrow ? simd->tile_columns : simd->gemm_columns;
+    s->wide = round_up((size_t)s->a.width, s->panel);
+    s->depth_bytes = s->narrow ? round_up((size_t)s->a.depth * size, simd->tile_bytes) : 0;
+    s->keys_bytes = s->narrow ? round_up(keys * size, simd->tile_bytes) : 0;
+    const size_t unit = !s->narrow                 ? 2 * simd->gemm_rows
+                        : simd->tile_rows_are_even ? simd->tile_rows
+                                                   : 5 * simd->tile_rows;
     s->blocks = (rows + unit - 1) / unit;
     s->most = (rows + s->blocks - 1) / s->blocks;
-    s->portion = (size_t)s->a.keys <= ALL_AT_ONCE ? (size_t)s->a.keys : PORTION;
-    s->stride = s->portion + (s->portion % 256 ? 0 : s->simd->gemm_columns);
+    s->portion = s->narrow || keys <= ALL_AT_ONCE ? keys : PORTION;
+    s->stride = s->narrow ? round_up(keys, s->panel) : s->portion;
+    s->stride += s->stride % 256 ? 0 : simd->gemm_columns;
 }
 
 static bool computes(enum dtype dtype)

@@ -169,7 +169,7 @@ static void check_graph(const struct layer *l, struct graph *graph, struct shape
         simd_use(variants[v]);
         expect(l, graph, input->data, expected, 1, 1, PRECISION_FP32);
         expect(l, graph, input->data, expected, batch, 2, PRECISION_FP32);
-        if (l->also_bf16)
+        if (l->also_bf16 && device_cpu_has_bf16())
             expect(l, graph, input->data, expected, batch, 2, PRECISION_BF16);
         if (v == 2)
             expect(l, graph, input->data, expected, 2, 3, PRECISION_FP32);
