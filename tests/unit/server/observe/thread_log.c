@@ -114,11 +114,10 @@ static void stall(int flags)
     while (log_lost_total() < lost + 100)
         write_numbered(0, written++);
     log_flush(); /* gives up */
-    while (reader.told == 0) {
+    while (reader.lines + reader.told < written) { /* lines may be lost, and told, twice */
         CHECK(read_line(&reader));
         CHECK(reader.told > 0 || reader.next[0] == reader.lines); /* the first lines are kept */
     }
-    CHECK(reader.lines + reader.told == written);
     CHECK((unsigned long)reader.told == log_lost_total() - lost);
     log_event(LOG_INFO, "last");
     CHECK(!read_line(&reader));
