@@ -1,3 +1,4 @@
+/* The difference of two answers as a number per image, and the verdict on all images. */
 #include "models/quantize/agreement.h"
 
 #include <math.h>

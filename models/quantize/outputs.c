@@ -1,3 +1,4 @@
+/* Selects the outputs to compare: the class scores of a classifier, else all outputs. */
 #include "models/quantize/outputs.h"
 
 #include "engine/base/clock.h"

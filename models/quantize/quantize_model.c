@@ -1,3 +1,4 @@
+/* Calibrates, chooses by measured error which layers stay float32, and compares with float32. */
 #include "models/quantize/quantize_model.h"
 
 #include <malloc.h>

@@ -1,3 +1,4 @@
+/* Watches a folder and its sub-folders with inotify. */
 #include "server/loader/loader_watch.h"
 
 #include <dirent.h>

@@ -1,3 +1,4 @@
+/* Opens the model that an option names. */
 #include "server/loader/model_open.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Makes, keeps and finds the 8-bit forms of models. */
 #include "server/precision/internal.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Reads calibration images, draws pictures, and prepares both as a client's photo. */
 #include "server/precision/internal.h"
 
 #include <stdint.h>

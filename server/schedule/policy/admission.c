@@ -1,3 +1,4 @@
+/* Predicts when a request would be answered, and decides whether to admit it. */
 #include "server/schedule/policy/admission.h"
 
 #include <math.h>

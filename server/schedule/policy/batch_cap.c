@@ -1,3 +1,4 @@
+/* Lowers the largest batch of a lane when memory runs out, and raises it again step by step. */
 #include "server/schedule/policy/batch_cap.h"
 
 #include <assert.h>

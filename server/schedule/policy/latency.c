@@ -1,3 +1,4 @@
+/* Learns the duration of a pass for each size, and plans the passes of n images. */
 #include "server/schedule/policy/latency.h"
 
 #include <assert.h>

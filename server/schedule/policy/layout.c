@@ -1,3 +1,4 @@
+/* Computes the positions of each input's rows in a batch buffer. */
 #include "server/schedule/policy/layout.h"
 
 #include "engine/base/size.h"

@@ -1,3 +1,4 @@
+/* Chooses the next image to prepare, in constant time. */
 #include "server/schedule/policy/queue.h"
 
 #include <assert.h>

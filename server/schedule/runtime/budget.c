@@ -1,3 +1,4 @@
+/* The accounts of devices, guarded by one lock, and the queue of models that wait to load. */
 #include "server/schedule/runtime/budget.h"
 
 #include <assert.h>

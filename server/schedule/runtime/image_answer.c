@@ -1,3 +1,4 @@
+/* Computes the photo's position in the model's input, and calls the task's decoder. */
 #include "server/schedule/runtime/image_answer.h"
 
 #include "server/image/frame.h"

@@ -1,3 +1,4 @@
+/* Runs a batch, splits it down to the images that fail, and makes the images' answers. */
 #include "server/schedule/runtime/lane_state.h"
 
 #include <assert.h>

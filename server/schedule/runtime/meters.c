@@ -1,3 +1,4 @@
+/* Registers the series of a model and of its lanes, and counts requests, images and refusals. */
 #include "server/schedule/runtime/meters.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* The model host's options, requests, states and end. model_table.c has the table of models. */
 #include "server/schedule/runtime/model_host.h"
 
 #include <assert.h>

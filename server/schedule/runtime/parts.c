@@ -1,3 +1,4 @@
+/* Makes the parts of a request, and cuts images for them. */
 #include "server/schedule/runtime/parts.h"
 
 #include <stdlib.h>

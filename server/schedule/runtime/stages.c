@@ -1,3 +1,4 @@
+/* Runs pipelines: photos to boxes, boxes to crops, crops to the next model. */
 #include "server/schedule/runtime/stages.h"
 
 #include <stdio.h>

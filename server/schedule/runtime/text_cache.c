@@ -1,3 +1,4 @@
+/* A table of texts and their vectors. */
 #include "server/schedule/runtime/text_cache.h"
 
 #include <stdint.h>
