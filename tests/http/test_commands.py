@@ -43,7 +43,7 @@ class Descriptors(harness.FolderCase):
         def close():
             for fd in (0, 1):
                 os.close(fd)
-        server = self.serve(prepare=close)
+        server = self.serve("--core-dumps", prepare=close)  # which lets other users than root see its descriptors
         for fd in (0, 1):
             self.assertEqual(os.readlink(f"/proc/{server.process.pid}/fd/{fd}"), "/dev/null")
         self.assertEqual(server.predict(harness.seven()).status, 200)

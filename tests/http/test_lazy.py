@@ -285,7 +285,7 @@ class Hundreds(LazyCase):
         for i in range(1, 500):
             os.makedirs(os.path.join(self.root, f"m{i:03}"))
             os.link(os.path.join(self.root, "m000", "model.onnx"), os.path.join(self.root, f"m{i:03}", "model.onnx"))
-        server = self.serve("--load", "lazy")
+        server = self.serve("--load", "lazy", "--core-dumps")  # which lets other users than root see its descriptors
         self.assertEqual(list(self.states(server).values()), ["unloaded"] * 500)
         cpu, rss, threads = server.cpu_seconds(), process(server, "VmRSS") >> 10, process(server, "Threads")
         files = len(os.listdir(f"/proc/{server.process.pid}/fd"))
