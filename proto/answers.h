@@ -20,7 +20,7 @@
 
 struct dialect;
 
-/* ---- errors: {"error": sentence, "code": machine word} ---- */
+/* ---- errors: {"error": "a sentence", "code": "a_fixed_name"} ---- */
 
 char *error_json(const char *sentence, const char *code);
 

@@ -81,8 +81,8 @@ static bool is_view(const struct node *node)
     return info && info->traits & OP_VIEW && !node_output(node, 1);
 }
 
-/* Returns the operand whose block output 0 may overwrite, or NULL. The node must be the last reader
- * of all views of the operand, and the block must be large enough. */
+/* Returns the operand whose memory the node's output 0 may overwrite, or NULL. The node must be the
+ * last reader of all views of the operand, and the block must be large enough. */
 static const struct value *overwritten(const struct planner *p, const struct node *node, size_t n)
 {
     struct kernel_caps caps;

@@ -67,7 +67,7 @@ bool attention_call_sees(const struct attention_call *call, int64_t row, int64_t
 struct rotary_call {
     int64_t batch, heads, tokens, size, rotated;
     int64_t positions;    /* rows of the tables; 0 without position_ids */
-    int64_t table_images; /* 1 or batch: first extent of position_ids, else of the tables */
+    int64_t table_images; /* 1 or batch: first extent of position_ids, if any, or of the tables */
     bool merged, interleaved;
 };
 

@@ -253,8 +253,8 @@ static int64_t reach(const struct attention_call *c, int64_t bound)
     return bound < all ? bound : all;
 }
 
-/* Returns the bias, [batch, 1, rows, keys], if nonpad_kv_seqlen gives the number of valid keys, n:
- * a row's position is then row + n - rows. */
+/* Returns the bias [batch, 1, rows, keys] that hides keys from n on, where nonpad_kv_seqlen gives
+ * n. Row r has the position r + n - rows. */
 static struct value *valid_bias(struct attention_expansion *a, struct value *valid)
 {
     const struct attention_call *c = &a->call;
@@ -398,8 +398,8 @@ static struct value *scores(struct attention_expansion *a, struct value *q, stru
     return shown(a, STAGE_BIASED, s);
 }
 
-/* Returns true for each row whose keys are all hidden: [batch, q_heads, rows, 1] or broadcast to
- * it. */
+/* Returns a tensor that is true for each row whose keys are all hidden. Its shape is [batch,
+ * q_heads, rows, 1] or can be broadcast to it. */
 static struct value *hidden_rows(struct attention_expansion *a)
 {
     static const int64_t last[1] = {-1};

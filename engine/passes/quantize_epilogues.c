@@ -7,8 +7,8 @@
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"
 
-/* Returns the product of 8-bit integers that makes `value`, if `value` has one reader and the
- * product no table yet; otherwise NULL. */
+/* Returns the product of 8-bit integers that makes `value`, or NULL: if there is none, if `value`
+ * has several readers, or if the product already has a table. */
 static const struct node *product_of(const struct edit *edit, const struct value *value)
 {
     const struct node *node = value->producer;

@@ -149,5 +149,5 @@ enum status session_check_memory(struct session *session, struct error *err) MUS
 /* Runs the compiled sizes in turns (engine/backend/autotune.h) and stores L(b) in info.batches: the
  * lowest CPU time of a pass, multiplied by the ratio of wall-clock to CPU time in the least
  * disturbed run. L(b) is 0 if the model does not run on synthetic inputs, or is too slow on a CPU
- * for this size. STATUS_CANCELLED. */
+ * for size b. STATUS_CANCELLED: the session was stopped. */
 enum status session_measure(struct session *session, struct error *err) MUST_USE;

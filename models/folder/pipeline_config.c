@@ -126,7 +126,7 @@ static enum status read_stage(const cJSON *json, const struct pipeline_stage *be
     const bool is_turned = before && before->turn > 0;
     *ret = (struct pipeline_stage){.max = is_turned ? before->max : STAGE_CROPS_DEFAULT};
     if (!cJSON_IsObject(json))
-        return error_set(err, STATUS_MODEL, "it is not an object such as {\"model\": \"NAME\"}");
+        return error_set(err, STATUS_MODEL, "expected an object such as {\"model\": \"NAME\"}");
     for (const cJSON *item = json->child; item; item = item->next) {
         for (const cJSON *other = json->child; other != item; other = other->next)
             if (!strcmp(other->string, item->string))

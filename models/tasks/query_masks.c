@@ -17,8 +17,8 @@
 
 struct query_masks {
     const struct task_rows *logits; /* [Q, height, width] */
-    size_t classes;                 /* candidates per query: place / classes is the query */
-    int32_t width, height;          /* of the planes, which may be larger than the output */
+    size_t classes;        /* candidates per query; candidate i belongs to query i / classes */
+    int32_t width, height; /* of the planes, which may be larger than the output */
     size_t plane;
     struct area_place *columns,
         *rows; /* a plane's points in the output; NULL: planes are as large as the output */

@@ -389,7 +389,8 @@ static bool take_scrfd(const struct task_facts *facts, struct task *task)
     return true;
 }
 
-/* Recognises SuperGradients' YOLO-NAS: the flat list by its name, boxes and scores by shapes. */
+/* Recognises SuperGradients' YOLO-NAS: an output with a list of boxes by its name, or two outputs
+ * with boxes and scores by their shapes. */
 static bool take_yolo_nas(const struct task_facts *facts, struct task *task)
 {
     const struct task_output *boxes = facts->outputs, *scores = boxes + 1;

@@ -55,7 +55,7 @@ const struct option config_options[] = {
      "folders appear or disappear"},
     {"default-model", TEXT(COMMAND_SERVE, model_host.default_model), NULL, "NAME", MODEL,
      "the model for requests that name none; default: the only model, or the only pipeline whose "
-     "stages are all other models; with several models such requests get 400"},
+     "stages are all the other models; otherwise such requests get 400"},
     {"load", CHOICE(COMMAND_SERVE, load), "eager", "eager|lazy", MODEL,
      "when models are loaded. eager: at the start; lazy: on the first request for a model, which "
      "waits until it is loaded. A model's lensd.json may override this"},

@@ -16,9 +16,9 @@ void picture_draw(unsigned number, uint8_t *rgb);
 /* ---- probes.c ---- */
 
 /* Probes are the images on which precisions are compared: those in the model folder's calibration/,
- * sorted by path, at most PROBES_FROM_FOLDER. If there are fewer than PRECISION_OWN_PROBES, drawn
- * pictures are added, up to PRECISION_PROBES. The same files give the same probes on every
- * machine. */
+ * sorted by path, at most PROBES_FROM_FOLDER. If there are fewer than PRECISION_OWN_PROBES,
+ * generated pictures are added, up to PRECISION_PROBES. The same files give the same probes on
+ * every machine. */
 #define PROBES_FROM_FOLDER   256
 #define PRECISION_OWN_PROBES 16
 
@@ -53,7 +53,7 @@ const char *probes_file(void *probes, size_t i);
 bool calibrated_is_possible(const struct model *model, const struct session_options *session,
                             const char *cache);
 
-/* Makes the 8-bit form and keeps it under the key of the choice. The caller owns *ret; *ret_photos
+/* Makes the 8-bit form and stores it in the cache under `key`. The caller owns *ret; *ret_photos
  * is the number of calibration photos. Errors: those of quantize_model() and onnx_write_file(). */
 enum status calibrated_make(const struct model *model, const struct precision_options *options,
                             const struct session_options *session, const struct graph_hash *key,

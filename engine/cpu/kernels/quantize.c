@@ -272,7 +272,8 @@ static void lookup_narrow(const uint8_t *x, const uint8_t *table, uint8_t *y, si
 
 #elif defined __aarch64__
 
-/* Looks up in four tables of 64 bytes. An index outside a table keeps the earlier result. */
+/* y[i] = table[x[i]], by four lookups in tables of 64 bytes. An instruction leaves the byte of an
+ * index outside its table unchanged. */
 static void lookup_narrow(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n)
 {
     const uint8x16x4_t t0 = vld1q_u8_x4(table), t1 = vld1q_u8_x4(table + 64);

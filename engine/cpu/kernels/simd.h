@@ -113,9 +113,9 @@ struct tile {
     size_t n;
     bool adds;      /* c += a * b; not with tile_rows_are_even */
     bool is_signed; /* the bytes of a are signed; used only with dot_takes_both */
-    /* With tile_rows_are_even, run t starts at rows[2 * t] in the first `group` rows, and at
-     * rows[2 * t + 1] in the others. Rows are `apart` bytes apart; offset is 0. */
-    size_t group, apart; /* group <= 16, and at least half of the rows */
+    /* With tile_rows_are_even the tile has two groups of rows, which start at rows[2 * t] and
+     * rows[2 * t + 1] for run t. Rows of a group are `apart` bytes apart; offset is 0. */
+    size_t group, apart; /* group: rows of the first group, at most 16, at least half of all */
     size_t chunk;        /* bytes that are multiplied at a time; divides `run`: tile_chunk() */
 };
 

@@ -31,9 +31,9 @@ struct row_step {
     struct scale_zero from, from_b, to;
     float a_ratio, b_ratio, fixed; /* of Add; Mul has only a_ratio */
     uint8_t table[256];            /* Lookup */
-    bool by_channel;      /* Add, Mul: b has one number per channel, per image or for all images */
-    size_t count;         /* number of elements, for the elementwise kinds */
-    struct window window; /* pools */
+    bool by_channel;               /* Add, Mul: b is [channels] or [images, channels] */
+    size_t count;                  /* number of elements, for the elementwise kinds */
+    struct window window;          /* pools */
     bool count_include_pad;
     size_t images, channels, pixels;
     size_t thread_bytes; /* scratch per thread, for a mean: one sum per channel */

@@ -111,7 +111,7 @@ void strips_describe(struct compiled_product *p);
 /* Size in bytes of the strip for `lines` lines of the result. */
 size_t strip_bytes(const struct compiled_product *p, int64_t lines);
 
-/* Copies the source's lines that the block needs to b->gathered. */
+/* Copies to b->gathered the source's lines that the block needs. */
 void strip_copy(const struct compiled_product *p, const struct product_block *b);
 
 /* Fills b->taps with the starts of groups of rows: [tile][run][group of the tile]. `taps`: runs per

@@ -93,7 +93,7 @@ void step_free(struct step *step); /* NULL is fine */
  * if the image is a part of a Concat's result. */
 size_t pixel_pitch(const struct lowering *lowering, const struct value *image);
 
-/* Runs a step of the program, whose values must have addresses. */
+/* Runs a step of the program. The program's values must have addresses. */
 enum status program_step(struct program *program, struct step *step, struct error *err) MUST_USE;
 
 /* Keeps a reference to a constant and makes it readable through program->data. */

@@ -35,7 +35,7 @@ struct weight {
     uint64_t hash; /* hash of the contents */
     struct strided_layout given;
     struct packed_layout wanted; /* layout, if a compiled product reads it */
-    const char *layout;          /* name of the layout, if another kernel reads it; or NULL */
+    const char *layout;          /* name of the layout of a kernel's own packing, or NULL */
     size_t bytes;
     void *data;
     struct packed_block *block; /* owns `data`; NULL: `data` is not shared */

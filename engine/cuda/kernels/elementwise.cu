@@ -64,7 +64,8 @@ __device__ static inline float combine(int op, float a, float b)
     }
 }
 
-/* Loads EACH neighbours of the innermost dimension; with step 0 they are the same element. */
+/* Fills to[] with consecutive elements of the innermost dimension; with step 0, with one element.
+ */
 template <int EACH, typename T>
 __device__ static inline void load_stepped(float (&to)[EACH], const T *from, int step)
 {

@@ -136,10 +136,9 @@ static enum status read_headers(const uint8_t *body, size_t end, size_t *at,
         const uint8_t *stop = memmem(line, end - *at, "\r\n", 2);
         size_t length = stop ? (size_t)(stop - line) : 0;
         if (!stop || lines > HEADER_COUNT || *at + length - start > HEADER_MAX)
-            return error_set(
-                err, STATUS_INVALID,
-                "multipart: a part's headers do not end within %d lines of %d bytes in all",
-                HEADER_COUNT, HEADER_MAX);
+            return error_set(err, STATUS_INVALID,
+                             "multipart: the headers of a part exceed %d lines or %d bytes",
+                             HEADER_COUNT, HEADER_MAX);
         *at += length + 2;
         if (length == 0)
             return STATUS_OK;

@@ -93,7 +93,7 @@ Test(pipeline_config, what_is_wrong)
          "more than 3"},
         {"{\"stages\": [{\"model\": \"a\"}, {\"model\": \"a\"}], \"x\": 1}", "the one key"},
         {"{\"stages\": [{\"model\": \"a\"}, {}]}", "stage 2: \"model\" is missing"},
-        {"{\"stages\": [{\"model\": \"a\"}, 1]}", "stage 2: it is not an object"},
+        {"{\"stages\": [{\"model\": \"a\"}, 1]}", "stage 2: expected an object"},
         {"{\"stages\": [{\"model\": \"../a\"}, {}]}",
          "stage 1: \"model\" is not the name of a model"},
         {"{\"stages\": [{\"model\": \"a\", \"max\": 3}, {}]}", "stage 1: \"max\" chooses crops"},
