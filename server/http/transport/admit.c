@@ -298,7 +298,7 @@ static void check_route(struct exchange *x)
 /* Refuses paths on --admin-port that are for clients, not for operators and their tools. */
 static void check_port(struct exchange *x)
 {
-    if (x->connection && connection_is_admin(x->connection) && x->route->access == ROUTE_KEY)
+    if (x->connection && x->connection->is_admin && x->route->access == ROUTE_KEY)
         respond_refusal(x, 404, "not_found",
                         "%.100s is not served on --admin-port; use the other port", x->path);
 }
@@ -306,7 +306,7 @@ static void check_port(struct exchange *x)
 /* Refuses everything but probes on a spare connection (CONNECTION_SPARE), and closes it. */
 static void check_room(struct exchange *x)
 {
-    if (!x->connection || !connection_is_spare(x->connection))
+    if (!x->connection || !x->connection->is_spare)
         return;
     x->closes = true;
     if (x->route->access != ROUTE_OPEN)

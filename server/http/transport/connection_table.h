@@ -9,61 +9,9 @@
 
 #include "server/http/transport/connections.h"
 #include "server/http/transport/penalty.h"
-#include "server/http/transport/tls.h"
-#include "server/http/transport/trusted_proxies.h"
 
 /* Number of counters of open connections. Clients whose hashes select the same counter share it. */
 #define CONNECTION_CLIENT_SLOTS 4096
-
-struct connection {
-    int fd;
-    uint32_t generation; /* in epoll events, tells successive sockets with the same fd apart */
-    char address[PEER_ADDRESS_MAX];
-    uint64_t client;      /* penalty_client(address, NULL) */
-    gnutls_session_t tls; /* NULL without TLS */
-    struct tls_reader reader;
-    struct connections *owner;
-    bool is_unix;        /* the kernel does not count bytes of Unix sockets */
-    bool is_spare;       /* beyond limits.total: serves only probes */
-    bool is_admin;       /* came to --admin-port */
-    bool is_multiplexed; /* HTTP/2: the watcher does not watch it */
-    int64_t opened;      /* clock_now() */
-
-    /* Used by the connection's own thread only. */
-    struct connection_loop *loop;
-    struct exchange *exchange;
-    void *pool;       /* libmicrohttpd's memory pool for this connection; NULL: not known */
-    int64_t answered; /* clock_now() at the last answer; 0: the connection is not in loop->idle */
-    TAILQ_ENTRY(connection) idle;
-
-    /* Guarded by connections->lock. */
-    struct connection_list *list; /* `quiet`, `headers` or `checked` of the table */
-    TAILQ_ENTRY(connection) listed;
-    enum connection_phase phase;
-    bool has_shaken; /* TLS: the handshake has ended */
-    int refusal;     /* HTTP status of the watcher's refusal; 0: none */
-    int64_t since;   /* clock_now() at the start of the phase, or of an answer's current period */
-    int64_t header_since; /* when the header's first bytes were read; 0: none yet */
-    uint64_t acked;       /* bytes that the client had acknowledged at `since`, during an answer */
-    bool knows_acked;
-    size_t answer_size; /* size of the answer that is being sent */
-    bool gone;
-    int64_t ended; /* when the client shut down its sending side; 0: not yet */
-    bool may_ask;  /* an interim answer may be sent, to find out if the client has disconnected */
-    bool has_asked_end;    /* the interim answer was sent */
-    bool is_leaving;       /* shut down in both directions; no longer counts towards limits.total */
-    char *pending_refusal; /* owned; see connection_send_pending_refusal */
-    size_t pending_refusal_size;
-    struct predict_request *request; /* in progress; NULL: none */
-    uint64_t taken, run; /* bytes read from the socket, and loop->runs, at the last tick */
-    bool had_unread;     /* at the last tick, unread bytes were waiting */
-    struct penalty penalty;
-    bool has_asked; /* connection_penalty() has been called */
-    int64_t delayed_until;
-    struct connection *next_delayed;
-    void (*resume)(void *context);
-    void *resume_context;
-};
 
 struct connections {
     struct connection_limits limits;
@@ -111,14 +59,13 @@ void connection_table_free(struct connections *connections);
 void connection_table_wake(struct connections *connections);
 
 /* Moves the connection to the list that its state requires. */
-void connection_place_locked(struct connections *connections, struct connection *connection);
+void connection_place_locked(struct connection *connection);
 
 /* Enters a phase, even if the connection has been refused. */
-void connection_enter_locked(struct connections *connections, struct connection *connection,
-                             enum connection_phase phase);
+void connection_enter_locked(struct connection *connection, enum connection_phase phase);
 
 /* Ends the connection without an answer. */
-void connection_leave_locked(struct connections *connections, struct connection *connection);
+void connection_leave_locked(struct connection *connection);
 
 /* Counts the bytes that the socket has received since it was opened, and the bytes that its client
  * has acknowledged. Returns false if the kernel does not report these counts. */
@@ -127,5 +74,5 @@ bool connection_bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked
 /* Answers with an error and shuts down our sending side, on any thread. Under TLS it only stores
  * the answer, and the connection's own thread sends it (connection_send_pending_refusal()). `http`:
  * the HTTP status; `code`: the error code in the JSON. */
-void connection_refuse_locked(struct connections *connections, struct connection *connection,
-                              int http, const char *code, const char *sentence);
+void connection_refuse_locked(struct connection *connection, int http, const char *code,
+                              const char *sentence);

@@ -24,8 +24,7 @@
 
 /* Marks the client as gone. Returns the connection's request, pinned, for model_host_cancel(); NULL
  * if there is none or if it cannot be pinned. */
-static struct predict_request *client_gone_locked(struct connections *connections,
-                                                  struct connection *connection)
+static struct predict_request *client_gone_locked(struct connection *connection)
 {
     struct predict_request *request = connection->request;
     connection->gone = true;
@@ -33,7 +32,7 @@ static struct predict_request *client_gone_locked(struct connections *connection
         return NULL;
     /* Set `cancelled` first: if pinning fails, scheduler_submit() may still read the flag. */
     atomic_store(&request->cancelled, 1);
-    metric_add(connections->gone_total, 1);
+    metric_add(connection->table->gone_total, 1);
     return predict_request_pin(request) ? request : NULL;
 }
 
@@ -72,10 +71,10 @@ static void handle_event(struct connections *connections, const struct epoll_eve
     if (connection && connection->generation == (uint32_t)(data >> 32)) {
         if (!connection->ended)
             connection->ended = clock_now();
-        connection_place_locked(connections, connection);
+        connection_place_locked(connection);
         /* Under TLS this thread cannot send an interim answer: the client counts as gone. */
         if (!connection->gone && (connection->tls || event->events & (EPOLLHUP | EPOLLERR)))
-            request = client_gone_locked(connections, connection);
+            request = client_gone_locked(connection);
     }
     pthread_mutex_unlock(&connections->lock);
     if (request)
@@ -86,17 +85,16 @@ static void handle_event(struct connections *connections, const struct epoll_eve
 
 /* Refuses a client whose `part` was not complete within limit_ms. `pronoun`: "it" or "them", for
  * the message. */
-static void refuse_late_locked(struct connections *connections, struct connection *connection,
-                               int64_t limit_ms, const char *part, const char *pronoun,
-                               const char *option)
+static void refuse_late_locked(struct connection *connection, int64_t limit_ms, const char *part,
+                               const char *pronoun, const char *option)
 {
     char sentence[160];
     snprintf(sentence, sizeof sentence,
              "the request's %s did not arrive within %.3g s; send %s faster, or raise the limit "
              "(%s)",
              part, (double)limit_ms / 1000, pronoun, option);
-    metric_add(connections->timeout_total, 1);
-    connection_refuse_locked(connections, connection, 408, "request_timeout", sentence);
+    metric_add(connection->table->timeout_total, 1);
+    connection_refuse_locked(connection, 408, "request_timeout", sentence);
 }
 
 /* Returns the end of the headers' time limit, which begins with their first byte; INT64_MAX without
@@ -121,11 +119,11 @@ static bool refuse_late_headers(struct connections *connections, int64_t now)
     const int64_t waited = is_late ? now - connection->header_since : 0;
     if (has_shaken) {
         memcpy(address, connection->address, sizeof address);
-        refuse_late_locked(connections, connection, connections->limits.header_timeout_ms,
-                           "headers", "them", "--header-timeout");
+        refuse_late_locked(connection, connections->limits.header_timeout_ms, "headers", "them",
+                           "--header-timeout");
     } else if (is_late) {
         metric_add(connections->late_handshakes, 1);
-        connection_leave_locked(connections, connection);
+        connection_leave_locked(connection);
     }
     pthread_mutex_unlock(&connections->lock);
     if (has_shaken)
@@ -155,20 +153,19 @@ static bool is_stuck_locked(struct connection *connection)
     return is_stuck;
 }
 
-static void check_body_locked(struct connections *connections, struct connection *connection,
-                              int64_t now)
+static void check_body_locked(struct connection *connection, int64_t now)
 {
     if (is_stuck_locked(connection)) {
-        connection_refuse_locked(connections, connection, 413, "too_large",
+        connection_refuse_locked(connection, 413, "too_large",
                                  "the line with a chunk's size is too long");
         /* The event loop spins until the connection ends, so shorten LINGER_MS to SILENT_MS. */
         connection->since -= (LINGER_MS - SILENT_MS) * NS_PER_MS;
         return;
     }
-    int64_t limit = connections->limits.body_timeout_ms;
+    int64_t limit = connection->table->limits.body_timeout_ms;
     if (limit == 0 || now - connection->since < limit * NS_PER_MS)
         return;
-    refuse_late_locked(connections, connection, limit, "body", "it", "--body-timeout");
+    refuse_late_locked(connection, limit, "body", "it", "--body-timeout");
 }
 
 /* True if the client has read its answer too slowly since connection->since. If a period ends and
@@ -194,19 +191,18 @@ static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int6
     return false;
 }
 
-static void check_answer_locked(struct connections *connections, struct connection *connection,
-                                int64_t now)
+static void check_answer_locked(struct connection *connection, int64_t now)
 {
-    int64_t limit = connections->limits.answer_timeout_ms;
+    int64_t limit = connection->table->limits.answer_timeout_ms;
     if (limit == 0 || !is_slow_locked(connection, limit, now))
         return;
     /* No error can be sent in the middle of an answer. Drop the bytes in the kernel's buffer, too.
      */
     const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
-    metric_add(connections->timeout_total, 1);
+    metric_add(connection->table->timeout_total, 1);
     (void)setsockopt(connection->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     (void)shutdown(connection->fd, SHUT_RDWR);
-    connection_enter_locked(connections, connection, CONNECTION_REFUSED);
+    connection_enter_locked(connection, CONNECTION_REFUSED);
 }
 
 static void check_times(struct connections *connections, int64_t now)
@@ -220,7 +216,7 @@ static void check_times(struct connections *connections, int64_t now)
         show_end_locked(c);
         switch (c->phase) {
         case CONNECTION_BODY:
-            check_body_locked(connections, c, now);
+            check_body_locked(c, now);
             break;
         case CONNECTION_REFUSED:
             /* The connection's own thread wakes at the end of input and sends the refusal. */
@@ -230,7 +226,7 @@ static void check_times(struct connections *connections, int64_t now)
                 (void)shutdown(c->fd, SHUT_RDWR);
             break;
         case CONNECTION_ANSWERING:
-            check_answer_locked(connections, c, now);
+            check_answer_locked(c, now);
             break;
         case CONNECTION_DELAYED:
         case CONNECTION_WORKING:
@@ -265,9 +261,9 @@ static void release_penalties_locked(struct connections *connections, uint64_t c
     }
 }
 
-int64_t connection_penalty(struct connections *connections, struct connection *connection,
-                           const char *forwarded_for)
+int64_t connection_penalty(struct connection *connection, const char *forwarded_for)
 {
+    struct connections *connections = connection->table;
     const uint64_t client = penalty_client(connection->address, forwarded_for);
     int64_t now = clock_now(), until;
     LOCK(&connections->lock);
@@ -286,9 +282,10 @@ int64_t connection_penalty(struct connections *connections, struct connection *c
     return until;
 }
 
-void connection_note_penalty(struct connections *connections, struct connection *connection,
-                             const char *forwarded_for, bool refused, bool waited, bool last)
+void connection_note_penalty(struct connection *connection, const char *forwarded_for, bool refused,
+                             bool waited, bool last)
 {
+    struct connections *connections = connection->table;
     const uint64_t client = penalty_client(connection->address, forwarded_for);
     const int64_t now = clock_now();
     LOCK(&connections->lock);
@@ -307,14 +304,15 @@ void connection_note_penalty(struct connections *connections, struct connection 
     }
 }
 
-bool connection_delay(struct connections *connections, struct connection *connection, int64_t until,
-                      void (*resume)(void *context), void *context)
+bool connection_delay(struct connection *connection, int64_t until, void (*resume)(void *context),
+                      void *context)
 {
+    struct connections *connections = connection->table;
     pthread_mutex_lock(&connections->lock);
     bool delays = !connections->delays_ended && connection->phase != CONNECTION_REFUSED;
     bool first = !connections->delayed;
     if (delays) {
-        connection_enter_locked(connections, connection, CONNECTION_DELAYED);
+        connection_enter_locked(connection, CONNECTION_DELAYED);
         connection->delayed_until = until;
         connection->resume = resume;
         connection->resume_context = context;

@@ -36,9 +36,9 @@ static bool is_busy(enum connection_phase phase)
     return phase != CONNECTION_AWAITS_REQUEST && phase != CONNECTION_REFUSED;
 }
 
-static struct connection_list *list_of(struct connections *connections,
-                                       const struct connection *connection)
+static struct connection_list *list_of(const struct connection *connection)
 {
+    struct connections *connections = connection->table;
     const enum connection_phase phase = connection->phase;
     if (connection->is_multiplexed)
         return &connections->quiet;
@@ -48,9 +48,10 @@ static struct connection_list *list_of(struct connections *connections,
     return connection->header_since ? &connections->headers : &connections->quiet;
 }
 
-void connection_place_locked(struct connections *connections, struct connection *connection)
+void connection_place_locked(struct connection *connection)
 {
-    struct connection_list *list = list_of(connections, connection);
+    struct connections *connections = connection->table;
+    struct connection_list *list = list_of(connection);
     if (list != connection->list) {
         if (connection->list)
             TAILQ_REMOVE(connection->list, connection, listed);
@@ -65,10 +66,9 @@ void connection_place_locked(struct connections *connections, struct connection 
     connections->rests = false;
 }
 
-void connection_enter_locked(struct connections *connections, struct connection *connection,
-                             enum connection_phase phase)
+void connection_enter_locked(struct connection *connection, enum connection_phase phase)
 {
-    struct connection_count *count = &connections->counts[connection->is_admin];
+    struct connection_count *count = &connection->table->counts[connection->is_admin];
     count->busy -= is_busy(connection->phase);
     count->busy += is_busy(phase);
     connection->phase = phase;
@@ -76,32 +76,29 @@ void connection_enter_locked(struct connections *connections, struct connection 
     connection->since = clock_now();
     connection->header_since = 0;
     connection->knows_acked = false;
-    connection_place_locked(connections, connection);
+    connection_place_locked(connection);
 }
 
-bool connection_enter(struct connections *connections, struct connection *connection,
-                      enum connection_phase phase)
+bool connection_enter(struct connection *connection, enum connection_phase phase)
 {
-    LOCK(&connections->lock);
+    LOCK(&connection->table->lock);
     bool ours = connection->phase != CONNECTION_REFUSED;
     if (ours)
-        connection_enter_locked(connections, connection, phase);
+        connection_enter_locked(connection, phase);
     return ours;
 }
 
-void connection_answering(struct connections *connections, struct connection *connection,
-                          size_t size)
+void connection_answering(struct connection *connection, size_t size)
 {
-    LOCK(&connections->lock);
+    LOCK(&connection->table->lock);
     connection->answer_size = size;
     if (connection->phase != CONNECTION_REFUSED)
-        connection_enter_locked(connections, connection, CONNECTION_ANSWERING);
+        connection_enter_locked(connection, CONNECTION_ANSWERING);
 }
 
 /* The answer is small and the socket's buffer is empty: one send takes all of it, unless the client
  * does not read. */
-static void refuse_locked(struct connections *connections, struct connection *connection,
-                          const char *answer, size_t size)
+static void refuse_locked(struct connection *connection, const char *answer, size_t size)
 {
     if (connection->phase == CONNECTION_REFUSED)
         return;
@@ -110,49 +107,47 @@ static void refuse_locked(struct connections *connections, struct connection *co
     else if (answer)
         (void)!send(connection->fd, answer, size, MSG_DONTWAIT | MSG_NOSIGNAL);
     (void)shutdown(connection->fd, SHUT_WR);
-    connection_enter_locked(connections, connection, CONNECTION_REFUSED);
+    connection_enter_locked(connection, CONNECTION_REFUSED);
 }
 
-void connection_refuse(struct connections *connections, struct connection *connection,
-                       const char *answer, size_t size)
+void connection_refuse(struct connection *connection, const char *answer, size_t size)
 {
-    LOCK(&connections->lock);
-    refuse_locked(connections, connection, answer, size);
+    LOCK(&connection->table->lock);
+    refuse_locked(connection, answer, size);
 }
 
-void connection_leave_locked(struct connections *connections, struct connection *connection)
+void connection_leave_locked(struct connection *connection)
 {
-    connection_enter_locked(connections, connection, CONNECTION_REFUSED);
+    connection_enter_locked(connection, CONNECTION_REFUSED);
     (void)shutdown(connection->fd, SHUT_RDWR);
     connection->is_leaving = true;
-    connections->counts[connection->is_admin].leaving++;
+    connection->table->counts[connection->is_admin].leaving++;
 }
 
 /* Refuses on any thread, and frees `answer` or keeps it in the connection. Under TLS only the
  * connection's own thread sends the answer: when the next bytes arrive (before_session_read()), or
  * when check_times() ends the wait for them. */
-static void refuse_from_watcher_locked(struct connections *connections,
-                                       struct connection *connection, char *answer, size_t size)
+static void refuse_from_watcher_locked(struct connection *connection, char *answer, size_t size)
 {
     if (!connection->tls) {
-        refuse_locked(connections, connection, answer, size);
+        refuse_locked(connection, answer, size);
     } else if (connection->phase != CONNECTION_REFUSED) {
         connection->pending_refusal = answer;
         connection->pending_refusal_size = answer ? size : 0;
         answer = NULL;
-        connection_enter_locked(connections, connection, CONNECTION_REFUSED);
+        connection_enter_locked(connection, CONNECTION_REFUSED);
     }
     free(answer);
 }
 
-bool connection_send_pending_refusal(struct connections *connections, struct connection *connection)
+bool connection_send_pending_refusal(struct connection *connection)
 {
     if (!connection->tls)
         return false;
-    pthread_mutex_lock(&connections->lock);
+    pthread_mutex_lock(&connection->table->lock);
     char *words = connection->pending_refusal;
     connection->pending_refusal = NULL;
-    pthread_mutex_unlock(&connections->lock);
+    pthread_mutex_unlock(&connection->table->lock);
     if (!words)
         return false;
     tls_send_last(connection->tls, words, connection->pending_refusal_size);
@@ -164,36 +159,35 @@ bool connection_send_pending_refusal(struct connections *connections, struct con
 /* The callbacks of struct tls_reader run on the thread that drives the session. */
 static void before_session_read(void *context)
 {
-    struct connection *connection = context;
-    (void)connection_send_pending_refusal(connection->owner, connection);
+    (void)connection_send_pending_refusal(context);
 }
 
-static void note_read_locked(struct connections *connections, struct connection *connection)
+static void note_read_locked(struct connection *connection)
 {
     if (connection->phase != CONNECTION_AWAITS_REQUEST || connection->header_since)
         return;
     connection->header_since = clock_now();
-    connection_place_locked(connections, connection);
+    connection_place_locked(connection);
 }
 
 static void after_session_read(void *context)
 {
     struct connection *connection = context;
-    LOCK(&connection->owner->lock);
-    note_read_locked(connection->owner, connection);
+    LOCK(&connection->table->lock);
+    note_read_locked(connection);
 }
 
 static void after_handshake(void *context)
 {
     struct connection *connection = context;
-    LOCK(&connection->owner->lock);
+    LOCK(&connection->table->lock);
     connection->has_shaken = true;
     connection->header_since = 0; /* later bytes belong to a request */
-    connection_place_locked(connection->owner, connection);
+    connection_place_locked(connection);
 }
 
-void connection_refuse_locked(struct connections *connections, struct connection *connection,
-                              int http, const char *code, const char *sentence)
+void connection_refuse_locked(struct connection *connection, int http, const char *code,
+                              const char *sentence)
 {
     struct answer answer = {.status = http, .type = TYPE_JSON, .retry_after_s = http == 429};
     connection->refusal = http;
@@ -202,7 +196,7 @@ void connection_refuse_locked(struct connections *connections, struct connection
     size_t size = 0;
     char *raw = raw_answer(&answer, NULL, &size);
     free(answer.text);
-    refuse_from_watcher_locked(connections, connection, raw, size);
+    refuse_from_watcher_locked(connection, raw, size);
 }
 
 /* ---- hang-ups ---- */
@@ -217,30 +211,22 @@ void connections_count_late(struct connections *connections)
     metric_add(connections->timeout_total, 1);
 }
 
-void connection_watch(struct connections *connections, struct connection *connection,
-                      struct predict_request *request)
+void connection_watch(struct connection *connection, struct predict_request *request)
 {
-    LOCK(&connections->lock);
+    LOCK(&connection->table->lock);
     connection->request = request;
     if (request && connection->gone) {
         atomic_store(&request->cancelled, 1);
-        metric_add(connections->gone_total, 1);
+        metric_add(connection->table->gone_total, 1);
     }
 }
 
-void connection_set_version(struct connections *connections, struct connection *connection,
-                            const char *version)
+void connection_set_version(struct connection *connection, const char *version)
 {
-    LOCK(&connections->lock);
+    LOCK(&connection->table->lock);
     /* HTTP/1.0 has no interim answers. On a Unix socket the kernel reports a disconnect itself. */
     connection->may_ask =
         !connection->tls && !connection->is_unix && strcmp(version, "HTTP/1.0") != 0;
-}
-
-bool connection_is_gone(struct connections *connections, struct connection *connection)
-{
-    LOCK(&connections->lock);
-    return connection->gone;
 }
 
 static bool is_full_locked(const struct connections *connections, bool is_admin)
@@ -249,21 +235,21 @@ static bool is_full_locked(const struct connections *connections, bool is_admin)
     return count->open - count->leaving > (is_admin ? CONNECTION_ADMIN : connections->limits.total);
 }
 
-static uint32_t *held_locked(struct connections *connections, const struct connection *connection)
+static uint32_t *held_locked(const struct connection *connection)
 {
-    return &connections->held[connection->client % CONNECTION_CLIENT_SLOTS];
+    return &connection->table->held[connection->client % CONNECTION_CLIENT_SLOTS];
 }
 
 /* Returns the idle connection to close for `newcomer`: of the client with the most connections, the
  * one that has been idle longest. NULL if no connection is idle. */
-static struct connection *oldest_idle_locked(struct connections *connections,
-                                             const struct connection *newcomer)
+static struct connection *oldest_idle_locked(const struct connection *newcomer)
 {
+    const struct connections *connections = newcomer->table;
     struct connection *best = NULL;
     uint32_t most = 0;
     for (size_t fd = 0; fd < connections->by_fd_count; fd++) {
         struct connection *c = connections->by_fd[fd];
-        const uint32_t held = c ? *held_locked(connections, c) : 0;
+        const uint32_t held = c ? *held_locked(c) : 0;
         if (!c || c == newcomer || c->is_admin != newcomer->is_admin ||
             c->phase != CONNECTION_AWAITS_REQUEST || c->since >= newcomer->opened)
             continue;
@@ -276,32 +262,23 @@ static struct connection *oldest_idle_locked(struct connections *connections,
 }
 
 /* Closes an idle connection if `newcomer` exceeds the limit. */
-static void make_room_locked(struct connections *connections, struct connection *newcomer)
+static void make_room_locked(struct connection *newcomer)
 {
+    struct connections *connections = newcomer->table;
     struct connection *idle;
     int unread = 0;
     if (!is_full_locked(connections, newcomer->is_admin))
         return;
     /* A connection with unread bytes is not idle: its event loop is about to read them. */
-    while ((idle = oldest_idle_locked(connections, newcomer)) &&
-           ioctl(idle->fd, FIONREAD, &unread) == 0 && unread > 0)
+    while ((idle = oldest_idle_locked(newcomer)) && ioctl(idle->fd, FIONREAD, &unread) == 0 &&
+           unread > 0)
         idle->since = newcomer->opened;
     if (idle) {
         connections->shed++;
-        connection_leave_locked(connections, idle);
+        connection_leave_locked(idle);
         metric_add(connections->shed_total, 1);
     }
     newcomer->is_spare = is_full_locked(connections, newcomer->is_admin);
-}
-
-bool connection_is_spare(const struct connection *connection)
-{
-    return connection->is_spare;
-}
-
-bool connection_is_admin(const struct connection *connection)
-{
-    return connection->is_admin;
 }
 
 /* ---- the table ---- */
@@ -363,8 +340,9 @@ bool connection_bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked
     return true;
 }
 
-static bool remember_locked(struct connections *connections, struct connection *connection)
+static bool remember_locked(struct connection *connection)
 {
+    struct connections *connections = connection->table;
     const size_t fd = (size_t)connection->fd, before = connections->by_fd_count;
     if (!array_reserve(&connections->by_fd, &connections->by_fd_count, fd + 1,
                        sizeof *connections->by_fd))
@@ -372,17 +350,17 @@ static bool remember_locked(struct connections *connections, struct connection *
     for (size_t i = before; i < connections->by_fd_count; i++)
         connections->by_fd[i] = NULL;
     connections->by_fd[fd] = connection;
-    connection_place_locked(connections, connection);
+    connection_place_locked(connection);
     connections->counts[connection->is_admin].open++;
-    ++*held_locked(connections, connection);
+    ++*held_locked(connection);
     return true;
 }
 
-static bool is_over_limit_locked(struct connections *connections,
-                                 const struct connection *connection)
+static bool is_over_limit_locked(const struct connection *connection)
 {
+    const struct connections *connections = connection->table;
     size_t count = 0;
-    if (*held_locked(connections, connection) <= connections->limits.per_address)
+    if (*held_locked(connection) <= connections->limits.per_address)
         return false;
     for (size_t fd = 0; fd < connections->by_fd_count; fd++) {
         const struct connection *c = connections->by_fd[fd];
@@ -398,73 +376,61 @@ static bool is_unix_socket(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
 }
 
-static struct connection *connection_create(struct connections *connections,
-                                            const struct connection_socket *socket)
-{
-    struct connection *connection = calloc(1, sizeof *connection);
-    if (!connection)
-        return NULL;
-    connection->fd = socket->fd;
-    connection->since = connection->opened = clock_now();
-    connection->tls = socket->tls;
-    connection->loop = socket->loop;
-    connection->is_admin = socket->is_admin;
-    connection->is_multiplexed = socket->is_multiplexed;
-    connection->owner = connections;
-    connection->reader = (struct tls_reader){.fd = socket->fd,
-                                             .before_read = before_session_read,
-                                             .after_read = after_session_read,
-                                             .after_handshake = after_handshake,
-                                             .context = connection};
-    connection->is_unix = is_unix_socket(socket->fd);
-    trusted_proxies_text(socket->fd, socket->address, connection->address);
-    connection->client = penalty_client(connection->address, NULL);
-    return connection;
-}
-
-static void refuse_crowd_locked(struct connections *connections, struct connection *connection)
+static void refuse_crowd_locked(struct connection *connection)
 {
     char sentence[160];
     snprintf(sentence, sizeof sentence,
              "more than %zu connections from your address; close some, or raise the limit "
              "(--max-connections-per-address)",
-             connections->limits.per_address);
+             connection->table->limits.per_address);
     if (!connection->is_multiplexed) /* a new HTTP/2 connection has no call yet to answer */
-        connection_refuse_locked(connections, connection, 429, "too_many_connections", sentence);
-    connection_leave_locked(connections, connection);
+        connection_refuse_locked(connection, 429, "too_many_connections", sentence);
+    connection_leave_locked(connection);
 }
 
-struct connection *connection_open(struct connections *connections,
-                                   const struct connection_socket *socket)
+struct connection *connection_open(struct connections *connections, const struct connection *given,
+                                   const struct sockaddr *address)
 {
-    struct connection *connection = connection_create(connections, socket);
+    struct connection *connection = malloc(sizeof *connection);
     if (!connection)
         return NULL;
+    *connection = *given;
+    connection->table = connections;
+    connection->since = connection->opened = clock_now();
+    connection->reader = (struct tls_reader){.fd = given->fd,
+                                             .before_read = before_session_read,
+                                             .after_read = after_session_read,
+                                             .after_handshake = after_handshake,
+                                             .context = connection};
+    connection->is_unix = is_unix_socket(given->fd);
+    trusted_proxies_text(given->fd, address, connection->address);
+    connection->client = penalty_client(connection->address, NULL);
     pthread_mutex_lock(&connections->lock);
     connection->generation = ++connections->generation;
-    const bool kept = remember_locked(connections, connection);
-    if (kept && is_over_limit_locked(connections, connection))
-        refuse_crowd_locked(connections, connection);
+    const bool kept = remember_locked(connection);
+    if (kept && is_over_limit_locked(connection))
+        refuse_crowd_locked(connection);
     else if (kept)
-        make_room_locked(connections, connection);
+        make_room_locked(connection);
     pthread_mutex_unlock(&connections->lock);
     if (!kept) {
         free(connection);
         return NULL;
     }
-    if (socket->tls)
-        tls_watch(socket->tls, &connection->reader);
+    if (given->tls)
+        tls_watch(given->tls, &connection->reader);
     struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET,
                                 .data.u64 =
-                                    (uint64_t)connection->generation << 32 | (uint32_t)socket->fd};
-    if (!socket->is_multiplexed)
-        (void)epoll_ctl(connections->epoll_fd, EPOLL_CTL_ADD, socket->fd, &event);
+                                    (uint64_t)connection->generation << 32 | (uint32_t)given->fd};
+    if (!given->is_multiplexed)
+        (void)epoll_ctl(connections->epoll_fd, EPOLL_CTL_ADD, given->fd, &event);
     metric_add(connections->open_gauge, 1);
     return connection;
 }
 
-void connection_close(struct connections *connections, struct connection *connection)
+void connection_close(struct connection *connection)
 {
+    struct connections *connections = connection->table;
     (void)epoll_ctl(connections->epoll_fd, EPOLL_CTL_DEL, connection->fd, NULL);
     const int64_t now = clock_now();
     pthread_mutex_lock(&connections->lock);
@@ -475,18 +441,12 @@ void connection_close(struct connections *connections, struct connection *connec
     count->open--;
     count->leaving -= connection->is_leaving;
     count->busy -= is_busy(connection->phase);
-    --*held_locked(connections, connection);
+    --*held_locked(connection);
     pthread_mutex_unlock(&connections->lock);
     metric_add(connections->open_gauge, -1);
     if (connection->answered)
         TAILQ_REMOVE(&connection->loop->idle, connection, idle);
     FREE_ALL(connection->pending_refusal, connection);
-}
-
-int connection_refusal(struct connections *connections, struct connection *connection)
-{
-    LOCK(&connections->lock);
-    return connection->refusal;
 }
 
 static struct connection *find_locked(const struct connections *connections, int fd)
@@ -508,17 +468,7 @@ void connections_note_read(struct connections *connections, int fd, void *bytes)
         return;
     if (!connection->pool)
         connection->pool = bytes;
-    note_read_locked(connections, connection);
-}
-
-void connection_set_exchange(struct connection *connection, struct exchange *exchange)
-{
-    connection->exchange = exchange;
-}
-
-struct exchange *connection_exchange(const struct connection *connection)
-{
-    return connection->exchange;
+    note_read_locked(connection);
 }
 
 /* ---- libmicrohttpd's memory ---- */
@@ -551,7 +501,7 @@ static void release_zeros(unsigned char *pool, size_t size)
  * the end of the connection only later. So trust the pool only for half of --idle-timeout. */
 static bool has_pool(const struct connection *connection, int64_t now)
 {
-    const int64_t limit_ms = connection->owner->limits.idle_timeout_ms;
+    const int64_t limit_ms = connection->table->limits.idle_timeout_ms;
     return connection->pool && !connection->exchange &&
            now - connection->answered < limit_ms * NS_PER_MS / 2;
 }
@@ -570,11 +520,6 @@ int connections_release_pools(struct connection_loop *loop)
         connection->answered = 0;
     }
     return -1;
-}
-
-const char *connection_address(const struct connection *connection)
-{
-    return connection->address;
 }
 
 void connections_count(struct connections *connections, size_t *ret_open, size_t *ret_busy)

@@ -36,11 +36,13 @@
 #include <sys/socket.h>
 
 #include "engine/base/status.h"
+#include "server/http/transport/penalty.h"
+#include "server/http/transport/tls.h"
+#include "server/http/transport/trusted_proxies.h"
 #include "server/observe/metrics.h"
 #include "server/schedule/runtime/model_host.h"
 
 struct connections; /* the table and its thread */
-struct connection;  /* one connection */
 struct exchange;
 TAILQ_HEAD(connection_list, connection);
 
@@ -97,30 +99,69 @@ struct connection_loop {
     struct connection_list idle; /* for connections_release_pools(); oldest answer first */
 };
 
-struct connection_socket {
+struct connection {
+    /* The caller of connection_open() sets these members. */
     int fd;
-    const struct sockaddr *address; /* the client's, for trusted_proxies_text() */
-    void *tls; /* its gnutls_session_t before the handshake, or NULL; not used after close */
+    gnutls_session_t tls;         /* NULL without TLS; not used after connection_close() */
     struct connection_loop *loop; /* NULL if is_multiplexed; outlives the connection */
     bool is_admin;                /* came to --admin-port, which has a limit of its own */
     bool is_multiplexed;          /* HTTP/2: the caller checks times and hang-ups itself */
+
+    /* connection_open() sets these members. */
+    struct connections *table;
+    char address[PEER_ADDRESS_MAX]; /* the client's (trusted_proxies_text()) */
+    uint64_t client;                /* penalty_client(address, NULL) */
+    uint32_t generation; /* in epoll events, tells successive sockets with the same fd apart */
+    struct tls_reader reader;
+    bool is_unix;   /* the kernel does not count bytes of Unix sockets */
+    bool is_spare;  /* one of the CONNECTION_SPARE ones: serves only probes */
+    int64_t opened; /* clock_now() */
+
+    /* Used by the connection's own thread only. */
+    struct exchange *exchange; /* the current one; or NULL */
+    void *pool;       /* libmicrohttpd's memory pool for this connection; NULL: not known */
+    int64_t answered; /* clock_now() at the last answer; 0: the connection is not in loop->idle */
+    TAILQ_ENTRY(connection) idle;
+
+    /* Guarded by the table's lock. */
+    struct connection_list *list; /* `quiet`, `headers` or `checked` of the table */
+    TAILQ_ENTRY(connection) listed;
+    enum connection_phase phase;
+    bool has_shaken; /* TLS: the handshake has ended */
+    int refusal;     /* HTTP status of the watcher's refusal; 0: none. It does not change after
+                        connection_enter() has returned false */
+    int64_t since;   /* clock_now() at the start of the phase, or of an answer's current period */
+    int64_t header_since; /* when the header's first bytes were read; 0: none yet */
+    uint64_t acked;       /* bytes that the client had acknowledged at `since`, during an answer */
+    bool knows_acked;
+    size_t answer_size; /* size of the answer that is being sent */
+    _Atomic bool gone;  /* the client has disconnected; any thread may read it */
+    int64_t ended;      /* when the client shut down its sending side; 0: not yet */
+    bool may_ask; /* an interim answer may be sent, to find out if the client has disconnected */
+    bool has_asked_end;    /* the interim answer was sent */
+    bool is_leaving;       /* shut down in both directions; no longer counts towards limits.total */
+    char *pending_refusal; /* owned; see connection_send_pending_refusal */
+    size_t pending_refusal_size;
+    struct predict_request *request; /* in progress; NULL: none */
+    uint64_t taken, run; /* bytes read from the socket, and loop->runs, at the last tick */
+    bool had_unread;     /* at the last tick, unread bytes were waiting */
+    struct penalty penalty;
+    bool has_asked; /* connection_penalty() has been called */
+    int64_t delayed_until;
+    struct connection *next_delayed;
+    void (*resume)(void *context);
+    void *resume_context;
 };
 
-/* Adds a new socket to the table. Returns NULL when out of memory; the caller still closes the
- * socket. A connection beyond the limit of its address is refused at once. */
-struct connection *connection_open(struct connections *connections,
-                                   const struct connection_socket *socket);
-void connection_close(struct connections *connections, struct connection *connection);
-
-/* Returns the HTTP status with which the watcher refused the connection; 0 if it has not. */
-int connection_refusal(struct connections *connections, struct connection *connection);
+/* Adds a new socket to the table, before its TLS handshake. Copies `given`; `address` is the
+ * client's, for trusted_proxies_text(). Returns NULL when out of memory; the caller still closes
+ * the socket. A connection beyond the limit of its address is refused at once. */
+struct connection *connection_open(struct connections *connections, const struct connection *given,
+                                   const struct sockaddr *address);
+void connection_close(struct connection *connection);
 
 /* Returns the open connection of a socket, or NULL. */
 struct connection *connections_find(struct connections *connections, int fd);
-
-/* Set and return the current exchange, which may be NULL, on the connection's own thread. */
-void connection_set_exchange(struct connection *connection, struct exchange *exchange);
-struct exchange *connection_exchange(const struct connection *connection);
 
 /* Call this on the connection's own thread after libmicrohttpd has read into `bytes`. The first
  * bytes of a request start the time limit of its headers. The address of the connection's very
@@ -136,34 +177,21 @@ void connection_note_idle(struct connection *connection, int64_t answered);
  * no call is necessary before another request is answered. */
 int connections_release_pools(struct connection_loop *loop);
 
-/* True for one of the CONNECTION_SPARE connections beyond limits->total. */
-bool connection_is_spare(const struct connection *connection);
-
-/* True for a connection to --admin-port. */
-bool connection_is_admin(const struct connection *connection);
-
-/* The client's address (trusted_proxies_text()); lives as long as the connection. */
-const char *connection_address(const struct connection *connection);
-
 /* Enters a phase. Returns false, without a change, if the connection was refused: do not answer. */
-bool connection_enter(struct connections *connections, struct connection *connection,
-                      enum connection_phase phase);
+bool connection_enter(struct connection *connection, enum connection_phase phase);
 
 /* Enters CONNECTION_ANSWERING unless the connection has been refused. Call it before an answer with
  * a body of `size` bytes is sent. */
-void connection_answering(struct connections *connections, struct connection *connection,
-                          size_t size);
+void connection_answering(struct connection *connection, size_t size);
 
 /* Writes `answer` (a whole HTTP response) to the socket and shuts down our sending side, if it is
  * still open. Call it from the connection's own thread. */
-void connection_refuse(struct connections *connections, struct connection *connection,
-                       const char *answer, size_t size);
+void connection_refuse(struct connection *connection, const char *answer, size_t size);
 
 /* Under TLS: sends the watcher's pending refusal of this connection, if any, and shuts down our
  * sending side. Returns whether there was one. Call it from the connection's own thread when a part
  * of the body arrives. */
-bool connection_send_pending_refusal(struct connections *connections,
-                                     struct connection *connection);
+bool connection_send_pending_refusal(struct connection *connection);
 
 /* Counts a client that hung up before its request was complete. */
 void connections_count_gone(struct connections *connections);
@@ -175,32 +203,26 @@ void connections_count_late(struct connections *connections);
  * request->cancelled and removes the request's waiting images from the model host. If the client
  * has disconnected before, only sets request->cancelled. NULL ends the watch. Afterwards the
  * watcher uses the request only while it is pinned, and a pinned request does not complete. */
-void connection_watch(struct connections *connections, struct connection *connection,
-                      struct predict_request *request);
+void connection_watch(struct connection *connection, struct predict_request *request);
 
 /* Sets the HTTP version of the request that is about to be delayed or handled. The version decides
  * whether an interim answer may be sent, to find out if the client has disconnected. */
-void connection_set_version(struct connections *connections, struct connection *connection,
-                            const char *version);
-
-/* True if the client has disconnected. */
-bool connection_is_gone(struct connections *connections, struct connection *connection);
+void connection_set_version(struct connection *connection, const char *version);
 
 /* Returns the time (clock_now()) until which a new request must wait; it may have passed already.
  * `forwarded_for`: the client that a trusted proxy names, or NULL. */
-int64_t connection_penalty(struct connections *connections, struct connection *connection,
-                           const char *forwarded_for);
+int64_t connection_penalty(struct connection *connection, const char *forwarded_for);
 
 /* Calls `resume` once for a suspended connection: from the watcher's thread, at `until` or when the
  * client hangs up, or from connections_end_delays(). Returns false, and never calls it, if the
  * connection has been refused or delays have ended. */
-bool connection_delay(struct connections *connections, struct connection *connection, int64_t until,
-                      void (*resume)(void *context), void *context);
+bool connection_delay(struct connection *connection, int64_t until, void (*resume)(void *context),
+                      void *context);
 
 /* Records whether a request was `refused` (with Retry-After), and whether it had `waited` for a
  * penalty. `last`: the server closes the connection after this answer. */
-void connection_note_penalty(struct connections *connections, struct connection *connection,
-                             const char *forwarded_for, bool refused, bool waited, bool last);
+void connection_note_penalty(struct connection *connection, const char *forwarded_for, bool refused,
+                             bool waited, bool last);
 
 /* Resumes all delayed connections. Later requests are not delayed. */
 void connections_end_delays(struct connections *connections);

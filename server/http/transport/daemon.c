@@ -94,7 +94,7 @@ static void daemon_resume(struct exchange *x)
 
 static void daemon_watch(struct exchange *x, struct predict_request *request)
 {
-    connection_watch(x->server->connections, x->connection, request);
+    connection_watch(x->connection, request);
 }
 
 static const struct exchange_carrier daemon_carrier = {.header = daemon_header,
@@ -278,7 +278,7 @@ static enum MHD_Result queue_answer(struct exchange *x)
         add_header(response, "Connection", "close", &added);
     x->state = EXCHANGE_ANSWERED;
     x->answered = clock_now();
-    connection_answering(x->server->connections, x->connection, answer->size);
+    connection_answering(x->connection, answer->size);
     enum MHD_Result result =
         added ? MHD_queue_response(x->handle, (unsigned)answer->status, response) : MHD_NO;
     MHD_destroy_response(response);
@@ -295,7 +295,7 @@ static void refuse_now(struct exchange *x)
     size_t size = 0;
     exchange_note_answer(x, true);
     char *raw = raw_answer(&x->answer, x->request_id, &size);
-    connection_refuse(x->server->connections, x->connection, raw, size);
+    connection_refuse(x->connection, raw, size);
     free(raw);
     upload_done(&x->body);
     x->state = EXCHANGE_REFUSED;
@@ -310,7 +310,7 @@ static void answer_broken(struct http_server *server, unsigned status)
     char dropped[16 * 1024];
     const int fd = recv_hook_fd();
     struct connection *connection = connections_find(server->connections, fd);
-    struct exchange *x = connection ? connection_exchange(connection) : NULL, *made = NULL;
+    struct exchange *x = connection ? connection->exchange : NULL, *made = NULL;
     if (connection && !x) /* the request line has not been read */
         x = made = exchange_create(server, &daemon_carrier, server->options.routes, connection, "");
     if (!x || x->state == EXCHANGE_ANSWERED || x->state == EXCHANGE_REFUSED) {
@@ -369,7 +369,7 @@ static void *on_uri(void *context, const char *uri, struct MHD_Connection *handl
         query[1] = '\0';
     x->loop = &loop->events;
     x->handle = handle;
-    connection_set_exchange(connection, x);
+    connection->exchange = x;
     return x;
 }
 
@@ -382,28 +382,27 @@ static void end_delay(void *context)
  * on_request() is called again, as for a new request. Meanwhile no further body is read. */
 static bool delay(struct exchange *x, const char *method)
 {
-    struct connections *connections = x->server->connections;
     const int64_t until = exchange_delay(x, method);
     if (!until)
         return false;
     MHD_suspend_connection(x->handle);
-    if (!connection_delay(connections, x->connection, until, end_delay, x))
+    if (!connection_delay(x->connection, until, end_delay, x))
         exchange_resume(x);
     return true;
 }
 
 static enum MHD_Result begin_exchange(struct exchange *x, const char *method, const char *version)
 {
-    connection_set_version(x->server->connections, x->connection, version);
+    connection_set_version(x->connection, version);
     find_client(x);
     if (delay(x, method))
         return MHD_YES;
-    if (x->was_delayed && connection_is_gone(x->server->connections, x->connection)) {
+    if (x->was_delayed && x->connection->gone) {
         x->state = EXCHANGE_BODY; /* on_completed() counts the lost client */
         return MHD_NO;
     }
     struct request_head head = daemon_read_head(x, method, version);
-    if (!connection_enter(x->server->connections, x->connection, CONNECTION_BODY))
+    if (!connection_enter(x->connection, CONNECTION_BODY))
         return MHD_NO;
     x->state = EXCHANGE_BODY;
     x->body_at =
@@ -433,8 +432,7 @@ static void take_body(struct exchange *x, const char *bytes, size_t size)
 {
     struct error err;
     x->bytes_in += size;
-    if (x->state != EXCHANGE_REFUSED &&
-        connection_send_pending_refusal(x->server->connections, x->connection))
+    if (x->state != EXCHANGE_REFUSED && connection_send_pending_refusal(x->connection))
         x->state = EXCHANGE_REFUSED; /* on_completed() sets the status for the log */
     if (x->state == EXCHANGE_REFUSED)
         return;
@@ -460,7 +458,7 @@ static void inflate_body(struct exchange *x)
 {
     struct error err;
     struct upload inflated;
-    if (connection_is_gone(x->server->connections, x->connection)) {
+    if (x->connection->gone) {
         exchange_resume(x); /* to end_of_wait() */
         return;
     }
@@ -510,8 +508,7 @@ static bool has_clear_end(const struct exchange *x)
 static enum MHD_Result end_of_request(struct exchange *x)
 {
     x->closes |= !has_clear_end(x); /* do not parse the bytes after trailers as a request */
-    if (x->state == EXCHANGE_REFUSED ||
-        !connection_enter(x->server->connections, x->connection, CONNECTION_WORKING))
+    if (x->state == EXCHANGE_REFUSED || !connection_enter(x->connection, CONNECTION_WORKING))
         return MHD_NO;
     return handle(x);
 }
@@ -520,9 +517,9 @@ static enum MHD_Result end_of_wait(struct exchange *x)
 {
     /* The body has been inflated, and the handler has not been called yet. */
     if (!x->answer.status && !x->finish) {
-        connection_watch(x->server->connections, x->connection, NULL);
+        connection_watch(x->connection, NULL);
         x->state = EXCHANGE_BODY;
-        return connection_is_gone(x->server->connections, x->connection) ? MHD_NO : handle(x);
+        return x->connection->gone ? MHD_NO : handle(x);
     }
     return send_answer(x);
 }
@@ -556,7 +553,7 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
     recv_hook_set(socket_of(handle)); /* the connection's next request may have been read already */
     if (!x)
         return;
-    connection_set_exchange(x->connection, NULL);
+    x->connection->exchange = NULL;
     if (how == MHD_REQUEST_TERMINATED_COMPLETED_OK && x->answered)
         connection_note_idle(x->connection, x->answered);
     /* Without an answer of ours, libmicrohttpd may have answered the request itself. */
@@ -564,14 +561,13 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
         MHD_get_connection_info(handle, MHD_CONNECTION_INFO_HTTP_STATUS);
     if (!x->answer.status && status)
         x->answer.status = (int)status->http_status;
-    connection_watch(server->connections, x->connection, NULL);
-    const bool refused =
-        !connection_enter(server->connections, x->connection, CONNECTION_AWAITS_REQUEST);
+    connection_watch(x->connection, NULL);
+    const bool refused = !connection_enter(x->connection, CONNECTION_AWAITS_REQUEST);
     /* There is no answer: the watcher refused a late body, or the client left. */
     if (!x->answer.status && x->state != EXCHANGE_NEW) {
         if (!refused && x->state == EXCHANGE_BODY)
             connections_count_gone(server->connections);
-        const int refusal = connection_refusal(server->connections, x->connection);
+        const int refusal = x->connection->refusal;
         x->answer.status = refused && refusal ? refusal : status_http(STATUS_CANCELLED);
         x->state = refused ? EXCHANGE_REFUSED : x->state;
     }
@@ -580,11 +576,12 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
     exchange_free(x);
 }
 
-static void on_connection(void *context, struct MHD_Connection *handle, void **connection,
+static void on_connection(void *context, struct MHD_Connection *handle, void **socket_context,
                           enum MHD_ConnectionNotificationCode what)
 {
     struct daemon_loop *loop = context;
     struct http_server *server = loop->server;
+    struct connection *connection = *socket_context;
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
         /* libmicrohttpd 1.0 returns each answer in the same memory: read it before asking again. */
         const int fd = socket_of(handle);
@@ -594,19 +591,18 @@ static void on_connection(void *context, struct MHD_Connection *handle, void **c
         info = server->daemon->tls
                    ? MHD_get_connection_info(handle, MHD_CONNECTION_INFO_GNUTLS_SESSION)
                    : NULL;
-        const struct connection_socket socket = {.fd = fd,
-                                                 .address = address,
-                                                 .tls = info ? info->tls_session : NULL,
-                                                 .loop = &loop->connections,
-                                                 .is_admin = loop->is_admin};
-        *connection = fd >= 0 ? connection_open(server->connections, &socket) : NULL;
-    } else if (*connection) {
+        const struct connection given = {.fd = fd,
+                                         .tls = info ? info->tls_session : NULL,
+                                         .loop = &loop->connections,
+                                         .is_admin = loop->is_admin};
+        *socket_context = fd >= 0 ? connection_open(server->connections, &given, address) : NULL;
+    } else if (connection) {
         /* libmicrohttpd 1.0 skips on_completed() when a chunk's extension is too long. */
-        void *exchange = connection_exchange(*connection);
+        void *exchange = connection->exchange;
         if (exchange)
             on_completed(server, handle, &exchange, MHD_REQUEST_TERMINATED_WITH_ERROR);
-        connection_close(server->connections, *connection);
-        *connection = NULL;
+        connection_close(connection);
+        *socket_context = NULL;
     }
 }
 

@@ -24,7 +24,7 @@ const char *exchange_address(const struct exchange *x)
 {
     if (x->forwarded[0])
         return x->forwarded;
-    return x->connection ? connection_address(x->connection) : NULL;
+    return x->connection ? x->connection->address : NULL;
 }
 
 const char *exchange_client(const struct exchange *x)
@@ -100,14 +100,14 @@ struct exchange *exchange_create(struct http_server *server, const struct exchan
     x->target = memcpy(x + 1, target, kept);
     x->path = x->target;
     if (connection)
-        upload_init(&x->body, share_of(server, connection_address(connection)), 0, 0);
+        upload_init(&x->body, share_of(server, connection->address), 0, 0);
     return x;
 }
 
 void exchange_find_client(struct exchange *x, const char *value)
 {
     struct http_server *server = x->server;
-    if (value && trusted_proxies_have(&server->proxies, connection_address(x->connection)) &&
+    if (value && trusted_proxies_have(&server->proxies, x->connection->address) &&
         trusted_proxies_client(&server->proxies, value, x->forwarded))
         x->body.budget = share_of(server, x->forwarded);
 }
@@ -133,8 +133,7 @@ int64_t exchange_delay(struct exchange *x, const char *method)
 {
     if (x->was_delayed || !may_wait(method))
         return 0;
-    const int64_t until =
-        connection_penalty(x->server->connections, x->connection, forwarded_for(x));
+    const int64_t until = connection_penalty(x->connection, forwarded_for(x));
     x->was_delayed = until > clock_now();
     return x->was_delayed ? until : 0;
 }
@@ -142,6 +141,6 @@ int64_t exchange_delay(struct exchange *x, const char *method)
 void exchange_note_answer(struct exchange *x, bool last)
 {
     if (may_wait(x->method))
-        connection_note_penalty(x->server->connections, x->connection, forwarded_for(x),
-                                x->answer.retry_after_s > 0, x->was_delayed, last);
+        connection_note_penalty(x->connection, forwarded_for(x), x->answer.retry_after_s > 0,
+                                x->was_delayed, last);
 }

@@ -299,7 +299,7 @@ static void connection_done(struct grpc_connection *c)
     if (c->next)
         c->next->previous = c->previous;
     if (c->entry)
-        connection_close(c->server->http->connections, c->entry);
+        connection_close(c->entry);
     if (c->tls)
         gnutls_deinit(c->tls);
     close(c->fd);
@@ -308,7 +308,7 @@ static void connection_done(struct grpc_connection *c)
 
 void grpc_connection_open(struct grpc_server *grpc, int fd, const struct sockaddr *address)
 {
-    const struct connection_socket socket = {.fd = fd, .address = address, .is_multiplexed = true};
+    const struct connection given = {.fd = fd, .is_multiplexed = true};
     const int one = 1;
     struct grpc_connection *c = calloc(1, sizeof *c);
     if (!c) {
@@ -324,7 +324,7 @@ void grpc_connection_open(struct grpc_server *grpc, int fd, const struct sockadd
         c->next->previous = c;
     grpc->connections = c;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    c->entry = connection_open(grpc->http->connections, &socket);
+    c->entry = connection_open(grpc->http->connections, &given, address);
     bool opened = c->entry && start_session(c);
     if (opened && grpc->credentials)
         opened = tls_session(grpc->credentials, fd, "h2", &c->tls);
@@ -506,8 +506,7 @@ static bool note_phase(struct grpc_connection *c)
     if (is_busy == c->is_busy)
         return true;
     c->is_busy = is_busy;
-    return connection_enter(c->server->http->connections, c->entry,
-                            is_busy ? CONNECTION_WORKING : CONNECTION_AWAITS_REQUEST);
+    return connection_enter(c->entry, is_busy ? CONNECTION_WORKING : CONNECTION_AWAITS_REQUEST);
 }
 
 /* Returns false if the connection is over. */

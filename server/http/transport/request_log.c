@@ -9,7 +9,6 @@
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "engine/base/thread.h"
-#include "server/http/transport/connections.h"
 #include "server/observe/log.h"
 #include "server/observe/log_sample.h"
 

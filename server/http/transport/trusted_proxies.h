@@ -32,7 +32,7 @@ enum status trusted_proxies_parse(const char *list, struct trusted_proxies *ret,
 void trusted_proxies_text(int fd, const struct sockaddr *address,
                           char text[static PEER_ADDRESS_MAX]);
 
-/* Whether `address` (connection_address()) is a trusted proxy. */
+/* Whether `address` (of trusted_proxies_text()) is a trusted proxy. */
 bool trusted_proxies_have(const struct trusted_proxies *proxies, const char *address);
 
 /* Finds the client in `forwarded_for`: the last address that is not a trusted proxy's, or the first

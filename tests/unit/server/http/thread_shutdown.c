@@ -150,22 +150,21 @@ static void test_the_watcher_ends_before_connections_close(void)
     CHECK(connections_create(&limits, &observer, NULL, NULL, &connections, &err) == STATUS_OK);
     CHECK(count_threads() == before + 1);
     const int client = connect_to(&address);
-    struct connection *connection = connection_open(
-        connections, &(struct connection_socket){.fd = client,
-                                                 .address = (const struct sockaddr *)&address,
-                                                 .loop = &loop});
+    struct connection *connection =
+        connection_open(connections, &(struct connection){.fd = client, .loop = &loop},
+                        (const struct sockaddr *)&address);
     CHECK(connection);
-    CHECK(connection_delay(connections, connection, clock_now() + INT64_C(3600000000000),
-                           count_resumed, &resumed));
+    CHECK(connection_delay(connection, clock_now() + INT64_C(3600000000000), count_resumed,
+                           &resumed));
     connections_end_delays(connections);
     connections_stop(connections);
     CHECK(resumed == 1);
     /* A thread that was joined may be listed for a moment more. */
     while (count_threads() > before)
         usleep(1000);
-    CHECK(!connection_delay(connections, connection, 0, count_resumed, &resumed));
+    CHECK(!connection_delay(connection, 0, count_resumed, &resumed));
     connections_stop(connections); /* does nothing */
-    connection_close(connections, connection);
+    connection_close(connection);
     connections_free(connections);
     CHECK(resumed == 1);
     close(client);
@@ -184,20 +183,19 @@ static void test_a_request_that_nobody_has_read_is_seen(void)
     CHECK(connections);
     for (int is_admin = 0; is_admin < 2; is_admin++) {
         const int client = connect_to(&address);
-        struct connection_socket socket = {.fd = accept(listening, NULL, NULL),
-                                           .address = (const struct sockaddr *)&address,
-                                           .loop = &loop,
-                                           .is_admin = is_admin};
-        struct connection *connection = connection_open(connections, &socket);
+        const struct connection given = {
+            .fd = accept(listening, NULL, NULL), .loop = &loop, .is_admin = is_admin};
+        struct connection *connection =
+            connection_open(connections, &given, (const struct sockaddr *)&address);
         char byte;
         CHECK(connection && !connections_have_unread(connections));
         CHECK(send(client, "x", 1, 0) == 1);
-        CHECK(recv(socket.fd, &byte, 1, MSG_PEEK) == 1); /* it has arrived */
+        CHECK(recv(given.fd, &byte, 1, MSG_PEEK) == 1); /* it has arrived */
         CHECK(connections_have_unread(connections) == !is_admin);
-        CHECK(recv(socket.fd, &byte, 1, 0) == 1);
+        CHECK(recv(given.fd, &byte, 1, 0) == 1);
         CHECK(!connections_have_unread(connections));
-        connection_close(connections, connection);
-        close(socket.fd);
+        connection_close(connection);
+        close(given.fd);
         close(client);
     }
     connection_table_free(connections);
