@@ -8,15 +8,13 @@
 #include <stdint.h>
 
 #include "server/http/transport/connections.h"
-#include "server/http/transport/penalty.h"
+#include "server/http/transport/exchange.h"
 
 /* Number of counters of open connections. Clients whose hashes select the same counter share it. */
 #define CONNECTION_CLIENT_SLOTS 4096
 
 struct connections {
-    struct connection_limits limits;
-    struct connection_observer observer;
-    struct model_host *model_host;
+    struct http_server *server;
     struct metric *gone_total, *timeout_total, *late_handshakes, *delayed_total, *shed_total,
         *open_gauge;
     int epoll_fd, wake_fd;
@@ -46,14 +44,6 @@ struct connections {
     int64_t warned_until; /* no further warning before then */
     uint32_t generation;
 };
-
-/* Creates the table, without a thread. NULL when out of memory. */
-struct connections *connection_table_create(const struct connection_limits *limits,
-                                            const struct connection_observer *observer,
-                                            struct model_host *model_host, struct metrics *metrics);
-
-/* Accepts NULL. First close every connection and end the thread. */
-void connection_table_free(struct connections *connections);
 
 /* Wakes the watcher's thread. */
 void connection_table_wake(struct connections *connections);

@@ -1,6 +1,5 @@
-/* The watcher thread: hang-ups, time limits and penalties of connections. */
+/* The watcher thread: hang-ups, time limits and delays of connections. */
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -11,6 +10,8 @@
 #include "engine/base/clock.h"
 #include "engine/base/thread.h"
 #include "server/http/transport/connection_table.h"
+#include "server/http/transport/daemon.h"
+#include "server/http/transport/request_log.h"
 #include "server/observe/log.h"
 
 #define TICK_MS    100   /* resolution of the time limits while a request is in progress */
@@ -78,7 +79,7 @@ static void handle_event(struct connections *connections, const struct epoll_eve
     }
     pthread_mutex_unlock(&connections->lock);
     if (request)
-        model_host_cancel(connections->model_host, request);
+        model_host_cancel(connections->server->options.model_host, request);
 }
 
 /* ---- time limits ---- */
@@ -102,7 +103,7 @@ static void refuse_late_locked(struct connection *connection, int64_t limit_ms, 
 static int64_t header_deadline_locked(const struct connections *connections,
                                       const struct connection *connection)
 {
-    const int64_t limit = connections->limits.header_timeout_ms;
+    const int64_t limit = connections->server->options.header_timeout_ms;
     return limit && connection && connection->header_since
                ? connection->header_since + limit * NS_PER_MS
                : INT64_MAX;
@@ -119,15 +120,15 @@ static bool refuse_late_headers(struct connections *connections, int64_t now)
     const int64_t waited = is_late ? now - connection->header_since : 0;
     if (has_shaken) {
         memcpy(address, connection->address, sizeof address);
-        refuse_late_locked(connection, connections->limits.header_timeout_ms, "headers", "them",
-                           "--header-timeout");
+        refuse_late_locked(connection, connections->server->options.header_timeout_ms, "headers",
+                           "them", "--header-timeout");
     } else if (is_late) {
         metric_add(connections->late_handshakes, 1);
         connection_leave_locked(connection);
     }
     pthread_mutex_unlock(&connections->lock);
     if (has_shaken)
-        connections->observer.late(connections->observer.context, address, waited);
+        request_log_late(connections->server->daemon->log, address, waited);
     return is_late;
 }
 
@@ -162,7 +163,7 @@ static void check_body_locked(struct connection *connection, int64_t now)
         connection->since -= (LINGER_MS - SILENT_MS) * NS_PER_MS;
         return;
     }
-    int64_t limit = connection->table->limits.body_timeout_ms;
+    int64_t limit = connection->table->server->options.body_timeout_ms;
     if (limit == 0 || now - connection->since < limit * NS_PER_MS)
         return;
     refuse_late_locked(connection, limit, "body", "it", "--body-timeout");
@@ -193,7 +194,7 @@ static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int6
 
 static void check_answer_locked(struct connection *connection, int64_t now)
 {
-    int64_t limit = connection->table->limits.answer_timeout_ms;
+    int64_t limit = connection->table->server->options.answer_timeout_ms;
     if (limit == 0 || !is_slow_locked(connection, limit, now))
         return;
     /* No error can be sent in the middle of an answer. Drop the bytes in the kernel's buffer, too.
@@ -238,71 +239,7 @@ static void check_times(struct connections *connections, int64_t now)
     }
 }
 
-/* ---- penalties ---- */
-
-static bool has_hung_up(int fd)
-{
-    struct pollfd end = {.fd = fd, .events = POLLRDHUP};
-    return poll(&end, 1, 0) > 0;
-}
-
-/* Stores the penalties of connections that this client has closed but libmicrohttpd still holds, so
- * that the client's next connection can take them over. */
-static void release_penalties_locked(struct connections *connections, uint64_t client, int64_t now)
-{
-    if (!connections->refused || now - connections->refused >= 1000 * NS_PER_MS)
-        return;
-    for (size_t fd = 0; fd < connections->by_fd_count; fd++) {
-        struct connection *c = connections->by_fd[fd];
-        if (!c || c->client != client || !c->penalty.refused || !has_hung_up(c->fd))
-            continue;
-        penalty_leave(&connections->penalties, client, &c->penalty, now);
-        penalty_served(&c->penalty); /* so that connection_close() does not store it again */
-    }
-}
-
-int64_t connection_penalty(struct connection *connection, const char *forwarded_for)
-{
-    struct connections *connections = connection->table;
-    const uint64_t client = penalty_client(connection->address, forwarded_for);
-    int64_t now = clock_now(), until;
-    LOCK(&connections->lock);
-    if (forwarded_for) {
-        const struct penalty *penalty = penalty_find(&connections->penalties, client);
-        until = penalty ? penalty_until(penalty) : 0;
-    } else {
-        if (!connection->has_asked) {
-            release_penalties_locked(connections, client, now);
-            penalty_take_over(&connections->penalties, client, connection->opened, now,
-                              &connection->penalty);
-        }
-        until = penalty_until(&connection->penalty);
-    }
-    connection->has_asked = true;
-    return until;
-}
-
-void connection_note_penalty(struct connection *connection, const char *forwarded_for, bool refused,
-                             bool waited, bool last)
-{
-    struct connections *connections = connection->table;
-    const uint64_t client = penalty_client(connection->address, forwarded_for);
-    const int64_t now = clock_now();
-    LOCK(&connections->lock);
-    struct penalty *penalty = !forwarded_for ? &connection->penalty
-                              : refused      ? penalty_add(&connections->penalties, client)
-                                             : penalty_find(&connections->penalties, client);
-    if (refused) {
-        connections->refused = now;
-        penalty_refused(penalty, waited, now);
-    } else if (penalty) {
-        penalty_served(penalty);
-    }
-    if (last && !forwarded_for) {
-        penalty_leave(&connections->penalties, client, penalty, now);
-        penalty_served(penalty); /* so that connection_close() does not store it again */
-    }
-}
+/* ---- delays ---- */
 
 bool connection_delay(struct connection *connection, int64_t until, void (*resume)(void *context),
                       void *context)
@@ -379,7 +316,8 @@ static void warn_if_full(struct connections *connections, int64_t now)
     }
     pthread_mutex_unlock(&connections->lock);
     if (shed)
-        log_event(LOG_WARN, "connections full", LOG_INT("limit", connections->limits.total),
+        log_event(LOG_WARN, "connections full",
+                  LOG_INT("limit", connections->server->options.max_connections),
                   LOG_INT("closed", shed),
                   LOG_STR("text", "closing idle connections for new ones, first from the address "
                                   "with the most connections; raise "
@@ -432,42 +370,30 @@ static void *connections_thread(void *context)
         ticks = was_active(connections);
         check_times(connections, now);
         warn_if_full(connections, now);
-        ticks |= connections->observer.tick(connections->observer.context);
+        model_host_end_waits(connections->server->options.model_host);
+        ticks |= request_log_tell_left_out(connections->server->daemon->log, false);
         next = now + TICK_MS * NS_PER_MS;
     }
 }
 
-static int watcher_start(struct connections *connections)
+enum status connections_start(struct connections *connections, struct error *err)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = UINT64_MAX};
+    int failure = 0;
     connections->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     connections->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (connections->epoll_fd < 0 || connections->wake_fd < 0 ||
         epoll_ctl(connections->epoll_fd, EPOLL_CTL_ADD, connections->wake_fd, &event) != 0)
-        return errno;
-    connections->has_thread =
-        thread_start(&connections->thread, "watcher", connections_thread, connections);
-    return connections->has_thread ? 0 : EAGAIN;
-}
-
-enum status connections_create(const struct connection_limits *limits,
-                               const struct connection_observer *observer,
-                               struct model_host *model_host, struct metrics *metrics,
-                               struct connections **ret, struct error *err)
-{
-    struct connections *connections =
-        connection_table_create(limits, observer, model_host, metrics);
-    TRY(check_memory(connections, NULL, err));
-    int failure = watcher_start(connections);
-    if (failure) {
-        connections_free(connections);
-        return error_set(
-            err, STATUS_IO, "cannot start the thread that watches connections (%s); %s",
-            strerror(failure),
-            failure == EMFILE ? "raise the limit of open files (ulimit -n)" : THREAD_LIMIT_HINT);
-    }
-    *ret = connections;
-    return STATUS_OK;
+        failure = errno;
+    else if (!thread_start(&connections->thread, "watcher", connections_thread, connections))
+        failure = EAGAIN;
+    connections->has_thread = !failure;
+    return failure ? error_set(err, STATUS_IO,
+                               "cannot start the thread that watches connections (%s); %s",
+                               strerror(failure),
+                               failure == EMFILE ? "raise the limit of open files (ulimit -n)"
+                                                 : THREAD_LIMIT_HINT)
+                   : STATUS_OK;
 }
 
 void connections_stop(struct connections *connections)
@@ -480,12 +406,4 @@ void connections_stop(struct connections *connections)
     connection_table_wake(connections);
     pthread_join(connections->thread, NULL);
     connections->has_thread = false;
-}
-
-void connections_free(struct connections *connections)
-{
-    if (!connections)
-        return;
-    connections_stop(connections);
-    connection_table_free(connections);
 }

@@ -3,6 +3,7 @@
 
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -232,7 +233,8 @@ void connection_set_version(struct connection *connection, const char *version)
 static bool is_full_locked(const struct connections *connections, bool is_admin)
 {
     const struct connection_count *count = &connections->counts[is_admin];
-    return count->open - count->leaving > (is_admin ? CONNECTION_ADMIN : connections->limits.total);
+    return count->open - count->leaving >
+           (is_admin ? CONNECTION_ADMIN : connections->server->options.max_connections);
 }
 
 static uint32_t *held_locked(const struct connection *connection)
@@ -283,17 +285,13 @@ static void make_room_locked(struct connection *newcomer)
 
 /* ---- the table ---- */
 
-struct connections *connection_table_create(const struct connection_limits *limits,
-                                            const struct connection_observer *observer,
-                                            struct model_host *model_host, struct metrics *metrics)
+struct connections *connections_create(struct http_server *server)
 {
     struct connections *connections = calloc(1, sizeof *connections);
     if (!connections)
         return NULL;
     connections->epoll_fd = connections->wake_fd = -1;
-    connections->limits = *limits;
-    connections->observer = *observer;
-    connections->model_host = model_host;
+    connections->server = server;
     const struct metric_row rows[] = {
         {&connections->gone_total, METRIC_COUNTER, "lensd_http_clients_gone_total",
          "Requests whose client hung up before the answer."},
@@ -307,7 +305,7 @@ struct connections *connection_table_create(const struct connection_limits *limi
         {&connections->shed_total, METRIC_COUNTER, "lensd_http_connections_shed_total",
          "Idle connections closed to make room for new ones."},
         {&connections->open_gauge, METRIC_GAUGE, "lensd_http_connections", "Open connections."}};
-    metrics_get_all(metrics, "", rows, COUNT_OF(rows));
+    metrics_get_all(server->options.metrics, "", rows, COUNT_OF(rows));
     TAILQ_INIT(&connections->quiet);
     TAILQ_INIT(&connections->headers);
     TAILQ_INIT(&connections->checked);
@@ -315,7 +313,7 @@ struct connections *connection_table_create(const struct connection_limits *limi
     return connections;
 }
 
-void connection_table_free(struct connections *connections)
+void connections_free(struct connections *connections)
 {
     if (!connections)
         return;
@@ -359,14 +357,15 @@ static bool remember_locked(struct connection *connection)
 static bool is_over_limit_locked(const struct connection *connection)
 {
     const struct connections *connections = connection->table;
+    const size_t limit = connections->server->options.max_connections_per_address;
     size_t count = 0;
-    if (*held_locked(connection) <= connections->limits.per_address)
+    if (*held_locked(connection) <= limit)
         return false;
     for (size_t fd = 0; fd < connections->by_fd_count; fd++) {
         const struct connection *c = connections->by_fd[fd];
         count += c && c->client == connection->client && c->is_admin == connection->is_admin;
     }
-    return count > connections->limits.per_address;
+    return count > limit;
 }
 
 static bool is_unix_socket(int fd)
@@ -382,7 +381,7 @@ static void refuse_crowd_locked(struct connection *connection)
     snprintf(sentence, sizeof sentence,
              "more than %zu connections from your address; close some, or raise the limit "
              "(--max-connections-per-address)",
-             connection->table->limits.per_address);
+             connection->table->server->options.max_connections_per_address);
     if (!connection->is_multiplexed) /* a new HTTP/2 connection has no call yet to answer */
         connection_refuse_locked(connection, 429, "too_many_connections", sentence);
     connection_leave_locked(connection);
@@ -501,7 +500,7 @@ static void release_zeros(unsigned char *pool, size_t size)
  * the end of the connection only later. So trust the pool only for half of --idle-timeout. */
 static bool has_pool(const struct connection *connection, int64_t now)
 {
-    const int64_t limit_ms = connection->table->limits.idle_timeout_ms;
+    const int64_t limit_ms = connection->table->server->options.idle_timeout_ms;
     return connection->pool && !connection->exchange &&
            now - connection->answered < limit_ms * NS_PER_MS / 2;
 }
@@ -521,6 +520,74 @@ int connections_release_pools(struct connection_loop *loop)
     }
     return -1;
 }
+
+/* ---- penalties ---- */
+
+static bool has_hung_up(int fd)
+{
+    struct pollfd end = {.fd = fd, .events = POLLRDHUP};
+    return poll(&end, 1, 0) > 0;
+}
+
+/* Stores the penalties of connections that this client has closed but libmicrohttpd still holds, so
+ * that the client's next connection can take them over. */
+static void release_penalties_locked(struct connections *connections, uint64_t client, int64_t now)
+{
+    if (!connections->refused || now - connections->refused >= 1000 * NS_PER_MS)
+        return;
+    for (size_t fd = 0; fd < connections->by_fd_count; fd++) {
+        struct connection *c = connections->by_fd[fd];
+        if (!c || c->client != client || !c->penalty.refused || !has_hung_up(c->fd))
+            continue;
+        penalty_leave(&connections->penalties, client, &c->penalty, now);
+        penalty_served(&c->penalty); /* so that connection_close() does not store it again */
+    }
+}
+
+int64_t connection_penalty(struct connection *connection, const char *forwarded_for)
+{
+    struct connections *connections = connection->table;
+    const uint64_t client = penalty_client(connection->address, forwarded_for);
+    int64_t now = clock_now(), until;
+    LOCK(&connections->lock);
+    if (forwarded_for) {
+        const struct penalty *penalty = penalty_find(&connections->penalties, client);
+        until = penalty ? penalty_until(penalty) : 0;
+    } else {
+        if (!connection->has_asked) {
+            release_penalties_locked(connections, client, now);
+            penalty_take_over(&connections->penalties, client, connection->opened, now,
+                              &connection->penalty);
+        }
+        until = penalty_until(&connection->penalty);
+    }
+    connection->has_asked = true;
+    return until;
+}
+
+void connection_note_penalty(struct connection *connection, const char *forwarded_for, bool refused,
+                             bool waited, bool last)
+{
+    struct connections *connections = connection->table;
+    const uint64_t client = penalty_client(connection->address, forwarded_for);
+    const int64_t now = clock_now();
+    LOCK(&connections->lock);
+    struct penalty *penalty = !forwarded_for ? &connection->penalty
+                              : refused      ? penalty_add(&connections->penalties, client)
+                                             : penalty_find(&connections->penalties, client);
+    if (refused) {
+        connections->refused = now;
+        penalty_refused(penalty, waited, now);
+    } else if (penalty) {
+        penalty_served(penalty);
+    }
+    if (last && !forwarded_for) {
+        penalty_leave(&connections->penalties, client, penalty, now);
+        penalty_served(penalty); /* so that connection_close() does not store it again */
+    }
+}
+
+/* ---- counts ---- */
 
 void connections_count(struct connections *connections, size_t *ret_open, size_t *ret_busy)
 {

@@ -39,11 +39,11 @@
 #include "server/http/transport/penalty.h"
 #include "server/http/transport/tls.h"
 #include "server/http/transport/trusted_proxies.h"
-#include "server/observe/metrics.h"
 #include "server/schedule/runtime/model_host.h"
 
 struct connections; /* the table and its thread */
 struct exchange;
+struct http_server;
 TAILQ_HEAD(connection_list, connection);
 
 enum connection_phase {
@@ -55,40 +55,26 @@ enum connection_phase {
     CONNECTION_REFUSED,        /* refused, with or without an answer; further bytes are dropped */
 };
 
-/* Connections beyond limits->total. They are accepted for probes when no connection is idle. */
+/* Connections beyond --max-connections. They are accepted for probes when no connection is idle. */
 #define CONNECTION_SPARE 16
 
-/* Connections to --admin-port, besides CONNECTION_SPARE. They do not count in limits->total. */
+/* Connections to --admin-port, besides CONNECTION_SPARE. They do not count in --max-connections. */
 #define CONNECTION_ADMIN 64
 
-struct connection_limits {
-    size_t total, per_address;
-    int64_t header_timeout_ms, body_timeout_ms, answer_timeout_ms; /* 0: none */
-    int64_t idle_timeout_ms;
-};
-
 /* The minimum rate, in bytes per second, at which a client must read its answer, averaged over each
- * answer_timeout_ms. Modems and the slowest mobile networks (32 kbit/s) reach it. */
+ * --answer-timeout. Modems and the slowest mobile networks (32 kbit/s) reach it. */
 #define CONNECTION_MIN_RATE 4096
 
-/* Called from the watcher's thread without a lock. `late`: a client's headers were late (408), and
- * no exchange exists that could log this. `waited`: nanoseconds since their first byte. `tick`:
- * called ten times per second while a request is in progress, or while `tick` returns true. */
-struct connection_observer {
-    void (*late)(void *context, const char *address, int64_t waited);
-    bool (*tick)(void *context);
-    void *context;
-};
+/* Creates the table, for the options of the server, which it borrows. NULL when out of memory. */
+struct connections *connections_create(struct http_server *server);
 
-/* `model_host` cancels the requests of clients that hang up. Borrows `model_host` and `metrics`. */
-enum status connections_create(const struct connection_limits *limits,
-                               const struct connection_observer *observer,
-                               struct model_host *model_host, struct metrics *metrics,
-                               struct connections **ret, struct error *err) MUST_USE;
+/* Starts the watcher's thread. STATUS_IO. */
+enum status connections_start(struct connections *connections, struct error *err) MUST_USE;
+
 /* Ends the watcher's thread. No request is resumed or cancelled afterwards. Repeatable. */
 void connections_stop(struct connections *connections);
 
-/* Every connection must be closed. Accepts NULL. */
+/* The watcher's thread must have ended, and every connection must be closed. Accepts NULL. */
 void connections_free(struct connections *connections);
 
 /* State that all connections of one event loop share. Only the loop's thread uses `idle`. */
@@ -139,7 +125,7 @@ struct connection {
     int64_t ended;      /* when the client shut down its sending side; 0: not yet */
     bool may_ask; /* an interim answer may be sent, to find out if the client has disconnected */
     bool has_asked_end;    /* the interim answer was sent */
-    bool is_leaving;       /* shut down in both directions; no longer counts towards limits.total */
+    bool is_leaving;       /* shut down in both directions; no longer counts in --max-connections */
     char *pending_refusal; /* owned; see connection_send_pending_refusal */
     size_t pending_refusal_size;
     struct predict_request *request; /* in progress; NULL: none */

@@ -666,13 +666,14 @@ static bool start_loop(struct http_server *server, bool is_admin, size_t limit)
                             limit, proxied, &loop->connections);
 }
 
-bool daemon_start(struct http_server *server, size_t max_connections)
+bool daemon_start(struct http_server *server)
 {
     struct http_daemon *daemon = server->daemon;
     const size_t count = (size_t)server->options.threads;
+    const size_t most = server->options.max_connections + CONNECTION_SPARE;
     daemon->loops = calloc(count + 1, sizeof *daemon->loops);
     for (size_t i = 0; daemon->loops && i < count; i++)
-        if (!start_loop(server, false, max_connections / count + (i < max_connections % count)))
+        if (!start_loop(server, false, most / count + (i < most % count)))
             return false;
     if (!daemon->loops || daemon->admin.fd < 0)
         return daemon->loops;

@@ -33,7 +33,7 @@ struct http_daemon {
 
 /* Starts the threads of server->daemon on its listeners. Returns false if libmicrohttpd fails, or
  * if memory, threads or descriptors run out; daemon_stop() then ends what has started. */
-bool daemon_start(struct http_server *server, size_t max_connections);
+bool daemon_start(struct http_server *server);
 
 /* Starts or stops accepting connections from the listener, or from the admin listener. */
 void daemon_accept(struct http_server *server, bool is_admin, bool accepts);

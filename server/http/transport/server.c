@@ -82,19 +82,6 @@ static enum status open_tls(struct http_server *server, struct error *err)
     return STATUS_OK;
 }
 
-static void on_late(void *context, const char *address, int64_t waited)
-{
-    struct http_server *server = context;
-    request_log_late(server->daemon->log, address, waited);
-}
-
-static bool on_tick(void *context)
-{
-    struct http_server *server = context;
-    model_host_end_waits(server->options.model_host);
-    return request_log_tell_left_out(server->daemon->log, false);
-}
-
 static struct listen_options main_port(const struct http_options *options)
 {
     return (struct listen_options){.host = options->host,
@@ -162,22 +149,17 @@ static enum status server_start(struct http_server *server, struct error *err)
         options->proxy_protocol ? (size_t)options->threads * PROXY_PENDING_MAX : 0;
     const size_t most = options->max_connections, others = CONNECTION_SPARE + admin;
     const size_t fitting = fit_connections(most + others + unread);
-    const size_t total = fitting >= most + others ? most : fitting > others ? fitting - others : 1;
-    struct connection_limits limits = {.total = total,
-                                       .per_address = options->max_connections_per_address,
-                                       .header_timeout_ms = options->header_timeout_ms,
-                                       .body_timeout_ms = options->body_timeout_ms,
-                                       .answer_timeout_ms = options->answer_timeout_ms,
-                                       .idle_timeout_ms = options->idle_timeout_ms};
+    if (fitting < most + others)
+        server->options.max_connections = fitting > others ? fitting - others : 1;
     server->daemon = daemon_create(options);
     TRY(check_memory(server->daemon, "for the HTTP server", err));
     TRY(check_texts(options, &server->proxies, err));
     TRY(keyring_create(&options->keys, &server->keys, err));
     if (options->response_cache)
         TRY(response_cache_create(options->response_cache, options->metrics, &server->cache, err));
-    const struct connection_observer observer = {on_late, on_tick, server};
-    TRY(connections_create(&limits, &observer, options->model_host, options->metrics,
-                           &server->connections, err));
+    server->connections = connections_create(server);
+    TRY(check_memory(server->connections, NULL, err));
+    TRY(connections_start(server->connections, err));
     TRY(offload_create(&server->offload, err));
     TRY(open_tls(server, err));
     TRY(open_listeners(server, err));
@@ -185,7 +167,7 @@ static enum status server_start(struct http_server *server, struct error *err)
         server->options.allowed_hosts = server->daemon->listener.is_loopback ? "" : "*";
     server->port = server->daemon->listener.port;
     memcpy(server->url, server->daemon->listener.url, sizeof server->url);
-    if (!daemon_start(server, total + CONNECTION_SPARE))
+    if (!daemon_start(server))
         return error_set(err, STATUS_IO,
                          "cannot start the HTTP server (libmicrohttpd %s); check the limits of "
                          "threads and open files",

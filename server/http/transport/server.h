@@ -9,8 +9,8 @@
  *     exchange.c      what a handler may do: read headers, wait, use an offload thread
  *     respond.c       answers and errors             answer.c, raw_answer.c: send them
  *     listen.c        the listening socket: binds, and stops accepting without losing clients
- *     connections.c   every open connection: phases, refusals, limits per address
- *     connection_watcher.c   hang-ups, time limits, penalties
+ *     connections.c   every open connection: phases, refusals, limits per address, penalties
+ *     connection_watcher.c   hang-ups, time limits, delays
  *     proxy_pending.c, proxy_header.c   connections that begin with a PROXY header
  *     penalty.c       delays a refused client that comes back at once
  *     keys.c          API keys: who may send which requests, and how often

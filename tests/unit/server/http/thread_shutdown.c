@@ -11,10 +11,11 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "server/http/transport/connection_table.h"
 #include "server/http/transport/connections.h"
+#include "server/http/transport/daemon.h"
 #include "server/http/transport/event_loop.h"
 #include "server/http/transport/recv_hook.h"
+#include "server/http/transport/request_log.h"
 #include "tests/unit/tap.h"
 
 /* ---- an event loop ---- */
@@ -121,17 +122,6 @@ static size_t count_threads(void)
     return count;
 }
 
-static void ignore_late(void *context, const char *address, int64_t waited)
-{
-    (void)context, (void)address, (void)waited;
-}
-
-static bool never_ticks(void *context)
-{
-    (void)context;
-    return false;
-}
-
 static void count_resumed(void *context)
 {
     ++*(int *)context;
@@ -139,15 +129,21 @@ static void count_resumed(void *context)
 
 static void test_the_watcher_ends_before_connections_close(void)
 {
-    const struct connection_limits limits = {.per_address = 4, .idle_timeout_ms = 60000};
-    const struct connection_observer observer = {.late = ignore_late, .tick = never_ticks};
-    const size_t before = count_threads();
-    struct connections *connections;
     struct error err;
     int listening, resumed = 0;
+    struct model_host *model_host;
+    const struct model_host_options host_options = {.device_count = 1, .workers = 1};
+    CHECK(model_host_create(&host_options, &model_host, &err) == STATUS_OK);
+    struct http_daemon daemon = {.log = request_log_create(NULL, &(struct route_table){0})};
+    struct http_server server = {.options = {.max_connections_per_address = 4,
+                                             .idle_timeout_ms = 60000,
+                                             .model_host = model_host},
+                                 .daemon = &daemon};
+    const size_t before = count_threads();
+    struct connections *connections = connections_create(&server);
     struct connection_loop loop = {.table = NULL};
     const struct sockaddr_in address = listen_on_loopback(&listening);
-    CHECK(connections_create(&limits, &observer, NULL, NULL, &connections, &err) == STATUS_OK);
+    CHECK(daemon.log && connections && connections_start(connections, &err) == STATUS_OK);
     CHECK(count_threads() == before + 1);
     const int client = connect_to(&address);
     struct connection *connection =
@@ -166,6 +162,8 @@ static void test_the_watcher_ends_before_connections_close(void)
     connections_stop(connections); /* does nothing */
     connection_close(connection);
     connections_free(connections);
+    request_log_free(daemon.log);
+    model_host_free(model_host);
     CHECK(resumed == 1);
     close(client);
     close(listening);
@@ -174,10 +172,10 @@ static void test_the_watcher_ends_before_connections_close(void)
 /* A drain does not end before it, even if the connection's loop has had no time for it. */
 static void test_a_request_that_nobody_has_read_is_seen(void)
 {
-    const struct connection_limits limits = {.total = 4, .per_address = 4};
-    const struct connection_observer observer = {.late = ignore_late, .tick = never_ticks};
+    struct http_server server = {
+        .options = {.max_connections = 4, .max_connections_per_address = 4}};
     struct connection_loop loop = {.table = NULL};
-    struct connections *connections = connection_table_create(&limits, &observer, NULL, NULL);
+    struct connections *connections = connections_create(&server);
     int listening;
     const struct sockaddr_in address = listen_on_loopback(&listening);
     CHECK(connections);
@@ -198,7 +196,7 @@ static void test_a_request_that_nobody_has_read_is_seen(void)
         close(given.fd);
         close(client);
     }
-    connection_table_free(connections);
+    connections_free(connections);
     close(listening);
 }
 
