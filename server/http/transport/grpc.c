@@ -84,8 +84,8 @@ static void grpc_run_resumed(struct grpc_call *call)
 static void grpc_look_after(struct grpc_server *grpc, bool is_due, bool is_ending)
 {
     const int64_t now = clock_now();
-    for (struct grpc_connection *c = grpc->connections, *next; c; c = next) {
-        next = c->next;
+    for (struct grpc_connection *c = LIST_FIRST(&grpc->connections), *next; c; c = next) {
+        next = LIST_NEXT(c, listed);
         if (is_due)
             grpc_connection_tick(c, now, is_ending);
         else if (c->wants_feed)
@@ -97,10 +97,11 @@ static void grpc_look_after(struct grpc_server *grpc, bool is_due, bool is_endin
 static int grpc_sleep_ms(const struct grpc_server *grpc, int64_t next_tick)
 {
     const int64_t left = (next_tick - clock_now()) / NS_PER_MS;
-    for (const struct grpc_connection *c = grpc->connections; c; c = c->next)
-        if (c->session && c->wants_feed)
-            return 0;
-    int ms = grpc->connections || grpc->may_wait ? left < 0 ? 0 : (int)left + 1 : -1;
+    const struct grpc_connection *c;
+    LIST_FOREACH(c, &grpc->connections, listed)
+    if (c->session && c->wants_feed)
+        return 0;
+    int ms = !LIST_EMPTY(&grpc->connections) || grpc->may_wait ? left < 0 ? 0 : (int)left + 1 : -1;
     if (grpc->proxied) {
         const int other = proxy_pending_sleep_ms(grpc->proxied, grpc_has_room(grpc));
         ms = ms < 0 || (other >= 0 && other < ms) ? other : ms;
@@ -132,8 +133,9 @@ static void *grpc_run(void *context)
         grpc_look_after(grpc, is_due, is_ending);
         count = epoll_wait(grpc->epoll_fd, events, EVENTS, grpc_sleep_ms(grpc, next_tick));
     }
-    for (struct grpc_connection *c = grpc->connections; c; c = c->next)
-        grpc_connection_end(c);
+    struct grpc_connection *c;
+    LIST_FOREACH(c, &grpc->connections, listed)
+    grpc_connection_end(c);
     grpc_run_resumed(resumed);
     grpc_look_after(grpc, false, true);
     return NULL;

@@ -112,10 +112,7 @@ struct grpc_call *grpc_call_create(struct grpc_connection *connection, int32_t s
     call->connection = connection;
     call->stream = stream;
     call->since = clock_now();
-    call->next = connection->calls;
-    if (call->next)
-        call->next->previous = call;
-    connection->calls = call;
+    LIST_INSERT_HEAD(&connection->calls, call, listed);
     connection->call_count++;
     return call;
 }
@@ -123,12 +120,7 @@ struct grpc_call *grpc_call_create(struct grpc_connection *connection, int32_t s
 static void call_free(struct grpc_call *call)
 {
     struct grpc_connection *c = call->connection;
-    if (call->previous)
-        call->previous->next = call->next;
-    else
-        c->calls = call->next;
-    if (call->next)
-        call->next->previous = call->previous;
+    LIST_REMOVE(call, listed);
     c->call_count--;
     c->header_room -= call->headers_room;
     upload_done(&call->held);

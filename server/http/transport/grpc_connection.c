@@ -76,8 +76,8 @@ static void watch_events(struct grpc_connection *c)
 
 static void close_calls(struct grpc_connection *c)
 {
-    for (struct grpc_call *call = c->calls, *next; call; call = next) {
-        next = call->next;
+    for (struct grpc_call *call = LIST_FIRST(&c->calls), *next; call; call = next) {
+        next = LIST_NEXT(call, listed);
         grpc_call_closed(call, false);
     }
 }
@@ -292,12 +292,7 @@ static bool start_session(struct grpc_connection *c)
 
 static void connection_done(struct grpc_connection *c)
 {
-    if (c->previous)
-        c->previous->next = c->next;
-    else
-        c->server->connections = c->next;
-    if (c->next)
-        c->next->previous = c->previous;
+    LIST_REMOVE(c, listed);
     if (c->entry)
         connection_close(c->entry);
     if (c->tls)
@@ -319,10 +314,7 @@ void grpc_connection_open(struct grpc_server *grpc, int fd, const struct sockadd
     c->fd = fd;
     c->opened = c->idle_since = c->credit_time = clock_now();
     c->credit = GRPC_CREDIT;
-    c->next = grpc->connections;
-    if (c->next)
-        c->next->previous = c;
-    grpc->connections = c;
+    LIST_INSERT_HEAD(&grpc->connections, c, listed);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     c->entry = connection_open(grpc->http->connections, &given, address);
     bool opened = c->entry && start_session(c);
@@ -336,7 +328,7 @@ void grpc_connection_open(struct grpc_server *grpc, int fd, const struct sockadd
 
 void grpc_connection_sweep(struct grpc_connection *c)
 {
-    if (!c->session && !c->calls)
+    if (!c->session && LIST_EMPTY(&c->calls))
         connection_done(c);
 }
 
@@ -489,8 +481,8 @@ static bool write_all(struct grpc_connection *c)
 static void feed_calls(struct grpc_connection *c)
 {
     c->wants_feed = false;
-    for (struct grpc_call *call = c->calls, *next; call; call = next) {
-        next = call->next;
+    for (struct grpc_call *call = LIST_FIRST(&c->calls), *next; call; call = next) {
+        next = LIST_NEXT(call, listed);
         if (call->wants_feed)
             grpc_call_feed(call);
     }
@@ -500,9 +492,10 @@ static void feed_calls(struct grpc_connection *c)
  * Returns false if the connection is over. */
 static bool note_phase(struct grpc_connection *c)
 {
+    const struct grpc_call *call;
     bool is_busy = false;
-    for (const struct grpc_call *call = c->calls; call && !is_busy; call = call->next)
-        is_busy = grpc_call_is_busy(call);
+    LIST_FOREACH(call, &c->calls, listed)
+    is_busy |= grpc_call_is_busy(call);
     if (is_busy == c->is_busy)
         return true;
     c->is_busy = is_busy;
@@ -564,7 +557,7 @@ void grpc_connection_tick(struct grpc_connection *c, int64_t now, bool is_ending
     const struct http_options *options = &c->server->http->options;
     if (!c->session)
         return;
-    if (c->calls)
+    if (!LIST_EMPTY(&c->calls))
         c->idle_since = now;
     if (grpc_is_over(c->has_settings ? 0 : c->opened, options->header_timeout_ms, now) ||
         grpc_is_over(c->header_since, options->header_timeout_ms, now) ||
@@ -575,8 +568,8 @@ void grpc_connection_tick(struct grpc_connection *c, int64_t now, bool is_ending
         grpc_connection_end(c);
         return;
     }
-    for (struct grpc_call *call = c->calls, *next; call; call = next) {
-        next = call->next;
+    for (struct grpc_call *call = LIST_FIRST(&c->calls), *next; call; call = next) {
+        next = LIST_NEXT(call, listed);
         grpc_call_tick(call, now);
     }
     if (!c->is_ending && grpc_is_over(c->idle_since, options->idle_timeout_ms, now)) {

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "engine/base/clock.h"
 #include "server/http/transport/exchange.h"
@@ -31,7 +32,7 @@ struct grpc_server {
     struct request_log *log;
     struct proxy_pending *proxied;                /* NULL if no PROXY headers are expected */
     gnutls_certificate_credentials_t credentials; /* NULL without TLS */
-    struct grpc_connection *connections;
+    LIST_HEAD(, grpc_connection) connections;
     int64_t full_until; /* accept() failed for lack of resources: do not call it before this time */
     bool may_wait;      /* clients may be waiting for accept() */
     uint8_t out[GRPC_OUT];
@@ -43,7 +44,7 @@ struct grpc_server {
 
 struct grpc_connection {
     struct grpc_server *server;
-    struct grpc_connection *next, *previous;
+    LIST_ENTRY(grpc_connection) listed;
     int fd;
     struct connection *entry; /* in the table of all connections */
     nghttp2_session *session; /* NULL: the connection has ended, and only its calls remain */
@@ -55,7 +56,7 @@ struct grpc_connection {
     bool wants_leave;     /* a spare connection: ask its client to make later calls on another */
     bool is_leaving;      /* GOAWAY is queued: open calls continue, but the client makes no more */
     bool has_open_header; /* CONTINUATION may follow */
-    struct grpc_call *calls;
+    LIST_HEAD(, grpc_call) calls;
     size_t header_room;   /* bytes allocated for the headers of its calls */
     size_t call_count;    /* calls, including those whose stream is closed */
     int64_t opened;       /* clock_now(), like all times here */
@@ -83,7 +84,7 @@ enum grpc_call_state {
 
 struct grpc_call {
     struct grpc_connection *connection;
-    struct grpc_call *next, *previous;
+    LIST_ENTRY(grpc_call) listed;
     int32_t stream;
     enum grpc_call_state state;
     bool is_stream;         /* any number of messages */

@@ -10,9 +10,7 @@
  * job. More threads would not answer sooner: forward passes need the cores. */
 #define OFFLOAD_THREADS 3
 
-struct offload_queue {
-    struct offload_job *head, **tail;
-};
+STAILQ_HEAD(offload_queue, offload_job);
 
 struct offload {
     struct offload_thread {
@@ -30,12 +28,9 @@ struct offload {
 
 static struct offload_job *offload_pop(struct offload_queue *queue)
 {
-    struct offload_job *job = queue->head;
-    if (!job)
-        return NULL;
-    queue->head = job->next;
-    if (!queue->head)
-        queue->tail = &queue->head;
+    struct offload_job *job = STAILQ_FIRST(queue);
+    if (job)
+        STAILQ_REMOVE_HEAD(queue, queued);
     return job;
 }
 
@@ -71,8 +66,8 @@ enum status offload_create(struct offload **ret, struct error *err)
 {
     struct offload *offload = calloc(1, sizeof *offload);
     TRY(check_memory(offload, "for the HTTP server", err));
-    offload->short_jobs.tail = &offload->short_jobs.head;
-    offload->long_jobs.tail = &offload->long_jobs.head;
+    STAILQ_INIT(&offload->short_jobs);
+    STAILQ_INIT(&offload->long_jobs);
     pthread_mutex_init(&offload->lock, NULL);
     pthread_cond_init(&offload->wake_first, NULL);
     pthread_cond_init(&offload->wake, NULL);
@@ -93,9 +88,7 @@ enum status offload_create(struct offload **ret, struct error *err)
 static void offload_push(struct offload *offload, struct offload_job *job)
 {
     struct offload_queue *queue = job->is_long ? &offload->long_jobs : &offload->short_jobs;
-    job->next = NULL;
-    *queue->tail = job;
-    queue->tail = &job->next;
+    STAILQ_INSERT_TAIL(queue, job, queued);
     if (job->is_long || !offload->first_is_idle) {
         pthread_cond_signal(&offload->wake);
     } else {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <sys/queue.h>
 
 #include "engine/base/status.h"
 
@@ -13,8 +14,8 @@ struct offload;
 struct offload_job {
     void (*run)(void *context);
     void *context;
-    bool is_long;             /* more than about ten milliseconds */
-    struct offload_job *next; /* for offload.c only */
+    bool is_long;                     /* more than about ten milliseconds */
+    STAILQ_ENTRY(offload_job) queued; /* for offload.c only */
 };
 
 /* STATUS_IO if a thread cannot start; STATUS_NO_MEMORY. Free with offload_free(). */

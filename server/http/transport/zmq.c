@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/queue.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
@@ -79,7 +80,7 @@ enum { FRAME_ID, FRAME_EMPTY, FRAME_HEADER, FRAME_TENSOR, FRAMES };
 
 struct zmq_call {
     struct zmq_server *server;
-    struct zmq_call *next;
+    LIST_ENTRY(zmq_call) listed;
     struct zmq_message frames[FRAMES];
     size_t frame_count; /* may exceed FRAMES: the rest was dropped */
     struct zmq_frames seen;
@@ -109,7 +110,8 @@ struct zmq_server {
     struct request_log *log;
     struct zmq_peer peers[PEERS];
     uint64_t clock; /* counts uses of peers */
-    struct zmq_call *calls, *spare;
+    LIST_HEAD(, zmq_call) calls;
+    struct zmq_call *spare;
     _Atomic size_t call_count;
     size_t question_count; /* number of calls without a tensor */
     struct metric *dropped;
@@ -211,10 +213,7 @@ static void call_close(struct zmq_call *call)
 static void call_end(struct zmq_call *call)
 {
     struct zmq_server *server = call->server;
-    struct zmq_call **at = &server->calls;
-    while (*at != call)
-        at = &(*at)->next;
-    *at = call->next;
+    LIST_REMOVE(call, listed);
     atomic_fetch_sub(&server->call_count, 1);
     server->question_count -= !call->seen.has_tensor;
     call_close(call);
@@ -371,8 +370,7 @@ static void call_begin(struct zmq_server *server, struct zmq_call *call)
     snprintf(call->timeout, sizeof call->timeout, "%lld", (long long)ms);
     call->started = clock_now();
     call->deadline = ms ? call->started + ms * NS_PER_MS : INT64_MAX;
-    call->next = server->calls;
-    server->calls = call;
+    LIST_INSERT_HEAD(&server->calls, call, listed);
     atomic_fetch_add(&server->call_count, 1);
     server->question_count += !has_tensor;
     call_work(call);
@@ -418,8 +416,8 @@ static long check_call_times(struct zmq_server *server)
 {
     const int64_t now = clock_now();
     int64_t next = now + 1000 * NS_PER_MS;
-    for (struct zmq_call *call = server->calls, *after; call; call = after) {
-        after = call->next;
+    for (struct zmq_call *call = LIST_FIRST(&server->calls), *after; call; call = after) {
+        after = LIST_NEXT(call, listed);
         const bool waits = call->exchange && !call->is_late;
         const int64_t due = waits ? call->deadline : call->exchange ? INT64_MAX : call->again;
         if (due > now)
@@ -624,9 +622,9 @@ void zmq_stop(struct zmq_server *server)
     zmq_set_flag(server, &server->stop);
     if (server->has_thread)
         pthread_join(server->thread, NULL);
-    for (struct zmq_call *call = server->calls, *next; call; call = next) {
-        next = call->next; /* a call that is left waits for its next try: it has no exchange */
-        call_close(call);
+    for (struct zmq_call *call = LIST_FIRST(&server->calls), *next; call; call = next) {
+        next = LIST_NEXT(call, listed);
+        call_close(call); /* it waits for its next try: it has no exchange */
     }
     free(server->spare);
     if (server->socket)
