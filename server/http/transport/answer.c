@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "server/http/transport/coding.h"
+#include "server/http/transport/connections.h"
 #include "server/http/transport/http_budget.h"
 #include "server/http/transport/respond.h"
 
@@ -45,7 +46,7 @@ void answer_pack(struct exchange *x)
 
 void answer_write(struct exchange *x)
 {
-    x->carrier->watch(x, NULL);
+    connections_watch(x, NULL);
     if (!x->answer.status)
         x->finish(x);
     if (x->free_work)

@@ -54,6 +54,10 @@ void connection_place_locked(struct connection *connection);
 /* Enters a phase, even if the connection has been refused. */
 void connection_enter_locked(struct connection *connection, enum connection_phase phase);
 
+/* Sets `cancelled` in the request of the exchange, if any. Returns it, pinned, for
+ * model_host_cancel(); NULL if there is none or if it cannot be pinned. */
+struct predict_request *connection_cancel_locked(struct exchange *exchange);
+
 /* Ends the connection without an answer. */
 void connection_leave_locked(struct connection *connection);
 

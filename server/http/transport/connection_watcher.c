@@ -23,20 +23,6 @@
 
 /* ---- hang-ups ---- */
 
-/* Marks the client as gone. Returns the connection's request, pinned, for model_host_cancel(); NULL
- * if there is none or if it cannot be pinned. */
-static struct predict_request *client_gone_locked(struct connection *connection)
-{
-    struct predict_request *request = connection->request;
-    connection->gone = true;
-    if (!request)
-        return NULL;
-    /* Set `cancelled` first: if pinning fails, scheduler_submit() may still read the flag. */
-    atomic_store(&request->cancelled, 1);
-    metric_add(connection->table->gone_total, 1);
-    return predict_request_pin(request) ? request : NULL;
-}
-
 /* libmicrohttpd's epoll is edge-triggered and misses an end of stream that arrives with the last
  * bytes. It would hold half a request until the idle timeout. Shutting down our reading side causes
  * another edge, and received bytes can still be read. The watcher's epoll gets that edge, too.
@@ -74,8 +60,13 @@ static void handle_event(struct connections *connections, const struct epoll_eve
             connection->ended = clock_now();
         connection_place_locked(connection);
         /* Under TLS this thread cannot send an interim answer: the client counts as gone. */
-        if (!connection->gone && (connection->tls || event->events & (EPOLLHUP | EPOLLERR)))
-            request = client_gone_locked(connection);
+        if (!connection->gone && (connection->tls || event->events & (EPOLLHUP | EPOLLERR))) {
+            connection->gone = true;
+            if (connection->watched) {
+                metric_add(connections->gone_total, 1);
+                request = connection_cancel_locked(connection->watched);
+            }
+        }
     }
     pthread_mutex_unlock(&connections->lock);
     if (request)

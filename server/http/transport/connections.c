@@ -212,14 +212,36 @@ void connections_count_late(struct connections *connections)
     metric_add(connections->timeout_total, 1);
 }
 
-void connection_watch(struct connection *connection, struct predict_request *request)
+void connections_watch(struct exchange *x, struct predict_request *request)
 {
-    LOCK(&connection->table->lock);
-    connection->request = request;
-    if (request && connection->gone) {
-        atomic_store(&request->cancelled, 1);
+    struct connection *connection = x->connection;
+    LOCK(&x->server->connections->lock);
+    x->watched = request;
+    if (connection && !connection->is_multiplexed)
+        connection->watched = request ? x : NULL;
+    if (request && connection && connection->gone)
         metric_add(connection->table->gone_total, 1);
-    }
+    if (request && (x->is_abandoned || (connection && connection->gone)))
+        atomic_store(&request->cancelled, 1);
+}
+
+struct predict_request *connection_cancel_locked(struct exchange *x)
+{
+    x->is_abandoned = true;
+    if (!x->watched)
+        return NULL;
+    /* Set `cancelled` first: if pinning fails, scheduler_submit() may still read the flag. */
+    atomic_store(&x->watched->cancelled, 1);
+    return predict_request_pin(x->watched) ? x->watched : NULL;
+}
+
+void connections_cancel(struct exchange *x)
+{
+    pthread_mutex_lock(&x->server->connections->lock);
+    struct predict_request *request = connection_cancel_locked(x);
+    pthread_mutex_unlock(&x->server->connections->lock);
+    if (request)
+        model_host_cancel(x->server->options.model_host, request);
 }
 
 void connection_set_version(struct connection *connection, const char *version)

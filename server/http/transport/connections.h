@@ -128,9 +128,9 @@ struct connection {
     bool is_leaving;       /* shut down in both directions; no longer counts in --max-connections */
     char *pending_refusal; /* owned; see connection_send_pending_refusal */
     size_t pending_refusal_size;
-    struct predict_request *request; /* in progress; NULL: none */
-    uint64_t taken, run; /* bytes read from the socket, and loop->runs, at the last tick */
-    bool had_unread;     /* at the last tick, unread bytes were waiting */
+    struct exchange *watched; /* its request is in progress; NULL: none */
+    uint64_t taken, run;      /* bytes read from the socket, and loop->runs, at the last tick */
+    bool had_unread;          /* at the last tick, unread bytes were waiting */
     struct penalty penalty;
     bool has_asked; /* connection_penalty() has been called */
     int64_t delayed_until;
@@ -188,8 +188,12 @@ void connections_count_late(struct connections *connections);
 /* Watches for a hang-up on behalf of `request`. When the client disconnects, sets
  * request->cancelled and removes the request's waiting images from the model host. If the client
  * has disconnected before, only sets request->cancelled. NULL ends the watch. Afterwards the
- * watcher uses the request only while it is pinned, and a pinned request does not complete. */
-void connection_watch(struct connection *connection, struct predict_request *request);
+ * request is used only while it is pinned, and a pinned request does not complete. Any thread. */
+void connections_watch(struct exchange *exchange, struct predict_request *request);
+
+/* Does the same when nobody waits for the exchange's answer, for carriers that find this out
+ * themselves. */
+void connections_cancel(struct exchange *exchange);
 
 /* Sets the HTTP version of the request that is about to be delayed or handled. The version decides
  * whether an interim answer may be sent, to find out if the client has disconnected. */

@@ -92,15 +92,8 @@ static void daemon_resume(struct exchange *x)
     event_loop_resume(x->loop, x->handle);
 }
 
-static void daemon_watch(struct exchange *x, struct predict_request *request)
-{
-    connection_watch(x->connection, request);
-}
-
-static const struct exchange_carrier daemon_carrier = {.header = daemon_header,
-                                                       .suspend = daemon_suspend,
-                                                       .resume = daemon_resume,
-                                                       .watch = daemon_watch};
+static const struct exchange_carrier daemon_carrier = {
+    .header = daemon_header, .suspend = daemon_suspend, .resume = daemon_resume};
 
 /* A request's head in libmicrohttpd's buffer. */
 struct raw_head {
@@ -517,7 +510,7 @@ static enum MHD_Result end_of_wait(struct exchange *x)
 {
     /* The body has been inflated, and the handler has not been called yet. */
     if (!x->answer.status && !x->finish) {
-        connection_watch(x->connection, NULL);
+        connections_watch(x, NULL);
         x->state = EXCHANGE_BODY;
         return x->connection->gone ? MHD_NO : handle(x);
     }
@@ -561,7 +554,7 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
         MHD_get_connection_info(handle, MHD_CONNECTION_INFO_HTTP_STATUS);
     if (!x->answer.status && status)
         x->answer.status = (int)status->http_status;
-    connection_watch(x->connection, NULL);
+    connections_watch(x, NULL);
     const bool refused = !connection_enter(x->connection, CONNECTION_AWAITS_REQUEST);
     /* There is no answer: the watcher refused a late body, or the client left. */
     if (!x->answer.status && x->state != EXCHANGE_NEW) {

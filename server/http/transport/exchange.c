@@ -40,7 +40,7 @@ void exchange_wait(struct exchange *x, struct predict_request *request,
     if (is_new) /* else `x` waits, and the connection's thread may be reading x->state */
         x->state = EXCHANGE_SUSPENDED;
     x->finish = finish;
-    x->carrier->watch(x, request);
+    connections_watch(x, request);
     if (is_new && x->carrier->suspend)
         x->carrier->suspend(x);
 }

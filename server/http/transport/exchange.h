@@ -39,9 +39,6 @@ struct exchange_carrier {
      * suspend() is NULL if the carrier does not need that call. */
     void (*suspend)(struct exchange *exchange);
     void (*resume)(struct exchange *exchange);
-    /* From any thread: makes the carrier cancel `request` when the client hangs up, or at once if
-     * the client has already hung up. NULL ends this (connection_watch()). */
-    void (*watch)(struct exchange *exchange, struct predict_request *request);
 };
 
 /* The server's state for handlers; immutable while it runs, except atomic members. */
@@ -156,6 +153,8 @@ struct exchange {
     void (*offloaded)(struct exchange *exchange); /* private to exchange_offload() */
     void (*awaited)(struct exchange *exchange);   /* called when the requested model is loaded */
     prepare_fn *prepare;                          /* reads the body for that model (submission.h) */
+    struct predict_request *watched;              /* for connections.c only, like the next member */
+    bool is_abandoned;                            /* nobody waits for the answer */
     void (*next)(struct exchange *exchange);      /* called when all parts of a divided request are
                                                      done; NULL: exchange_answer() */
 

@@ -71,38 +71,8 @@ static void carrier_resume(struct exchange *x)
     grpc->is_woken = true;
 }
 
-static void carrier_watch(struct exchange *x, struct predict_request *request)
-{
-    struct grpc_call *call = x->handle;
-    struct grpc_server *grpc = call->connection->server;
-    LOCK(&grpc->lock);
-    call->watched = request;
-    if (request && call->is_gone)
-        atomic_store(&request->cancelled, 1);
-}
-
-static const struct exchange_carrier grpc_carrier = {.dialect = &dialect_grpc,
-                                                     .header = carrier_header,
-                                                     .resume = carrier_resume,
-                                                     .watch = carrier_watch};
-
-/* Cancels the call's request, because the client has gone while the exchange works. */
-static void call_cancel(struct grpc_call *call)
-{
-    struct grpc_server *grpc = call->connection->server;
-    struct predict_request *pinned = NULL;
-    pthread_mutex_lock(&grpc->lock);
-    call->is_gone = true;
-    if (call->watched) {
-        /* Set `cancelled` first: if pinning fails, scheduler_submit() may still read the flag. */
-        atomic_store(&call->watched->cancelled, 1);
-        pinned = predict_request_pin(call->watched) ? call->watched : NULL;
-    }
-    pthread_mutex_unlock(&grpc->lock);
-    connections_count_gone(grpc->http->connections);
-    if (pinned)
-        model_host_cancel(grpc->http->options.model_host, pinned);
-}
+static const struct exchange_carrier grpc_carrier = {
+    .dialect = &dialect_grpc, .header = carrier_header, .resume = carrier_resume};
 
 struct grpc_call *grpc_call_create(struct grpc_connection *connection, int32_t stream)
 {
@@ -152,7 +122,9 @@ void grpc_call_closed(struct grpc_call *call, bool is_whole)
     if (call->is_gone)
         return;
     if (call->state == CALL_WORKING) {
-        call_cancel(call); /* grpc_call_resumed() frees the call */
+        call->is_gone = true; /* grpc_call_resumed() frees the call */
+        connections_count_gone(call->connection->server->http->connections);
+        connections_cancel(call->exchange);
         return;
     }
     const bool is_answered = is_whole && call->state == CALL_ENDED;

@@ -118,8 +118,7 @@ struct grpc_call {
     int retry_after_s;
     char message[1024]; /* grpc-message, percent-encoded */
 
-    struct predict_request *watched; /* guarded by the server's lock */
-    struct grpc_call *next_resumed;  /* guarded by the server's lock */
+    struct grpc_call *next_resumed; /* guarded by the server's lock */
 };
 
 /* True if a time limit has passed. `since` 0: it has not begun; `limit_ms` 0: there is none. */

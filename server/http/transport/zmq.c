@@ -18,6 +18,7 @@
 #include "proto/v2.h"
 #include "server/http/transport/admit.h"
 #include "server/http/transport/answer.h"
+#include "server/http/transport/connections.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/listen.h"
 #include "server/http/transport/request_log.h"
@@ -89,9 +90,7 @@ struct zmq_call {
     char timeout[24]; /* in milliseconds, as text */
     bool is_late;     /* its failure has been sent, but the exchange still runs */
 
-    struct predict_request *watched; /* the server's lock guards it and the next two members */
-    struct zmq_call *next_resumed;
-    bool is_cancelled;
+    struct zmq_call *next_resumed; /* guarded by the server's lock */
 };
 
 struct zmq_peer {
@@ -157,19 +156,8 @@ static void zmq_carrier_resume(struct exchange *x)
     zmq_wake_locked(server);
 }
 
-static void zmq_carrier_watch(struct exchange *x, struct predict_request *request)
-{
-    struct zmq_call *call = x->handle;
-    LOCK(&call->server->lock);
-    call->watched = request;
-    if (request && call->is_cancelled)
-        atomic_store(&request->cancelled, 1);
-}
-
-static const struct exchange_carrier zmq_carrier = {.dialect = &dialect_grpc,
-                                                    .header = zmq_carrier_header,
-                                                    .resume = zmq_carrier_resume,
-                                                    .watch = zmq_carrier_watch};
+static const struct exchange_carrier zmq_carrier = {
+    .dialect = &dialect_grpc, .header = zmq_carrier_header, .resume = zmq_carrier_resume};
 
 /* ---- clients ---- */
 
@@ -288,22 +276,11 @@ static void call_answer(struct zmq_call *call)
 /* Answers a call whose exchange still runs, and cancels its request. */
 static void call_time_out(struct zmq_call *call)
 {
-    struct zmq_server *server = call->server;
-    struct predict_request *pinned = NULL;
     char why[100];
     snprintf(why, sizeof why, "there was no answer after %s ms (--zmq-timeout)", call->timeout);
     call->is_late = true;
     send_failure(call, why);
-    pthread_mutex_lock(&server->lock);
-    call->is_cancelled = true;
-    if (call->watched) {
-        /* Set `cancelled` first: if pinning fails, scheduler_submit() may still read the flag. */
-        atomic_store(&call->watched->cancelled, 1);
-        pinned = predict_request_pin(call->watched) ? call->watched : NULL;
-    }
-    pthread_mutex_unlock(&server->lock);
-    if (pinned)
-        model_host_cancel(server->http->options.model_host, pinned);
+    connections_cancel(call->exchange);
 }
 
 static bool call_create_exchange(struct zmq_call *call)
