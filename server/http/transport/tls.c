@@ -2,7 +2,7 @@
 #include "server/http/transport/tls.h"
 
 #include <gnutls/x509.h>
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,6 @@
 #include <time.h>
 
 #include "engine/base/file.h"
-#include "engine/base/thread.h"
 
 #define CHAIN_MAX    16
 #define FILE_MAX     (1024 * 1024 - 1)
@@ -32,8 +31,7 @@ struct tls {
     struct pair *pair; /* the newest */
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct pair *shown; /* for new handshakes; guarded by lock */
+static struct pair *_Atomic shown; /* for new handshakes */
 
 /* ---- files ---- */
 
@@ -173,8 +171,7 @@ enum status tls_reload(struct tls *tls, struct error *err)
     }
     pair->older = tls->pair;
     tls->pair = pair;
-    LOCK(&lock);
-    shown = pair;
+    atomic_store(&shown, pair);
     return STATUS_OK;
 }
 
@@ -198,9 +195,7 @@ void tls_free(struct tls *tls)
 {
     if (!tls)
         return;
-    pthread_mutex_lock(&lock);
-    shown = NULL;
-    pthread_mutex_unlock(&lock);
+    atomic_store(&shown, NULL);
     for (struct pair *pair = tls->pair, *older; pair; pair = older) {
         older = pair->older;
         pair_free(pair);
@@ -246,9 +241,7 @@ int tls_on_handshake(gnutls_session_t session, const gnutls_datum_t *names, int 
                      gnutls_pcert_st **ret_chain, unsigned *ret_count, gnutls_privkey_t *ret_key)
 {
     (void)session, (void)names, (void)name_count, (void)algorithms, (void)algorithm_count;
-    pthread_mutex_lock(&lock);
-    struct pair *pair = shown;
-    pthread_mutex_unlock(&lock);
+    struct pair *pair = atomic_load(&shown);
     if (!pair)
         return -1;
     *ret_chain = pair->chain;
