@@ -17,10 +17,8 @@
 #include "engine/base/utf8.h"
 
 /* SQLite's application_id of lensd's registries, "lens", and the version of the table. */
-#define APPLICATION     1818586739
-#define VERSION         1
-#define FACES_TEXT(x)   #x
-#define FACES_NUMBER(x) FACES_TEXT(x)
+#define APPLICATION 1818586739
+#define VERSION     1
 
 struct faces {
     const char *path;
@@ -116,18 +114,15 @@ static enum status check_form(struct faces *faces, struct error *err)
     TRY(ask_number(faces, "SELECT count(*) FROM sqlite_schema", &objects, err));
     TRY(ask_number(faces, "PRAGMA application_id", &application, err));
     TRY(ask_number(faces, "PRAGMA user_version", &version, err));
-    if (objects == 0)
-        return run_all(faces,
-                       "BEGIN;"
-                       "PRAGMA application_id = " FACES_NUMBER(
-                           APPLICATION) ";"
-                                        "PRAGMA user_version = " FACES_NUMBER(
-                                            VERSION) ";"
-                                                     "CREATE TABLE people (name TEXT PRIMARY KEY "
-                                                     "NOT NULL, model BLOB NOT NULL, "
-                                                     "vector BLOB NOT NULL) WITHOUT ROWID;"
-                                                     "COMMIT",
-                       err);
+    if (objects == 0) {
+        char sql[256];
+        snprintf(sql, sizeof sql,
+                 "BEGIN; PRAGMA application_id = %d; PRAGMA user_version = %d;"
+                 "CREATE TABLE people (name TEXT PRIMARY KEY NOT NULL, model BLOB NOT NULL, "
+                 "vector BLOB NOT NULL) WITHOUT ROWID; COMMIT",
+                 APPLICATION, VERSION);
+        return run_all(faces, sql, err);
+    }
     if (application != APPLICATION || version != VERSION)
         return error_set(err, STATUS_CONFIG,
                          "'%.200s' (--faces) is the database of another program, or of another "
