@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/base/clock.h"
+
 #define LOG_SAMPLE_LINES 20 /* per second */
 
 /* Initially zero. */
@@ -15,8 +17,25 @@ struct log_sample {
 };
 
 /* Returns true if a line may be written now; otherwise counts the line as left out. */
-bool log_sample_take(struct log_sample *sample, int64_t now);
+static inline bool log_sample_take(struct log_sample *sample, int64_t now)
+{
+    if (now - sample->since >= 1000 * NS_PER_MS) {
+        sample->since = now;
+        sample->written = 0;
+    }
+    const bool writes = sample->written < LOG_SAMPLE_LINES;
+    sample->written += writes;
+    sample->left_out += !writes;
+    return writes;
+}
 
 /* After a second is over, the first call returns the number of lines left out in it; other calls
  * return 0. Call it before log_sample_take(). */
-int64_t log_sample_left_out(struct log_sample *sample, int64_t now);
+static inline int64_t log_sample_left_out(struct log_sample *sample, int64_t now)
+{
+    if (now - sample->since < 1000 * NS_PER_MS)
+        return 0;
+    const int64_t left_out = sample->left_out;
+    sample->left_out = 0;
+    return left_out;
+}
