@@ -61,10 +61,6 @@ struct predict_request *connection_cancel_locked(struct exchange *exchange);
 /* Ends the connection without an answer. */
 void connection_leave_locked(struct connection *connection);
 
-/* Counts the bytes that the socket has received since it was opened, and the bytes that its client
- * has acknowledged. Returns false if the kernel does not report these counts. */
-bool connection_bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked);
-
 /* Answers with an error and shuts down our sending side, on any thread. Under TLS it only stores
  * the answer, and the connection's own thread sends it (connection_send_pending_refusal()). `http`:
  * the HTTP status; `code`: the error code in the JSON. */

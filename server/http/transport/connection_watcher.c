@@ -1,5 +1,8 @@
 /* The watcher thread: hang-ups, time limits and delays of connections. */
 #include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -123,6 +126,21 @@ static bool refuse_late_headers(struct connections *connections, int64_t now)
     return is_late;
 }
 
+/* Counts the bytes that the socket has received since it was opened, and the bytes that its client
+ * has acknowledged. Returns false if the kernel does not report these counts. */
+static bool bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked)
+{
+    struct tcp_info info;
+    socklen_t size = sizeof info;
+    memset(&info, 0, sizeof info);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+        size < offsetof(struct tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received)
+        return false;
+    *ret_received = info.tcpi_bytes_received;
+    *ret_acked = info.tcpi_bytes_acked;
+    return true;
+}
+
 /* libmicrohttpd (0.9.75) buffers the whole line with a chunk's size. If the line does not fit, it
  * stops reading, and its event loop spins: bytes that waited in the socket at the last tick still
  * wait after many iterations. */
@@ -133,7 +151,7 @@ static bool is_stuck_locked(struct connection *connection)
     const uint64_t run = atomic_load_explicit(&connection->loop->runs, memory_order_relaxed);
     const bool spins = run - connection->run > STUCK_RUNS;
     connection->run = run;
-    if (!spins || !connection_bytes_passed(connection->fd, &received, &acked) ||
+    if (!spins || !bytes_passed(connection->fd, &received, &acked) ||
         ioctl(connection->fd, FIONREAD, &unread) != 0) {
         connection->had_unread = false;
         return false;
@@ -169,7 +187,7 @@ static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int6
     uint64_t received, acked;
     if (connection->knows_acked && spent_ms < limit_ms)
         return false;
-    if (connection->is_unix || !connection_bytes_passed(connection->fd, &received, &acked)) {
+    if (connection->is_unix || !bytes_passed(connection->fd, &received, &acked)) {
         /* Without the kernel's count of bytes, allow the client the time for the whole answer. */
         return spent_ms > limit_ms && (uint64_t)(spent_ms - limit_ms) >
                                           connection->answer_size / CONNECTION_MIN_RATE * 1000;
@@ -232,8 +250,7 @@ static void check_times(struct connections *connections, int64_t now)
 
 /* ---- delays ---- */
 
-bool connection_delay(struct connection *connection, int64_t until, void (*resume)(void *context),
-                      void *context)
+bool connection_delay(struct connection *connection, int64_t until)
 {
     struct connections *connections = connection->table;
     pthread_mutex_lock(&connections->lock);
@@ -242,8 +259,6 @@ bool connection_delay(struct connection *connection, int64_t until, void (*resum
     if (delays) {
         connection_enter_locked(connection, CONNECTION_DELAYED);
         connection->delayed_until = until;
-        connection->resume = resume;
-        connection->resume_context = context;
         connection->next_delayed = connections->delayed;
         connections->delayed = connection;
     }
@@ -274,7 +289,7 @@ static void resume_delayed(struct connections *connections, int64_t now)
     pthread_mutex_unlock(&connections->lock);
     for (; due; due = next) {
         next = due->next_delayed;
-        due->resume(due->resume_context);
+        exchange_resume(due->exchange);
     }
 }
 

@@ -1,8 +1,6 @@
 /* The table of open connections: their phases, refusals, and the limits of their number. */
 #include "server/http/transport/connections.h"
 
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -87,14 +85,6 @@ bool connection_enter(struct connection *connection, enum connection_phase phase
     if (ours)
         connection_enter_locked(connection, phase);
     return ours;
-}
-
-void connection_answering(struct connection *connection, size_t size)
-{
-    LOCK(&connection->table->lock);
-    connection->answer_size = size;
-    if (connection->phase != CONNECTION_REFUSED)
-        connection_enter_locked(connection, CONNECTION_ANSWERING);
 }
 
 /* The answer is small and the socket's buffer is empty: one send takes all of it, unless the client
@@ -244,14 +234,6 @@ void connections_cancel(struct exchange *x)
         model_host_cancel(x->server->options.model_host, request);
 }
 
-void connection_set_version(struct connection *connection, const char *version)
-{
-    LOCK(&connection->table->lock);
-    /* HTTP/1.0 has no interim answers. On a Unix socket the kernel reports a disconnect itself. */
-    connection->may_ask =
-        !connection->tls && !connection->is_unix && strcmp(version, "HTTP/1.0") != 0;
-}
-
 static bool is_full_locked(const struct connections *connections, bool is_admin)
 {
     const struct connection_count *count = &connections->counts[is_admin];
@@ -345,19 +327,6 @@ void connections_free(struct connections *connections)
         close(connections->wake_fd);
     pthread_mutex_destroy(&connections->lock);
     FREE_ALL(connections->by_fd, connections);
-}
-
-bool connection_bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked)
-{
-    struct tcp_info info;
-    socklen_t size = sizeof info;
-    memset(&info, 0, sizeof info);
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
-        size < offsetof(struct tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received)
-        return false;
-    *ret_received = info.tcpi_bytes_received;
-    *ret_acked = info.tcpi_bytes_acked;
-    return true;
 }
 
 static bool remember_locked(struct connection *connection)

@@ -109,6 +109,12 @@ struct connection {
     int64_t answered; /* clock_now() at the last answer; 0: the connection is not in loop->idle */
     TAILQ_ENTRY(connection) idle;
 
+    /* Set by the connection's own thread before it enters a phase in which the watcher reads them.
+     */
+    size_t answer_size; /* CONNECTION_ANSWERING */
+    bool may_ask;       /* CONNECTION_DELAYED, CONNECTION_WORKING: an interim answer may be sent, to
+                           find out if the client has disconnected */
+
     /* Guarded by the table's lock. */
     struct connection_list *list; /* `quiet`, `headers` or `checked` of the table */
     TAILQ_ENTRY(connection) listed;
@@ -120,10 +126,8 @@ struct connection {
     int64_t header_since; /* when the header's first bytes were read; 0: none yet */
     uint64_t acked;       /* bytes that the client had acknowledged at `since`, during an answer */
     bool knows_acked;
-    size_t answer_size; /* size of the answer that is being sent */
-    _Atomic bool gone;  /* the client has disconnected; any thread may read it */
-    int64_t ended;      /* when the client shut down its sending side; 0: not yet */
-    bool may_ask; /* an interim answer may be sent, to find out if the client has disconnected */
+    _Atomic bool gone;     /* the client has disconnected; any thread may read it */
+    int64_t ended;         /* when the client shut down its sending side; 0: not yet */
     bool has_asked_end;    /* the interim answer was sent */
     bool is_leaving;       /* shut down in both directions; no longer counts in --max-connections */
     char *pending_refusal; /* owned; see connection_send_pending_refusal */
@@ -135,8 +139,6 @@ struct connection {
     bool has_asked; /* connection_penalty() has been called */
     int64_t delayed_until;
     struct connection *next_delayed;
-    void (*resume)(void *context);
-    void *resume_context;
 };
 
 /* Adds a new socket to the table, before its TLS handshake. Copies `given`; `address` is the
@@ -166,10 +168,6 @@ int connections_release_pools(struct connection_loop *loop);
 /* Enters a phase. Returns false, without a change, if the connection was refused: do not answer. */
 bool connection_enter(struct connection *connection, enum connection_phase phase);
 
-/* Enters CONNECTION_ANSWERING unless the connection has been refused. Call it before an answer with
- * a body of `size` bytes is sent. */
-void connection_answering(struct connection *connection, size_t size);
-
 /* Writes `answer` (a whole HTTP response) to the socket and shuts down our sending side, if it is
  * still open. Call it from the connection's own thread. */
 void connection_refuse(struct connection *connection, const char *answer, size_t size);
@@ -195,19 +193,14 @@ void connections_watch(struct exchange *exchange, struct predict_request *reques
  * themselves. */
 void connections_cancel(struct exchange *exchange);
 
-/* Sets the HTTP version of the request that is about to be delayed or handled. The version decides
- * whether an interim answer may be sent, to find out if the client has disconnected. */
-void connection_set_version(struct connection *connection, const char *version);
-
 /* Returns the time (clock_now()) until which a new request must wait; it may have passed already.
  * `forwarded_for`: the client that a trusted proxy names, or NULL. */
 int64_t connection_penalty(struct connection *connection, const char *forwarded_for);
 
-/* Calls `resume` once for a suspended connection: from the watcher's thread, at `until` or when the
- * client hangs up, or from connections_end_delays(). Returns false, and never calls it, if the
- * connection has been refused or delays have ended. */
-bool connection_delay(struct connection *connection, int64_t until, void (*resume)(void *context),
-                      void *context);
+/* Makes the watcher's thread, or connections_end_delays(), call exchange_resume() once for the
+ * exchange of a suspended connection: at `until`, or when the client hangs up. Returns false, and
+ * does not resume it, if the connection has been refused or delays have ended. */
+bool connection_delay(struct connection *connection, int64_t until);
 
 /* Records whether a request was `refused` (with Retry-After), and whether it had `waited` for a
  * penalty. `last`: the server closes the connection after this answer. */

@@ -271,7 +271,8 @@ static enum MHD_Result queue_answer(struct exchange *x)
         add_header(response, "Connection", "close", &added);
     x->state = EXCHANGE_ANSWERED;
     x->answered = clock_now();
-    connection_answering(x->connection, answer->size);
+    x->connection->answer_size = answer->size;
+    (void)connection_enter(x->connection, CONNECTION_ANSWERING);
     enum MHD_Result result =
         added ? MHD_queue_response(x->handle, (unsigned)answer->status, response) : MHD_NO;
     MHD_destroy_response(response);
@@ -366,11 +367,6 @@ static void *on_uri(void *context, const char *uri, struct MHD_Connection *handl
     return x;
 }
 
-static void end_delay(void *context)
-{
-    exchange_resume(context);
-}
-
 /* If the request's client was refused a moment ago, suspends the connection and returns true. Later
  * on_request() is called again, as for a new request. Meanwhile no further body is read. */
 static bool delay(struct exchange *x, const char *method)
@@ -379,14 +375,16 @@ static bool delay(struct exchange *x, const char *method)
     if (!until)
         return false;
     MHD_suspend_connection(x->handle);
-    if (!connection_delay(x->connection, until, end_delay, x))
+    if (!connection_delay(x->connection, until))
         exchange_resume(x);
     return true;
 }
 
 static enum MHD_Result begin_exchange(struct exchange *x, const char *method, const char *version)
 {
-    connection_set_version(x->connection, version);
+    /* HTTP/1.0 has no interim answers. On a Unix socket the kernel reports a disconnect itself. */
+    x->connection->may_ask =
+        !x->connection->tls && !x->connection->is_unix && strcmp(version, "HTTP/1.0") != 0;
     find_client(x);
     if (delay(x, method))
         return MHD_YES;

@@ -122,9 +122,9 @@ static size_t count_threads(void)
     return count;
 }
 
-static void count_resumed(void *context)
+static void count_resumed(struct exchange *exchange)
 {
-    ++*(int *)context;
+    ++*(int *)exchange->handle;
 }
 
 static void test_the_watcher_ends_before_connections_close(void)
@@ -150,15 +150,16 @@ static void test_the_watcher_ends_before_connections_close(void)
         connection_open(connections, &(struct connection){.fd = client, .loop = &loop},
                         (const struct sockaddr *)&address);
     CHECK(connection);
-    CHECK(connection_delay(connection, clock_now() + INT64_C(3600000000000), count_resumed,
-                           &resumed));
+    connection->exchange = &(struct exchange){
+        .carrier = &(struct exchange_carrier){.resume = count_resumed}, .handle = &resumed};
+    CHECK(connection_delay(connection, clock_now() + INT64_C(3600000000000)));
     connections_end_delays(connections);
     connections_stop(connections);
     CHECK(resumed == 1);
     /* A thread that was joined may be listed for a moment more. */
     while (count_threads() > before)
         usleep(1000);
-    CHECK(!connection_delay(connection, 0, count_resumed, &resumed));
+    CHECK(!connection_delay(connection, 0));
     connections_stop(connections); /* does nothing */
     connection_close(connection);
     connections_free(connections);
