@@ -62,7 +62,8 @@ struct predict_request *connection_cancel_locked(struct exchange *exchange);
 void connection_leave_locked(struct connection *connection);
 
 /* Answers with an error and shuts down our sending side, on any thread. Under TLS it only stores
- * the answer, and the connection's own thread sends it (connection_send_pending_refusal()). `http`:
- * the HTTP status; `code`: the error code in the JSON. */
+ * the answer, and the connection's own thread sends it (connection_send_pending_refusal()) when the
+ * next bytes arrive, or when check_times() ends the wait for them. `http`: the HTTP status; `code`:
+ * the error code in the JSON. The connection must not have been refused before. */
 void connection_refuse_locked(struct connection *connection, int http, const char *code,
                               const char *sentence);

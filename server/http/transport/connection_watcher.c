@@ -92,15 +92,14 @@ static void refuse_late_locked(struct connection *connection, int64_t limit_ms, 
     connection_refuse_locked(connection, 408, "request_timeout", sentence);
 }
 
-/* Returns the end of the headers' time limit, which begins with their first byte; INT64_MAX without
- * limit or first byte. libmicrohttpd itself closes idle connections (--idle-timeout). */
-static int64_t header_deadline_locked(const struct connections *connections,
-                                      const struct connection *connection)
+/* Returns the end of the time limit for the headers that began first; the limit begins with their
+ * first byte. INT64_MAX without limit or such headers. libmicrohttpd itself closes idle connections
+ * (--idle-timeout). */
+static int64_t header_deadline_locked(const struct connections *connections)
 {
     const int64_t limit = connections->server->options.header_timeout_ms;
-    return limit && connection && connection->header_since
-               ? connection->header_since + limit * NS_PER_MS
-               : INT64_MAX;
+    const struct connection *first = TAILQ_FIRST(&connections->headers);
+    return limit && first ? first->header_since + limit * NS_PER_MS : INT64_MAX;
 }
 
 /* Refuses the client whose headers began first, if they are late. Returns false if they are not. */
@@ -109,7 +108,7 @@ static bool refuse_late_headers(struct connections *connections, int64_t now)
     char address[PEER_ADDRESS_MAX];
     pthread_mutex_lock(&connections->lock);
     struct connection *connection = TAILQ_FIRST(&connections->headers);
-    const bool is_late = now >= header_deadline_locked(connections, connection);
+    const bool is_late = now >= header_deadline_locked(connections);
     const bool has_shaken = is_late && (!connection->tls || connection->has_shaken);
     const int64_t waited = is_late ? now - connection->header_since : 0;
     if (has_shaken) {
@@ -339,7 +338,7 @@ static int sleep_ms_locked(struct connections *connections, bool ticks, int64_t 
                          TAILQ_EMPTY(&connections->checked) &&
                          connections->counts[false].busy + connections->counts[true].busy == 0;
     if (connections->rests)
-        until = header_deadline_locked(connections, TAILQ_FIRST(&connections->headers));
+        until = header_deadline_locked(connections);
     if (connections->delayed)
         return DELAY_MS;
     if (until == INT64_MAX)

@@ -115,22 +115,6 @@ void connection_leave_locked(struct connection *connection)
     connection->table->counts[connection->is_admin].leaving++;
 }
 
-/* Refuses on any thread, and frees `answer` or keeps it in the connection. Under TLS only the
- * connection's own thread sends the answer: when the next bytes arrive (before_session_read()), or
- * when check_times() ends the wait for them. */
-static void refuse_from_watcher_locked(struct connection *connection, char *answer, size_t size)
-{
-    if (!connection->tls) {
-        refuse_locked(connection, answer, size);
-    } else if (connection->phase != CONNECTION_REFUSED) {
-        connection->pending_refusal = answer;
-        connection->pending_refusal_size = answer ? size : 0;
-        answer = NULL;
-        connection_enter_locked(connection, CONNECTION_REFUSED);
-    }
-    free(answer);
-}
-
 bool connection_send_pending_refusal(struct connection *connection)
 {
     if (!connection->tls)
@@ -187,7 +171,14 @@ void connection_refuse_locked(struct connection *connection, int http, const cha
     size_t size = 0;
     char *raw = raw_answer(&answer, NULL, &size);
     free(answer.text);
-    refuse_from_watcher_locked(connection, raw, size);
+    if (connection->tls) {
+        connection->pending_refusal = raw;
+        connection->pending_refusal_size = size;
+        connection_enter_locked(connection, CONNECTION_REFUSED);
+    } else {
+        refuse_locked(connection, raw, size);
+        free(raw);
+    }
 }
 
 /* ---- hang-ups ---- */
