@@ -17,7 +17,7 @@ struct connections {
     struct http_server *server;
     struct metric *gone_total, *timeout_total, *late_handshakes, *delayed_total, *shed_total,
         *open_gauge;
-    int epoll_fd, wake_fd;
+    int epoll_fd, wake_fd; /* wake_fd: an eventfd that wakes the watcher's thread */
     pthread_t thread;
     bool has_thread;
 
@@ -44,9 +44,6 @@ struct connections {
     int64_t warned_until; /* no further warning before then */
     uint32_t generation;
 };
-
-/* Wakes the watcher's thread. */
-void connection_table_wake(struct connections *connections);
 
 /* Moves the connection to the list that its state requires. */
 void connection_place_locked(struct connection *connection);

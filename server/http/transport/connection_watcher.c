@@ -266,7 +266,7 @@ bool connection_delay(struct connection *connection, int64_t until)
         return false;
     metric_add(connections->delayed_total, 1);
     if (first)
-        connection_table_wake(connections);
+        (void)eventfd_write(connections->wake_fd, 1);
     return true;
 }
 
@@ -362,9 +362,9 @@ static void *connections_thread(void *context)
             return NULL;
         int count = epoll_wait(connections->epoll_fd, events, 64, ms);
         for (int i = 0; i < count; i++) {
-            uint64_t wakes;
+            eventfd_t wakes;
             if (events[i].data.u64 == UINT64_MAX)
-                (void)!read(connections->wake_fd, &wakes, sizeof wakes);
+                (void)eventfd_read(connections->wake_fd, &wakes);
             else
                 handle_event(connections, &events[i]);
         }
@@ -408,7 +408,7 @@ void connections_stop(struct connections *connections)
     pthread_mutex_lock(&connections->lock);
     connections->stop = true;
     pthread_mutex_unlock(&connections->lock);
-    connection_table_wake(connections);
+    (void)eventfd_write(connections->wake_fd, 1);
     pthread_join(connections->thread, NULL);
     connections->has_thread = false;
 }

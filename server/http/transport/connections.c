@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,12 +20,6 @@
 #include "server/http/transport/connection_table.h"
 #include "server/http/transport/raw_answer.h"
 #include "server/http/transport/respond.h"
-
-void connection_table_wake(struct connections *connections)
-{
-    uint64_t one = 1;
-    (void)!write(connections->wake_fd, &one, sizeof one);
-}
 
 #define IDLE_MS 1000 /* idle time after which a connection's pool is returned to the system */
 
@@ -61,7 +56,7 @@ void connection_place_locked(struct connection *connection)
         return;
     connections->is_active = true;
     if (connections->rests)
-        connection_table_wake(connections);
+        (void)eventfd_write(connections->wake_fd, 1);
     connections->rests = false;
 }
 

@@ -22,19 +22,18 @@
 
 static void wake_locked(struct event_loop *loop)
 {
-    const uint64_t one = 1;
     if (!loop->woken)
-        (void)!write(loop->wake_fd, &one, sizeof one);
+        (void)eventfd_write(loop->wake_fd, 1);
     loop->woken = true;
 }
 
 /* Clears the wake-ups before a run: later ones cause another run. Returns false to stop. */
 static bool begin_run(struct event_loop *loop, bool *ret_accepts)
 {
-    uint64_t wakes;
+    eventfd_t wakes;
     LOCK(&loop->lock);
     if (loop->woken)
-        (void)!read(loop->wake_fd, &wakes, sizeof wakes);
+        (void)eventfd_read(loop->wake_fd, &wakes);
     loop->woken = false;
     *ret_accepts = loop->accepts;
     bool stop = loop->stop;

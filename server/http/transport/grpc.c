@@ -58,10 +58,10 @@ static void grpc_accept(struct grpc_server *grpc)
 static bool grpc_begin_run(struct grpc_server *grpc, struct grpc_call **ret_resumed,
                            bool *ret_is_ending)
 {
-    uint64_t wakes;
+    eventfd_t wakes;
     LOCK(&grpc->lock);
     if (grpc->is_woken)
-        (void)!read(grpc->wake_fd, &wakes, sizeof wakes);
+        (void)eventfd_read(grpc->wake_fd, &wakes);
     grpc->is_woken = false;
     *ret_resumed = grpc->resumed;
     grpc->resumed = NULL;
@@ -192,11 +192,10 @@ enum status grpc_start(struct http_server *server, int listen_fd, struct grpc_se
 
 static void grpc_wake(struct grpc_server *grpc, bool *flag)
 {
-    const uint64_t one = 1;
     LOCK(&grpc->lock);
     *flag = true;
     if (!grpc->is_woken && grpc->wake_fd >= 0)
-        (void)!write(grpc->wake_fd, &one, sizeof one);
+        (void)eventfd_write(grpc->wake_fd, 1);
     grpc->is_woken = true;
 }
 

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
+#include <sys/eventfd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
@@ -60,14 +60,13 @@ static const char *carrier_header(const struct exchange *x, const char *name)
 
 static void carrier_resume(struct exchange *x)
 {
-    const uint64_t one = 1;
     struct grpc_call *call = x->handle;
     struct grpc_server *grpc = call->connection->server;
     LOCK(&grpc->lock);
     call->next_resumed = grpc->resumed;
     grpc->resumed = call;
     if (!grpc->is_woken)
-        (void)!write(grpc->wake_fd, &one, sizeof one);
+        (void)eventfd_write(grpc->wake_fd, 1);
     grpc->is_woken = true;
 }
 

@@ -140,12 +140,6 @@ static const char *zmq_carrier_header(const struct exchange *x, const char *name
     return is_limit ? call->timeout : NULL;
 }
 
-static void zmq_wake_locked(const struct zmq_server *server)
-{
-    const uint64_t one = 1;
-    (void)!write(server->wake_fd, &one, sizeof one);
-}
-
 static void zmq_carrier_resume(struct exchange *x)
 {
     struct zmq_call *call = x->handle;
@@ -153,7 +147,7 @@ static void zmq_carrier_resume(struct exchange *x)
     LOCK(&server->lock);
     call->next_resumed = server->resumed;
     server->resumed = call;
-    zmq_wake_locked(server);
+    (void)eventfd_write(server->wake_fd, 1);
 }
 
 static const struct exchange_carrier zmq_carrier = {
@@ -411,9 +405,9 @@ static long check_call_times(struct zmq_server *server)
 static bool zmq_begin_run(struct zmq_server *server, struct zmq_call **ret_resumed,
                           bool *ret_is_ending)
 {
-    uint64_t wakes;
+    eventfd_t wakes;
     LOCK(&server->lock);
-    (void)!read(server->wake_fd, &wakes, sizeof wakes);
+    (void)eventfd_read(server->wake_fd, &wakes);
     *ret_resumed = server->resumed;
     server->resumed = NULL;
     *ret_is_ending = server->is_ending;
@@ -578,7 +572,7 @@ static void zmq_set_flag(struct zmq_server *server, bool *flag)
 {
     LOCK(&server->lock);
     *flag = true;
-    zmq_wake_locked(server);
+    (void)eventfd_write(server->wake_fd, 1);
 }
 
 void zmq_begin_end(struct zmq_server *server)
