@@ -8,7 +8,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/thread.h"

@@ -657,18 +657,22 @@ static bool start_loop(struct http_server *server, bool is_admin, size_t limit)
                             limit, proxied, &loop->connections);
 }
 
-bool daemon_start(struct http_server *server)
+enum status daemon_start(struct http_server *server, struct error *err)
 {
     struct http_daemon *daemon = server->daemon;
     const size_t count = (size_t)server->options.threads;
     const size_t most = server->options.max_connections + CONNECTION_SPARE;
     daemon->loops = calloc(count + 1, sizeof *daemon->loops);
-    for (size_t i = 0; daemon->loops && i < count; i++)
-        if (!start_loop(server, false, most / count + (i < most % count)))
-            return false;
-    if (!daemon->loops || daemon->admin.fd < 0)
-        return daemon->loops;
-    return start_loop(server, true, CONNECTION_ADMIN + CONNECTION_SPARE);
+    bool started = daemon->loops;
+    for (size_t i = 0; started && i < count; i++)
+        started = start_loop(server, false, most / count + (i < most % count));
+    if (started && daemon->admin.fd >= 0)
+        started = start_loop(server, true, CONNECTION_ADMIN + CONNECTION_SPARE);
+    return started ? STATUS_OK
+                   : error_set(err, STATUS_IO,
+                               "cannot start the HTTP server (libmicrohttpd %s); check the limits "
+                               "of threads and open files",
+                               MHD_get_version());
 }
 
 void daemon_accept(struct http_server *server, bool is_admin, bool accepts)
@@ -684,11 +688,6 @@ size_t daemon_unread(const struct http_server *server)
     for (size_t i = 0; i < server->daemon->loop_count; i++)
         count += atomic_load(&server->daemon->loops[i].events.unread);
     return count;
-}
-
-const char *daemon_version(void)
-{
-    return MHD_get_version();
 }
 
 void daemon_stop(struct http_server *server)

@@ -31,9 +31,9 @@ struct http_daemon {
     struct request_log *log;
 };
 
-/* Starts the threads of server->daemon on its listeners. Returns false if libmicrohttpd fails, or
- * if memory, threads or descriptors run out; daemon_stop() then ends what has started. */
-bool daemon_start(struct http_server *server);
+/* Starts the threads of server->daemon on its listeners. STATUS_IO: libmicrohttpd has failed, or
+ * memory, threads or descriptors have run out; daemon_stop() then ends what has started. */
+enum status daemon_start(struct http_server *server, struct error *err) MUST_USE;
 
 /* Starts or stops accepting connections from the listener, or from the admin listener. */
 void daemon_accept(struct http_server *server, bool is_admin, bool accepts);
@@ -43,5 +43,3 @@ size_t daemon_unread(const struct http_server *server);
 
 /* Ends the threads, if any, and closes their connections, but not the listeners. */
 void daemon_stop(struct http_server *server);
-
-const char *daemon_version(void);

@@ -100,34 +100,31 @@ static struct listen_options other_port(const struct http_options *options, cons
         .host = options->host, .port = port, .option = option, .tls = options->tls_cert != NULL};
 }
 
-static enum status open_grpc(struct http_server *server, struct error *err)
+/* Opens the listener of --admin-port or --grpc-port, if there is such a port. */
+static enum status open_other(const struct http_options *options, const char *option, int port,
+                              const char *event, struct listener *ret, struct error *err)
 {
-    struct http_daemon *daemon = server->daemon;
-    const struct listen_options grpc =
-        other_port(&server->options, "--grpc-port", server->options.grpc_port);
-    if (!grpc.port)
+    const struct listen_options other = other_port(options, option, port);
+    if (!port)
         return STATUS_OK;
-    TRY(grpc_check(err));
-    TRY(listen_open(&grpc, &daemon->grpc, err));
-    log_event(LOG_INFO, "grpc port", LOG_STR("url", daemon->grpc.url));
+    TRY(listen_open(&other, ret, err));
+    log_event(LOG_INFO, event, LOG_STR("url", ret->url));
     return STATUS_OK;
 }
 
 static enum status open_listeners(struct http_server *server, struct error *err)
 {
+    const struct http_options *options = &server->options;
     struct http_daemon *daemon = server->daemon;
-    const struct listen_options port = main_port(&server->options);
-    const struct listen_options admin =
-        other_port(&server->options, "--admin-port", server->options.admin_port);
+    const struct listen_options port = main_port(options);
     TRY(listen_take_passed(port.tls, &daemon->listener, err));
     if (!daemon->listener.is_passed)
         TRY(listen_open(&port, &daemon->listener, err));
-    TRY(open_grpc(server, err));
-    if (!admin.port)
-        return STATUS_OK;
-    TRY(listen_open(&admin, &daemon->admin, err));
-    log_event(LOG_INFO, "admin port", LOG_STR("url", daemon->admin.url));
-    return STATUS_OK;
+    if (options->grpc_port)
+        TRY(grpc_check(err));
+    TRY(open_other(options, "--grpc-port", options->grpc_port, "grpc port", &daemon->grpc, err));
+    return open_other(options, "--admin-port", options->admin_port, "admin port", &daemon->admin,
+                      err);
 }
 
 static enum status check_texts(const struct http_options *options, struct trusted_proxies *ret,
@@ -167,11 +164,7 @@ static enum status server_start(struct http_server *server, struct error *err)
         server->options.allowed_hosts = server->daemon->listener.is_loopback ? "" : "*";
     server->port = server->daemon->listener.port;
     memcpy(server->url, server->daemon->listener.url, sizeof server->url);
-    if (!daemon_start(server))
-        return error_set(err, STATUS_IO,
-                         "cannot start the HTTP server (libmicrohttpd %s); check the limits of "
-                         "threads and open files",
-                         daemon_version());
+    TRY(daemon_start(server, err));
     if (server->daemon->grpc.fd >= 0)
         TRY(grpc_start(server, server->daemon->grpc.fd, &server->daemon->grpc_server, err));
     if (options->zmq_port)
@@ -210,19 +203,17 @@ enum status http_server_check(const struct http_options *options,
     struct keyring *keys = NULL;
     struct trusted_proxies proxies;
     struct tls *tls = NULL;
-    const struct listen_options port = main_port(options);
-    const struct listen_options admin = other_port(options, "--admin-port", options->admin_port);
-    const struct listen_options grpc = other_port(options, "--grpc-port", options->grpc_port);
+    const struct listen_options ports[] = {main_port(options),
+                                           other_port(options, "--admin-port", options->admin_port),
+                                           other_port(options, "--grpc-port", options->grpc_port)};
     *ret_warnings = (struct http_warnings){.port = ""};
-    TRY(listen_check(&port, ret_warnings->port, sizeof ret_warnings->port, err));
-    if (admin.port && !ret_warnings->port[0])
-        TRY(listen_check(&admin, ret_warnings->port, sizeof ret_warnings->port, err));
-    if (grpc.port)
+    if (options->grpc_port)
         TRY(grpc_check(err));
     if (options->zmq_port)
         TRY(zmq_check(options, err));
-    if (grpc.port && !ret_warnings->port[0])
-        TRY(listen_check(&grpc, ret_warnings->port, sizeof ret_warnings->port, err));
+    for (size_t i = 0; i < COUNT_OF(ports); i++)
+        if ((i == 0 || ports[i].port) && !ret_warnings->port[0])
+            TRY(listen_check(&ports[i], ret_warnings->port, sizeof ret_warnings->port, err));
     TRY(check_texts(options, &proxies, err));
     TRY(keyring_create(&options->keys, &keys, err));
     keyring_free(keys);
