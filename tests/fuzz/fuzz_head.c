@@ -28,8 +28,23 @@ static const struct route routes[] = {
     {"/predictions/{model}", METHOD_PUT, true, NULL, never, "a model", ROUTE_ADMIN},
 };
 static const struct route_table table = {routes, COUNT_OF(routes)};
-static const struct exchange_carrier
-    carrier; /* of HTTP/1.1 requests whose errors are lensd's own */
+
+static struct {
+    const char *name, *value;
+} headers[1024];
+static size_t header_count;
+
+static const char *find_header(const struct exchange *exchange, const char *name)
+{
+    (void)exchange;
+    for (size_t i = 0; i < header_count; i++)
+        if (!strcasecmp(headers[i].name, name))
+            return headers[i].value;
+    return NULL;
+}
+
+/* Of HTTP/1.1 requests whose errors are lensd's own. */
+static const struct exchange_carrier carrier = {.header = find_header};
 
 static struct http_server server = {
     .options = {.host = "127.0.0.1", .max_body = MAX_BODY, .max_header = 4096, .routes = &table}};
@@ -47,39 +62,26 @@ static void make_server(void)
           STATUS_OK);
 }
 
-/* As daemon.c reads it. Of the members' values only X-Forwarded-For is not part of *head. */
-static const char *take_header(char *line, struct request_head *head, const char *forwarded)
+/* As daemon.c reads it. */
+static void take_header(char *line, struct request_head *head)
 {
     char *value = strchr(line, ':');
-    if (!value) {
+    if (!value || header_count == COUNT_OF(headers)) {
         head->malformed = true;
-        return forwarded;
+        return;
     }
     *value++ = '\0';
     value += strspn(value, " \t");
-    const struct {
-        const char *name, **at;
-    } members[] = {{"Host", &head->host},
-                   {"Content-Type", &head->content_type},
-                   {"Expect", &head->expect},
-                   {"X-Request-Id", &head->request_id},
-                   {"traceparent", &head->traceparent},
-                   {"Authorization", &head->authorization},
-                   {"X-API-Key", &head->api_key},
-                   {"Inference-Header-Content-Length", &head->json_length},
-                   {"Content-Encoding", &head->content_encoding},
-                   {"Origin", &head->origin},
-                   {"Access-Control-Request-Method", &head->preflight},
-                   {"Content-Length", &head->length},
-                   {"Transfer-Encoding", &head->encoding},
-                   {"X-Forwarded-For", &forwarded}};
-    for (size_t i = 0; i < COUNT_OF(members); i++)
-        if (!strcasecmp(line, members[i].name))
-            *members[i].at = value;
+    headers[header_count].name = line;
+    headers[header_count++].value = value;
     head->hosts += !strcasecmp(line, "Host");
-    head->lengths += !strcasecmp(line, "Content-Length");
-    head->encodings += !strcasecmp(line, "Transfer-Encoding");
-    return forwarded;
+    if (!strcasecmp(line, "Content-Length")) {
+        head->lengths++;
+        head->length = value;
+    } else if (!strcasecmp(line, "Transfer-Encoding")) {
+        head->encodings++;
+        head->encoding = value;
+    }
 }
 
 static void check_answer(const struct exchange *x)
@@ -141,11 +143,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     head.method = strsep(&line, " ");
     const char *target = line ? strsep(&line, " ") : "";
     head.version = line ? line : "HTTP/1.1";
-    const char *forwarded = NULL;
+    header_count = 0;
     while (rest)
-        forwarded = take_header(strsep(&rest, "\n"), &head, forwarded);
+        take_header(strsep(&rest, "\n"), &head);
     struct exchange x = {.server = &server,
                          .carrier = &carrier,
+                         .handle = &header_count,
                          .routes = &table,
                          .target = strdup(target),
                          .target_size = strlen(target)};
@@ -158,7 +161,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     } else {
         try_admit(&x, &head);
     }
-    try_forwarded(forwarded);
+    try_forwarded(find_header(&x, "X-Forwarded-For"));
     upload_done(&x.body);
     free(x.answer.text);
     free(x.target);

@@ -31,8 +31,9 @@ static uint64_t next_number(struct exchange *x)
 }
 
 /* Keeps the client's own id if it is short and printable; otherwise makes one. */
-static void take_request_id(struct exchange *x, const char *given)
+static void take_request_id(struct exchange *x)
 {
+    const char *given = exchange_header(x, "X-Request-Id");
     size_t length = given ? strlen(given) : 0;
     bool plain = length > 0 && length <= REQUEST_ID_MAX;
     for (size_t i = 0; plain && i < length; i++)
@@ -44,8 +45,9 @@ static void take_request_id(struct exchange *x, const char *given)
     snprintf(x->request_id, sizeof x->request_id, "%016llx", (unsigned long long)next_number(x));
 }
 
-static void take_trace(struct exchange *x, const char *given)
+static void take_trace(struct exchange *x)
 {
+    const char *given = exchange_header(x, "traceparent");
     char text[TRACEPARENT_TEXT];
     const struct trace_exporter *exporter = x->server->options.traces;
     if (!trace_begin(&x->trace, given, next_number(x)) && exporter) {
@@ -56,10 +58,10 @@ static void take_trace(struct exchange *x, const char *given)
         respond_header(x, "traceparent", "%s", trace_text(&x->trace, text));
 }
 
-void exchange_identify(struct exchange *x, const char *request_id, const char *traceparent)
+void exchange_identify(struct exchange *x)
 {
-    take_request_id(x, request_id);
-    take_trace(x, traceparent);
+    take_request_id(x);
+    take_trace(x);
 }
 
 /* Refuses ambiguous framing of the body (RFC 9112, section 6.3): if a proxy and lensd disagree on
@@ -128,7 +130,7 @@ static void refuse_broken_head(struct exchange *x, const struct request_head *he
         return;
     default:
         respond_refusal(x, 400, "invalid_request",
-                        head->size && !head->host ? NEEDS_HOST : MALFORMED);
+                        head->size && !exchange_header(x, "Host") ? NEEDS_HOST : MALFORMED);
     }
 }
 
@@ -144,7 +146,7 @@ void exchange_refuse_broken(struct exchange *x, const struct request_head *head,
                         "the chunks of the body are malformed; write each as its length in "
                         "hexadecimal digits, CR LF, its bytes, CR LF");
     } else {
-        exchange_identify(x, head->request_id, head->traceparent);
+        exchange_identify(x);
         if (head->length && !head->encodings && refuse_length(x, head->length))
             return;
         if (head->size) /* the head is complete */
@@ -249,22 +251,23 @@ enum status admit_check_hosts(const char *list, struct error *err)
 
 static void check_headers(struct exchange *x, const struct request_head *head)
 {
+    const char *expect = exchange_header(x, "Expect");
     size_t limit = x->server->options.max_header;
     if (head->size > limit)
         respond_refusal(
             x, 431, "header_too_large",
             "the request line and headers have %zu bytes; the limit is %zu (--max-header)",
             head->size, limit);
-    else if (!strcmp(head->version, "HTTP/1.1") && !head->host)
+    else if (!strcmp(head->version, "HTTP/1.1") && !x->host)
         respond_refusal(x, 400, "invalid_request", NEEDS_HOST);
-    else if (head->host && !is_allowed_host(&x->server->options, head->host))
+    else if (x->host && !is_allowed_host(&x->server->options, x->host))
         respond_refusal(x, 403, "forbidden",
                         "lensd does not answer for the host '%.100s'; use its IP address, or add "
                         "the name to --allowed-hosts",
-                        head->host);
-    else if (head->expect && strcasecmp(head->expect, "100-continue") != 0)
+                        x->host);
+    else if (expect && strcasecmp(expect, "100-continue") != 0)
         respond_refusal(x, 417, "expectation_failed",
-                        "Expect: %.40s is not supported; only 100-continue is", head->expect);
+                        "Expect: %.40s is not supported; only 100-continue is", expect);
 }
 
 static void check_route(struct exchange *x)
@@ -315,12 +318,14 @@ static void check_room(struct exchange *x)
             "all connections are in use; try again soon, or raise the limit (--max-connections)");
 }
 
-static void check_access(struct exchange *x, const struct request_head *head)
+static void check_access(struct exchange *x)
 {
     if (!x->server->keys)
         return;
     int wait_s = 1;
-    const char *key = key_given(head->authorization, head->api_key);
+    const char *key = exchange_header(x, "X-API-Key");
+    key = key_given(exchange_header(x, "Authorization"),
+                    key ? key : exchange_header(x, "doods-auth-key"));
     enum route_access access = x->route->access;
     if (access == ROUTE_ADMIN_WRITES)
         access = route_method(x->method) & (METHOD_GET | METHOD_HEAD) ? ROUTE_KEY : ROUTE_ADMIN;
@@ -359,19 +364,18 @@ bool admit_is_foreign(const struct exchange *x)
 }
 
 /* Lets pages of the origins in --cors-origin read the answer (Fetch standard, section 3.3). */
-static void allow_origin(struct exchange *x, const struct request_head *head)
+static void allow_origin(struct exchange *x)
 {
-    const char *list = x->server->options.cors_origin;
+    const char *list = x->server->options.cors_origin, *origin = exchange_header(x, "Origin");
     if (!list)
         return;
     bool all = !strcmp(list, "*");
     if (!all)
         respond_header(x, "Vary", "Origin");
-    if (!head->origin || strlen(head->origin) > 120 ||
-        !admit_is_listed(list, head->origin, strlen(head->origin)))
+    if (!origin || strlen(origin) > 120 || !admit_is_listed(list, origin, strlen(origin)))
         return;
-    respond_header(x, "Access-Control-Allow-Origin", "%s", all ? "*" : head->origin);
-    if (strcmp(x->method, "OPTIONS") != 0 || !head->preflight) {
+    respond_header(x, "Access-Control-Allow-Origin", "%s", all ? "*" : origin);
+    if (strcmp(x->method, "OPTIONS") != 0 || !exchange_header(x, "Access-Control-Request-Method")) {
         respond_header(x, "Access-Control-Expose-Headers",
                        "X-Request-Id, Retry-After, WWW-Authenticate, traceparent, "
                        "Inference-Header-Content-Length, X-Cache, Age");
@@ -392,17 +396,17 @@ static void allow_origin(struct exchange *x, const struct request_head *head)
     }
 }
 
-static void check_coding(struct exchange *x, const struct request_head *head)
+static void check_coding(struct exchange *x)
 {
-    if (coding_parse(head->content_encoding, &x->coding))
+    const char *coding = exchange_header(x, "Content-Encoding");
+    if (coding_parse(coding, &x->coding))
         return;
     respond_refusal(x, 415, "unsupported_media_type",
-                    "Content-Encoding '%.40s' is not supported; use gzip, deflate or none",
-                    head->content_encoding);
+                    "Content-Encoding '%.40s' is not supported; use gzip, deflate or none", coding);
     respond_header(x, "Accept-Encoding", "gzip, deflate");
 }
 
-static void admit_check_body(struct exchange *x, const struct request_head *head)
+static void admit_check_body(struct exchange *x)
 {
     size_t limit = x->route->takes_body ? x->server->options.max_body : EXCHANGE_DISCARD_MAX;
     struct error err;
@@ -414,7 +418,7 @@ static void admit_check_body(struct exchange *x, const struct request_head *head
     else if (x->route->admit && x->route->admit(x, &err) != STATUS_OK)
         respond_error(x, &err);
     else if (!x->answer.status && x->route->takes_body)
-        check_coding(x, head);
+        check_coding(x);
     if (!x->answer.status)
         upload_init(&x->body, x->body.budget, limit, x->chunked ? 0 : (size_t)x->expected);
 }
@@ -423,11 +427,11 @@ enum head_verdict exchange_admit(struct exchange *x, const struct request_head *
 {
     snprintf(x->method, sizeof x->method, "%s", head->method);
     x->is_head_method = !strcmp(head->method, "HEAD");
-    x->host = head->host;
-    x->content_type = head->content_type;
-    x->json_length = head->json_length;
+    x->host = exchange_header(x, "Host");
+    x->content_type = exchange_header(x, "Content-Type");
+    x->json_length = exchange_header(x, "Inference-Header-Content-Length");
     x->path = x->target;
-    exchange_identify(x, head->request_id, head->traceparent);
+    exchange_identify(x);
     check_framing(x, head);
     if (!x->answer.status)
         check_target(x);
@@ -436,21 +440,21 @@ enum head_verdict exchange_admit(struct exchange *x, const struct request_head *
     if (!x->answer.status)
         check_route(x);
     if (x->route)
-        allow_origin(x, head);
+        allow_origin(x);
     if (!x->answer.status)
         check_port(x);
     if (!x->answer.status)
         check_room(x);
     if (!x->answer.status)
-        check_access(x, head);
+        check_access(x);
     if (!x->answer.status)
-        admit_check_body(x, head);
+        admit_check_body(x);
     if (!x->answer.status)
         return ADMIT_READ;
     x->discard_body = true;
     if (!x->chunked && x->expected == 0)
         return ADMIT_READ; /* there is no body: the answer keeps the connection open */
-    if (head->expect)
+    if (exchange_header(x, "Expect"))
         return ADMIT_ANSWER_NOW; /* the client waits for "100 Continue" before it sends */
     return x->chunked || x->expected > EXCHANGE_DISCARD_MAX ? ADMIT_REFUSE : ADMIT_READ;
 }

@@ -11,19 +11,14 @@
 
 #define EXCHANGE_TARGET_MAX 8192 /* bytes of path and query */
 
-/* Strings are borrowed and live as long as the exchange. A missing header is NULL. */
+/* What exchange_header() does not tell. Strings are borrowed and live as long as the exchange. */
 struct request_head {
-    const char *method, *version; /* "POST", "HTTP/1.1" */
-    size_t size;                  /* bytes of the request line and the headers */
-    const char *host, *content_type, *expect, *request_id, *traceparent;
-    const char *authorization, *api_key;
-    const char *json_length; /* Inference-Header-Content-Length */
-    const char *content_encoding;
-    const char *origin, *preflight; /* Origin, Access-Control-Request-Method */
-    bool malformed;                 /* a line is invalid, or a proxy may read it differently */
-    int hosts;                      /* number of Host headers */
-    int lengths, encodings;         /* number of Content-Length and Transfer-Encoding headers */
-    const char *length, *encoding;  /* the last header of each name */
+    const char *method, *version;  /* "POST", "HTTP/1.1" */
+    size_t size;                   /* bytes of the request line and the headers */
+    bool malformed;                /* a line is invalid, or a proxy may read it differently */
+    int hosts;                     /* number of Host headers */
+    int lengths, encodings;        /* number of Content-Length and Transfer-Encoding headers */
+    const char *length, *encoding; /* the last header of each name; NULL: none */
 };
 
 enum head_verdict {
@@ -35,9 +30,9 @@ enum head_verdict {
 /* Checks *head and fills in an exchange from exchange_create(). Calls the route's `admit`. */
 enum head_verdict exchange_admit(struct exchange *exchange, const struct request_head *head);
 
-/* Sets the exchange's id and trace to the client's, or to new ones if the headers are NULL. A part
- * of exchange_admit(). */
-void exchange_identify(struct exchange *exchange, const char *request_id, const char *traceparent);
+/* Sets the exchange's id and trace to those in its headers, or to new ones. A part of
+ * exchange_admit(). */
+void exchange_identify(struct exchange *exchange);
 
 /* True if a foreign web page sends the request: its Origin is neither this server nor in
  * --cors-origin. Such a page cannot read the answer, but a handler that changes something must
@@ -48,5 +43,5 @@ bool admit_is_foreign(const struct exchange *exchange);
 enum status admit_check_hosts(const char *list, struct error *err) MUST_USE;
 
 /* Sets the answer to a request that libmicrohttpd cannot parse and would answer with `status`.
- * *head has the headers parsed so far; head->length is the first Content-Length. */
+ * Only the headers parsed so far are known; head->length is the first Content-Length. */
 void exchange_refuse_broken(struct exchange *exchange, const struct request_head *head, int status);

@@ -175,21 +175,8 @@ static struct request_head daemon_read_head(const struct exchange *x, const char
 {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(x->handle, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
-    const char *key = daemon_header(x, "X-API-Key");
-    struct request_head head = {.method = method,
-                                .version = version,
-                                .size = info ? info->header_size : 0,
-                                .host = daemon_header(x, "Host"),
-                                .content_type = daemon_header(x, "Content-Type"),
-                                .expect = daemon_header(x, "Expect"),
-                                .request_id = daemon_header(x, "X-Request-Id"),
-                                .traceparent = daemon_header(x, "traceparent"),
-                                .authorization = daemon_header(x, "Authorization"),
-                                .api_key = key ? key : daemon_header(x, "doods-auth-key"),
-                                .json_length = daemon_header(x, "Inference-Header-Content-Length"),
-                                .content_encoding = daemon_header(x, "Content-Encoding"),
-                                .origin = daemon_header(x, "Origin"),
-                                .preflight = daemon_header(x, "Access-Control-Request-Method")};
+    struct request_head head = {
+        .method = method, .version = version, .size = info ? info->header_size : 0};
     check_head(x, method, version, &head);
     return head;
 }

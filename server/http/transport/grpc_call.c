@@ -53,6 +53,9 @@ static const char *call_header(const struct grpc_call *call, const char *name)
 static const char *carrier_header(const struct exchange *x, const char *name)
 {
     const struct grpc_call *call = x->handle;
+    const char *authority = strcasecmp(name, "Host") ? NULL : call_header(call, ":authority");
+    if (authority)
+        return authority;
     if (call->timeout[0] && !strcasecmp(name, "X-Request-Timeout-Ms"))
         return call->timeout;
     return call_header(call, name);
@@ -414,16 +417,10 @@ static bool create_exchange(struct grpc_call *call)
 static bool admit(struct grpc_call *call)
 {
     struct exchange *x = call->exchange;
-    const char *method = call_header(call, ":method"), *host = call_header(call, ":authority");
+    const char *method = call_header(call, ":method");
     const struct request_head head = {.method = method ? method : "",
                                       .version = "HTTP/2",
                                       .size = call->headers_given,
-                                      .host = host ? host : call_header(call, "host"),
-                                      .content_type = call_header(call, "content-type"),
-                                      .request_id = call_header(call, "x-request-id"),
-                                      .traceparent = call_header(call, "traceparent"),
-                                      .authorization = call_header(call, "authorization"),
-                                      .api_key = call_header(call, "x-api-key"),
                                       .hosts = 1};
     x->state = EXCHANGE_BODY;
     (void)exchange_admit(x, &head);

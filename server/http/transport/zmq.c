@@ -293,7 +293,7 @@ static bool call_create_exchange(struct zmq_call *call)
     x->bytes_in = call->seen.header_size + call->seen.tensor_size;
     x->route = route_find(x->routes, path, &x->match);
     snprintf(x->method, sizeof x->method, "ZMQ");
-    exchange_identify(x, NULL, NULL);
+    exchange_identify(x);
     exchange_set_client(x, address && address[0] ? address : "ipc");
     return true;
 }
