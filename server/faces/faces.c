@@ -129,7 +129,7 @@ static enum status check_form(struct faces *faces, struct error *err)
                          "version of lensd; name another file",
                          faces->path);
     int64_t damaged;
-    TRY(ask_number(faces, "SELECT count(*) FROM pragma_quick_check(1) WHERE quick_check <> 'ok'",
+    TRY(ask_number(faces, "SELECT count(*) FROM pragma_quick_check WHERE quick_check <> 'ok'",
                    &damaged, err));
     return damaged ? error_set(err, STATUS_CONFIG,
                                "the registry of faces '%.200s' (--faces) is damaged; restore a "
