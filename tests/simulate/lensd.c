@@ -105,7 +105,7 @@ static void end_decode(struct run *run, struct worker *worker)
         run->outcome->dropped++;
         return;
     }
-    struct batch_slot slot = batcher_reserve(run->batcher, &image->item, now);
+    struct batch_slot slot = batcher_reserve(run->batcher, &image->item);
     batcher_commit(run->batcher, slot, now);
 }
 
@@ -132,7 +132,7 @@ static void start_passes(struct run *run)
             drop_late(run, &lane->batch);
             if (lane->batch.count == 0) {
                 batcher_release(run->batcher, &run->lanes[i].batch);
-                batcher_lane_idle(run->batcher, i, clock_of(run));
+                batcher_lane_idle(run->batcher, i);
                 continue;
             }
             lane->runs = true;
@@ -163,7 +163,7 @@ static void end_pass(struct run *run, int i)
     batcher_ran(run->batcher, i, lane->batch.count, (int64_t)((run->now - lane->started) * MS));
     batcher_release(run->batcher, &run->lanes[i].batch);
     batcher_answered(run->batcher, (size_t)lane->batch.count);
-    batcher_lane_idle(run->batcher, i, clock_of(run));
+    batcher_lane_idle(run->batcher, i);
 }
 
 static double next_event(const struct run *run)
@@ -227,7 +227,7 @@ void simulate_lensd(const struct world *world, size_t max_queue, struct outcome 
     for (int i = 0; i < world->devices; i++) {
         latency_init(batcher_latency(run.batcher, i), machine->sizes, machine->milliseconds,
                      machine->count);
-        batcher_lane_idle(run.batcher, i, 0);
+        batcher_lane_idle(run.batcher, i);
     }
     for (size_t i = 0; i < world->connections; i++)
         arrive(&run, i == 0 ? FIRST : FIRST + 1);

@@ -16,7 +16,6 @@
 #define LATE_FRACTION   0.9  /* late: less than this share of a pass is left until the deadline */
 
 enum slot_state { SLOT_FREE, SLOT_WRITING, SLOT_READY, SLOT_RUNNING };
-enum buffer_state { BUFFER_FREE, BUFFER_FORMING, BUFFER_CLOSED, BUFFER_RUNNING };
 
 struct buffer_slot {
     enum slot_state state;
@@ -30,20 +29,13 @@ struct buffer {
     int writing, ready; /* number of slots in each state */
     int micro_batches;  /* micro-batches that lanes hold now */
     bool is_taken;      /* a lane has taken a micro-batch since the buffer was opened */
-    int64_t opened, closed;
-    int64_t order; /* lanes take the closed buffer with the lowest order first */
+    int64_t order;      /* lanes take the closed buffer with the lowest order first */
     struct buffer_slot *slots;
-};
-
-/* A micro-batch that a lane has taken: slots first … end - 1 of the buffer. */
-struct lane_batch {
-    int buffer, first, end, images;
 };
 
 struct lane_state {
     bool works, idle;
-    struct lane_batch held[BATCHER_MAX_DEPTH]; /* the oldest batch first */
-    int held_count;
+    int held_count;     /* batches that it has taken */
     int64_t busy_until; /* predicted time; 0 if the lane is idle */
     struct latency latency;
 };
@@ -53,15 +45,11 @@ struct batcher {
     struct buffer *buffers;
     struct buffer_slot *slots; /* of all buffers */
     struct lane_state *lanes;
-    int forming; /* index, or -1 */
-    int full;    /* images at which a batch closes; set by update_full() */
-    int ahead;   /* most images between queue and lanes; set by update_full() */
-    int free_buffers, closed_buffers, running_buffers;
-    int idle_lanes;
-    uint64_t answered;
-    size_t admitted, granted, preparing;
-    size_t larges;               /* large images that are being prepared */
-    size_t slots_taken, running; /* slots_taken: in forming and closed buffers; running: in lanes */
+    int forming;                  /* index, or -1 */
+    int full;                     /* images at which a batch closes; set by update_full() */
+    int ahead;                    /* most images between queue and lanes; set by update_full() */
+    struct batcher_counts counts; /* except those of the queue */
+    size_t larges;                /* large images that are being prepared */
     int64_t next_order, first_order;
     struct queue queue;
     struct arrivals arrivals;
@@ -96,7 +84,7 @@ struct batcher *batcher_create(const struct batcher_config *config)
     batcher->full = config->max_batch;
     batcher->ahead = INT_MAX;
     batcher->early = config->workers;
-    batcher->free_buffers = config->buffers;
+    batcher->counts.buffers[BUFFER_FREE] = config->buffers;
     arrivals_init(&batcher->arrivals, ARRIVALS_TAU_NS);
     size_t slots;
     if (size_mul((size_t)config->buffers, (size_t)config->max_batch, &slots))
@@ -149,21 +137,22 @@ struct latency *batcher_latency(struct batcher *batcher, int lane)
 static size_t room(const struct batcher *batcher)
 {
     const size_t full = (size_t)batcher->full;
-    size_t slots = (size_t)batcher->free_buffers * full;
+    const int *buffers = batcher->counts.buffers;
+    size_t slots = (size_t)buffers[BUFFER_FREE] * full;
     if (batcher->forming >= 0) {
         const struct buffer *forming = &batcher->buffers[batcher->forming];
         const size_t used = (size_t)(forming->writing + forming->ready);
         slots += full > used ? full - used : 0;
     }
-    int hungry = batcher->config.lanes * batcher->config.depth - batcher->running_buffers -
-                 batcher->closed_buffers;
+    int hungry = batcher->config.lanes * batcher->config.depth - buffers[BUFFER_RUNNING] -
+                 buffers[BUFFER_CLOSED];
     size_t loss = hungry > 0 ? (size_t)hungry * (full - 1) : 0;
     return slots > loss ? slots - loss : 0;
 }
 
 static size_t tickets(const struct batcher *batcher)
 {
-    return batcher->granted + batcher->preparing;
+    return batcher->counts.granted + batcher->counts.preparing;
 }
 
 /* The margin added to predictions: their mean error plus twice its mean deviation. About one answer
@@ -175,13 +164,13 @@ static int64_t margin_of(const struct batcher *batcher)
 
 void batcher_admit(struct batcher *batcher, struct batch_item *item, int64_t predicted, int64_t now)
 {
-    assert(batcher->admitted < batcher->config.max_images);
+    assert(batcher->counts.admitted < batcher->config.max_images);
     item->admitted = now;
     item->predicted = predicted;
     item->margin = margin_of(batcher);
     queue_push(&batcher->queue, item);
     arrivals_note(&batcher->arrivals, 1, now);
-    batcher->admitted++;
+    batcher->counts.admitted++;
 }
 
 /* How many more large images may be prepared now. */
@@ -199,15 +188,15 @@ size_t batcher_grant(struct batcher *batcher)
     space -= tickets(batcher);
     /* Large images take long to prepare, so they do not count against `ahead`. */
     const size_t most = (size_t)batcher->ahead + batcher->larges;
-    const size_t ahead = batcher->slots_taken + tickets(batcher);
+    const size_t ahead = batcher->counts.slots + tickets(batcher);
     const size_t left = most > ahead ? most - ahead : 0;
     space = left < space ? left : space;
     queued -= batcher->queue.large;
     queued +=
         batcher->queue.large < large_room(batcher) ? batcher->queue.large : large_room(batcher);
-    size_t wanted = queued > batcher->granted ? queued - batcher->granted : 0;
+    size_t wanted = queued > batcher->counts.granted ? queued - batcher->counts.granted : 0;
     size_t grant = wanted < space ? wanted : space;
-    batcher->granted += grant;
+    batcher->counts.granted += grant;
     return grant;
 }
 
@@ -224,16 +213,16 @@ bool batcher_has_large(const struct batcher *batcher)
 
 void *batcher_claim(struct batcher *batcher, bool may_be_large, int64_t now)
 {
-    assert(batcher->granted > 0);
+    assert(batcher->counts.granted > 0);
     struct batch_item *item = queue_pop(&batcher->queue, may_be_large && large_room(batcher) > 0);
     if (!item && !may_be_large && batcher_has_large(batcher))
         return NULL;
-    batcher->granted--;
+    batcher->counts.granted--;
     if (!item)
         return NULL;
     batcher->larges += item->is_large;
     item->claimed = now;
-    batcher->preparing++;
+    batcher->counts.preparing++;
     return item->owner;
 }
 
@@ -253,22 +242,27 @@ void batcher_end_large(struct batcher *batcher)
 
 void batcher_drop(struct batcher *batcher)
 {
-    assert(batcher->preparing > 0);
-    batcher->preparing--;
+    assert(batcher->counts.preparing > 0);
+    batcher->counts.preparing--;
 }
 
 /* --- the forming batch --- */
 
+static void set_state(struct batcher *batcher, struct buffer *buffer, enum buffer_state state)
+{
+    batcher->counts.buffers[buffer->state]--;
+    batcher->counts.buffers[state]++;
+    buffer->state = state;
+}
+
 /* Closes the forming buffer. The next batcher_reserve() opens another one. */
-static void close_forming(struct batcher *batcher, enum batch_close reason, int64_t now)
+static void close_forming(struct batcher *batcher, enum batch_close reason)
 {
     struct buffer *buffer = &batcher->buffers[batcher->forming];
-    buffer->state = BUFFER_CLOSED;
+    set_state(batcher, buffer, BUFFER_CLOSED);
     buffer->reason = reason;
-    buffer->closed = now;
     buffer->order = batcher->next_order++;
     batcher->forming = -1;
-    batcher->closed_buffers++;
 }
 
 /* True if the forming batch has a ready image, and closed batches are too few for the idle
@@ -278,14 +272,15 @@ static bool lane_wants_forming(const struct batcher *batcher)
     if (batcher->buffers[batcher->forming].ready == 0)
         return false;
     int promised = 0;
-    for (int i = 0; batcher->closed_buffers > 0 && i < batcher->config.buffers; i++) {
+    for (int i = 0; batcher->counts.buffers[BUFFER_CLOSED] > 0 && i < batcher->config.buffers;
+         i++) {
         const struct buffer *buffer = &batcher->buffers[i];
         if (buffer->state == BUFFER_CLOSED)
             promised += latency_passes(&batcher->lanes[0].latency, buffer->ready + buffer->writing);
     }
-    if (promised < batcher->closed_buffers)
-        promised = batcher->closed_buffers;
-    return batcher->idle_lanes > promised;
+    if (promised < batcher->counts.buffers[BUFFER_CLOSED])
+        promised = batcher->counts.buffers[BUFFER_CLOSED];
+    return batcher->counts.idle_lanes > promised;
 }
 
 enum batch_close batcher_should_close(const struct batcher *batcher)
@@ -298,40 +293,40 @@ enum batch_close batcher_should_close(const struct batcher *batcher)
     return lane_wants_forming(batcher) ? BATCH_IDLE_DEVICE : BATCH_OPEN;
 }
 
-static void close_if_due(struct batcher *batcher, int64_t now)
+static void close_if_due(struct batcher *batcher)
 {
     enum batch_close reason = batcher_should_close(batcher);
     if (reason != BATCH_OPEN)
-        close_forming(batcher, reason, now);
+        close_forming(batcher, reason);
 }
 
-static void open_buffer(struct batcher *batcher, int64_t now)
+static void open_buffer(struct batcher *batcher)
 {
     int i = 0;
     while (batcher->buffers[i].state != BUFFER_FREE)
         i++;
     struct buffer *buffer = &batcher->buffers[i];
-    *buffer = (struct buffer){.state = BUFFER_FORMING, .opened = now, .slots = buffer->slots};
+    *buffer = (struct buffer){.slots = buffer->slots};
+    set_state(batcher, buffer, BUFFER_FORMING);
     for (int slot = 0; slot < batcher->config.max_batch; slot++)
         buffer->slots[slot] = (struct buffer_slot){.state = SLOT_FREE};
     batcher->forming = i;
-    batcher->free_buffers--;
 }
 
-struct batch_slot batcher_reserve(struct batcher *batcher, struct batch_item *item, int64_t now)
+struct batch_slot batcher_reserve(struct batcher *batcher, struct batch_item *item)
 {
-    assert(batcher->preparing > 0 && room(batcher) > 0);
-    batcher->preparing--;
+    assert(batcher->counts.preparing > 0 && room(batcher) > 0);
+    batcher->counts.preparing--;
     if (batcher->forming < 0)
-        open_buffer(batcher, now);
+        open_buffer(batcher);
     struct buffer *buffer = &batcher->buffers[batcher->forming];
     struct batch_slot place = {.buffer = batcher->forming, .slot = 0};
     while (buffer->slots[place.slot].state != SLOT_FREE)
         place.slot++;
     buffer->slots[place.slot] = (struct buffer_slot){SLOT_WRITING, item, item->owner};
     buffer->writing++;
-    batcher->slots_taken++;
-    close_if_due(batcher, now);
+    batcher->counts.slots++;
+    close_if_due(batcher);
     return place;
 }
 
@@ -365,38 +360,21 @@ void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t no
         batcher->early = fmin(batcher->early + 1, batcher->config.max_batch);
     slot->state = SLOT_READY;
     buffer->ready++;
-    close_if_due(batcher, now);
+    close_if_due(batcher);
 }
 
-/* Called when no image of a closed buffer waits for a lane or is being written. */
-static void leave_closed(struct batcher *batcher, struct buffer *buffer)
-{
-    batcher->closed_buffers--;
-    if (buffer->micro_batches > 0) {
-        buffer->state = BUFFER_RUNNING;
-        batcher->running_buffers++;
-    } else {
-        buffer->state = BUFFER_FREE;
-        batcher->free_buffers++;
-    }
-}
-
-void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t now)
+void batcher_abandon(struct batcher *batcher, struct batch_slot place)
 {
     struct buffer *buffer = written_buffer(batcher, place);
     buffer->slots[place.slot] = (struct buffer_slot){.state = SLOT_FREE};
-    batcher->slots_taken--;
+    batcher->counts.slots--;
     if (buffer->writing + buffer->ready == 0) {
-        if (buffer->state == BUFFER_CLOSED) {
-            leave_closed(batcher, buffer);
-        } else {
+        if (buffer->state == BUFFER_FORMING)
             batcher->forming = -1;
-            buffer->state = BUFFER_FREE;
-            batcher->free_buffers++;
-        }
+        set_state(batcher, buffer, buffer->micro_batches > 0 ? BUFFER_RUNNING : BUFFER_FREE);
     }
     /* An idle lane may have been waiting for a closed buffer that is now empty. */
-    close_if_due(batcher, now);
+    close_if_due(batcher);
 }
 
 /* --- lanes --- */
@@ -428,11 +406,11 @@ static void update_full(struct batcher *batcher)
 
 static void set_idle(struct batcher *batcher, struct lane_state *lane, bool idle)
 {
-    batcher->idle_lanes += (int)idle - (int)lane->idle;
+    batcher->counts.idle_lanes += (int)idle - (int)lane->idle;
     lane->idle = idle;
 }
 
-void batcher_lane_idle(struct batcher *batcher, int index, int64_t now)
+void batcher_lane_idle(struct batcher *batcher, int index)
 {
     struct lane_state *lane = &batcher->lanes[index];
     assert(!lane->idle && lane->held_count == 0);
@@ -441,16 +419,16 @@ void batcher_lane_idle(struct batcher *batcher, int index, int64_t now)
     set_idle(batcher, lane, true);
     batcher->early = fmax(batcher->early - WAIT_SHARE, 0);
     update_full(batcher);
-    close_if_due(batcher, now);
+    close_if_due(batcher);
 }
 
-void batcher_lane_works(struct batcher *batcher, int index, bool works, int64_t now)
+void batcher_lane_works(struct batcher *batcher, int index, bool works)
 {
     struct lane_state *lane = &batcher->lanes[index];
     lane->works = works;
     if (!works)
         set_idle(batcher, lane, false);
-    close_if_due(batcher, now);
+    close_if_due(batcher);
 }
 
 void batcher_ran(struct batcher *batcher, int lane, int images, int64_t ns)
@@ -458,16 +436,9 @@ void batcher_ran(struct batcher *batcher, int lane, int images, int64_t ns)
     latency_observe(&batcher->lanes[lane].latency, images, ns);
 }
 
-/* The images of a closed buffer for one pass: `count` ready images in slots[], which the lane moves
- * to the slots from `first` on. It owns the memory of the slots [first, end). */
-struct micro_batch {
-    int first, end, count;
-    int slots[BATCHER_MAX_BATCH];
-};
-
 /* Finds the first ready slots that have no slot of another lane between them. */
 static void find_ready(const struct batcher *batcher, const struct buffer *buffer,
-                       struct micro_batch *ret)
+                       struct batch *ret)
 {
     ret->first = ret->count = 0;
     ret->end = batcher->config.capacity;
@@ -487,16 +458,16 @@ static void find_ready(const struct batcher *batcher, const struct buffer *buffe
 
 /* Reduces the images to those of one pass whose padding reaches no slot of another lane. Returns
  * false if there is no such pass: the other lane must finish first. */
-static bool cut_micro_batch(struct micro_batch *micro, const struct latency *latency)
+static bool cut_batch(struct batch *batch, const struct latency *latency)
 {
-    int count = latency_first(latency, micro->count);
+    int count = latency_first(latency, batch->count);
     for (int i = latency->count;; count = latency->sizes[i]) {
-        int end = count < micro->count ? micro->slots[count] : micro->end;
-        int padded = micro->first + latency_padded(latency, count);
+        int end = count < batch->count ? batch->slots[count] : batch->end;
+        int padded = batch->first + latency_padded(latency, count);
         if (padded <= end) {
-            int last = micro->slots[count - 1] + 1;
-            micro->end = padded > last ? padded : last;
-            micro->count = count;
+            int last = batch->slots[count - 1] + 1;
+            batch->end = padded > last ? padded : last;
+            batch->count = batch->taken = count;
             return true;
         }
         do
@@ -509,30 +480,31 @@ static bool cut_micro_batch(struct micro_batch *micro, const struct latency *lat
 
 /* Returns the oldest closed buffer from which the lane can take images (no slot is being written),
  * and sets *ret to these images. NULL if there is none. */
-static struct buffer *find_micro_batch(const struct batcher *batcher, int lane,
-                                       struct micro_batch *ret)
+static struct buffer *find_batch(const struct batcher *batcher, int lane, struct batch *ret)
 {
     struct buffer *oldest = NULL;
-    struct micro_batch micro;
-    for (int i = 0; batcher->closed_buffers > 0 && i < batcher->config.buffers; i++) {
+    struct batch found = {.lane = lane};
+    for (int i = 0; batcher->counts.buffers[BUFFER_CLOSED] > 0 && i < batcher->config.buffers;
+         i++) {
         struct buffer *buffer = &batcher->buffers[i];
         if (buffer->state != BUFFER_CLOSED || buffer->writing > 0 ||
             (oldest && buffer->order > oldest->order))
             continue;
-        find_ready(batcher, buffer, &micro);
-        if (!cut_micro_batch(&micro, &batcher->lanes[lane].latency))
+        find_ready(batcher, buffer, &found);
+        if (!cut_batch(&found, &batcher->lanes[lane].latency))
             continue;
         oldest = buffer;
-        *ret = micro;
+        found.buffer = i;
+        *ret = found;
     }
     return oldest;
 }
 
 bool batcher_can_take(const struct batcher *batcher)
 {
-    if (batcher->idle_lanes == 0)
+    if (batcher->counts.idle_lanes == 0)
         return false;
-    for (int i = 0; batcher->closed_buffers > 0 && i < batcher->config.buffers; i++)
+    for (int i = 0; batcher->counts.buffers[BUFFER_CLOSED] > 0 && i < batcher->config.buffers; i++)
         if (batcher->buffers[i].state == BUFFER_CLOSED && batcher->buffers[i].writing == 0)
             return true;
     return batcher_should_close(batcher) != BATCH_OPEN &&
@@ -551,63 +523,44 @@ static void learn(struct batcher *batcher, const struct batch_item *item, int64_
     batcher->spread += LEARNING_WEIGHT * (fabs(surprise) - batcher->spread);
 }
 
-/* Assigns the slots of the micro-batch, padding included, to the lane. */
-static void give_to_lane(struct batcher *batcher, struct buffer *buffer,
-                         const struct micro_batch *micro, int index, int64_t now, struct batch *ret)
+/* Takes images from the oldest closed buffer. Returns false if there are none. */
+static bool take(struct batcher *batcher, int index, int64_t now, struct batch *ret)
 {
     struct lane_state *lane = &batcher->lanes[index];
-    ret->lane = index;
-    ret->buffer = (int)(buffer - batcher->buffers);
-    ret->first = micro->first;
+    struct buffer *buffer = find_batch(batcher, index, ret);
+    if (!buffer)
+        return false;
     ret->reason = buffer->reason;
     ret->is_first = !buffer->is_taken;
     buffer->is_taken = true;
-    ret->opened = buffer->opened;
-    ret->closed = buffer->closed;
-    ret->count = micro->count;
-    for (int i = 0; i < micro->count; i++) {
-        ret->slots[i] = micro->slots[i];
-        ret->items[i] = buffer->slots[micro->slots[i]].owner;
-    }
-    for (int slot = micro->first; slot < micro->end && slot < batcher->config.max_batch; slot++)
+    for (int i = 0; i < ret->count; i++)
+        ret->items[i] = buffer->slots[ret->slots[i]].owner;
+    for (int slot = ret->first; slot < ret->end && slot < batcher->config.max_batch; slot++)
         buffer->slots[slot].state = SLOT_RUNNING;
-    lane->held[lane->held_count++] =
-        (struct lane_batch){ret->buffer, micro->first, micro->end, micro->count};
+    lane->held_count++;
     const int64_t free = lane->busy_until > now ? lane->busy_until : now;
-    lane->busy_until = free + latency_run(&lane->latency, micro->count);
-    learn(batcher, buffer->slots[micro->slots[0]].item, lane->busy_until);
-}
-
-static void take_micro_batch(struct batcher *batcher, int index, struct buffer *buffer,
-                             const struct micro_batch *micro, int64_t now, struct batch *ret)
-{
-    give_to_lane(batcher, buffer, micro, index, now, ret);
-    set_idle(batcher, &batcher->lanes[index], false);
-    buffer->ready -= micro->count;
+    lane->busy_until = free + latency_run(&lane->latency, ret->count);
+    learn(batcher, buffer->slots[ret->slots[0]].item, lane->busy_until);
+    set_idle(batcher, lane, false);
     buffer->micro_batches++;
+    buffer->ready -= ret->count;
     if (buffer->ready == 0)
-        leave_closed(batcher, buffer);
-    batcher->running += (size_t)micro->count;
-    batcher->slots_taken -= (size_t)micro->count;
+        set_state(batcher, buffer, BUFFER_RUNNING);
+    batcher->counts.running += (size_t)ret->count;
+    batcher->counts.slots -= (size_t)ret->count;
+    return true;
 }
 
 bool batcher_take(struct batcher *batcher, int index, int64_t now, struct batch *ret)
 {
-    struct micro_batch micro;
-    close_if_due(batcher, now);
-    if (!batcher->lanes[index].idle)
-        return false;
-    struct buffer *buffer = find_micro_batch(batcher, index, &micro);
-    if (!buffer)
-        return false;
-    take_micro_batch(batcher, index, buffer, &micro, now, ret);
-    return true;
+    close_if_due(batcher);
+    return batcher->lanes[index].idle && take(batcher, index, now, ret);
 }
 
 /* True if no batch is closed and all images of the forming batch are ready. */
 static bool may_close_ahead(const struct batcher *batcher)
 {
-    if (batcher->closed_buffers > 0 || batcher->forming < 0)
+    if (batcher->counts.buffers[BUFFER_CLOSED] > 0 || batcher->forming < 0)
         return false;
     const struct buffer *forming = &batcher->buffers[batcher->forming];
     return forming->ready > 0 && forming->writing == 0;
@@ -617,106 +570,60 @@ bool batcher_take_ahead(struct batcher *batcher, int index, bool at_last, int64_
                         struct batch *ret)
 {
     const struct lane_state *lane = &batcher->lanes[index];
-    struct micro_batch micro;
     if (!lane->works || lane->held_count == 0 || lane->held_count >= batcher->config.depth ||
         a_lane_is_free(batcher))
         return false;
     if (at_last && may_close_ahead(batcher))
-        close_forming(batcher, BATCH_IDLE_DEVICE, now);
-    struct buffer *buffer = find_micro_batch(batcher, index, &micro);
-    if (!buffer)
-        return false;
-    take_micro_batch(batcher, index, buffer, &micro, now, ret);
-    return true;
-}
-
-/* Frees the slots of a lane's batch. The caller updates the buffer's state. */
-static struct buffer *take_from_lane(struct batcher *batcher, int index, int which)
-{
-    struct lane_state *lane = &batcher->lanes[index];
-    assert(which < lane->held_count);
-    const struct lane_batch held = lane->held[which];
-    struct buffer *buffer = &batcher->buffers[held.buffer];
-    for (int slot = held.first; slot < held.end && slot < batcher->config.max_batch; slot++)
-        buffer->slots[slot] = (struct buffer_slot){.state = SLOT_FREE,
-                                                   .item = buffer->slots[slot].item,
-                                                   .owner = buffer->slots[slot].owner};
-    for (int i = which + 1; i < lane->held_count; i++)
-        lane->held[i - 1] = lane->held[i];
-    if (--lane->held_count == 0)
-        lane->busy_until = 0;
-    buffer->micro_batches--;
-    batcher->running -= (size_t)held.images;
-    return buffer;
-}
-
-static int which_held(const struct lane_state *lane, const struct batch *batch)
-{
-    for (int i = 0; i < lane->held_count; i++)
-        if (lane->held[i].buffer == batch->buffer && lane->held[i].first == batch->first)
-            return i;
-    assert(!"the lane has no such batch");
-    return 0;
+        close_forming(batcher, BATCH_IDLE_DEVICE);
+    return take(batcher, index, now, ret);
 }
 
 bool batcher_has_ready(const struct batcher *batcher)
 {
     if (batcher->forming >= 0 && batcher->buffers[batcher->forming].ready > 0)
         return true;
-    for (int i = 0; batcher->closed_buffers > 0 && i < batcher->config.buffers; i++)
+    for (int i = 0; batcher->counts.buffers[BUFFER_CLOSED] > 0 && i < batcher->config.buffers; i++)
         if (batcher->buffers[i].state == BUFFER_CLOSED && batcher->buffers[i].ready > 0)
             return true;
     return false;
 }
 
-static void end_micro_batch(struct batcher *batcher, int index, int which)
-{
-    struct buffer *buffer = take_from_lane(batcher, index, which);
-    if (buffer->micro_batches > 0 || buffer->state == BUFFER_CLOSED)
-        return;
-    buffer->state = BUFFER_FREE;
-    batcher->running_buffers--;
-    batcher->free_buffers++;
-}
-
 void batcher_release(struct batcher *batcher, const struct batch *batch)
 {
-    end_micro_batch(batcher, batch->lane, which_held(&batcher->lanes[batch->lane], batch));
+    struct lane_state *lane = &batcher->lanes[batch->lane];
+    struct buffer *buffer = &batcher->buffers[batch->buffer];
+    assert(lane->held_count > 0 && buffer->micro_batches > 0);
+    for (int slot = batch->first; slot < batch->end && slot < batcher->config.max_batch; slot++)
+        buffer->slots[slot].state = SLOT_FREE;
+    if (--lane->held_count == 0)
+        lane->busy_until = 0;
+    batcher->counts.running -= (size_t)batch->taken;
+    if (--buffer->micro_batches == 0 && buffer->state == BUFFER_RUNNING)
+        set_state(batcher, buffer, BUFFER_FREE);
 }
 
-void batcher_give_back(struct batcher *batcher, const struct batch *batch, int64_t now)
+void batcher_give_back(struct batcher *batcher, const struct batch *batch)
 {
-    const int which = which_held(&batcher->lanes[batch->lane], batch);
-    const int first = batcher->lanes[batch->lane].held[which].first;
-    const int end = batcher->lanes[batch->lane].held[which].end;
     struct buffer *buffer = &batcher->buffers[batch->buffer];
     struct buffer_slot again[BATCHER_MAX_BATCH];
-    if (batch->count == 0) {
-        end_micro_batch(batcher, batch->lane, which);
+    batcher_release(batcher, batch);
+    if (batch->count == 0)
         return;
-    }
     /* Find the items of the remaining images by their slots. Do not read items of images that were
      * answered meanwhile: they may be freed. */
     for (int i = 0; i < batch->count; i++)
-        for (int slot = first; slot < end && slot < batcher->config.max_batch; slot++)
+        for (int slot = batch->first; slot < batch->end && slot < batcher->config.max_batch; slot++)
             if (buffer->slots[slot].owner == batch->items[i])
                 again[i] = buffer->slots[slot];
-    (void)take_from_lane(batcher, batch->lane, which);
-    for (int slot = first; slot < end && slot < batcher->config.max_batch; slot++)
-        buffer->slots[slot] = (struct buffer_slot){.state = SLOT_FREE};
     for (int i = 0; i < batch->count; i++) {
         buffer->slots[batch->slots[i]] = again[i];
         buffer->slots[batch->slots[i]].state = SLOT_READY;
     }
-    if (buffer->state == BUFFER_RUNNING) {
-        buffer->state = BUFFER_CLOSED;
-        batcher->running_buffers--;
-        batcher->closed_buffers++;
-    }
+    set_state(batcher, buffer, BUFFER_CLOSED);
     buffer->order = --batcher->first_order;
     buffer->ready += batch->count;
-    batcher->slots_taken += (size_t)batch->count;
-    close_if_due(batcher, now);
+    batcher->counts.slots += (size_t)batch->count;
+    close_if_due(batcher);
 }
 
 /* --- numbers --- */
@@ -762,42 +669,33 @@ void batcher_load(const struct batcher *batcher, uint64_t client, int priority, 
                   struct model_load *ret)
 {
     size_t ahead = queue_ahead(&batcher->queue, client, priority);
-    *ret = (struct model_load){.images = batcher->admitted,
-                               .bytes = batcher->queue.bytes,
-                               .of_client = client ? queue_of_client(&batcher->queue, client) : 0,
-                               .before_prepare = batcher->preparing + ahead,
-                               .before_run = batcher->slots_taken + batcher->preparing + ahead,
-                               .prepare = (int64_t)batcher->prepare_ns,
-                               .workers = batcher->config.workers,
-                               .max_batch = batcher->config.max_batch,
-                               .arrivals = arrivals_rate(&batcher->arrivals, now),
-                               .margin = margin_of(batcher)};
+    *ret =
+        (struct model_load){.images = batcher->counts.admitted,
+                            .bytes = batcher->queue.bytes,
+                            .of_client = client ? queue_of_client(&batcher->queue, client) : 0,
+                            .before_prepare = batcher->counts.preparing + ahead,
+                            .before_run = batcher->counts.slots + batcher->counts.preparing + ahead,
+                            .prepare = (int64_t)batcher->prepare_ns,
+                            .workers = batcher->config.workers,
+                            .max_batch = batcher->config.max_batch,
+                            .arrivals = arrivals_rate(&batcher->arrivals, now),
+                            .margin = margin_of(batcher)};
     load_of_lanes(batcher, now, ret);
 }
 
 void batcher_answered(struct batcher *batcher, size_t images)
 {
-    assert(images <= batcher->admitted);
-    batcher->admitted -= images;
-    batcher->answered += images;
+    assert(images <= batcher->counts.admitted);
+    batcher->counts.admitted -= images;
+    batcher->counts.answered += images;
 }
 
 struct batcher_counts batcher_counts(const struct batcher *batcher)
 {
-    return (struct batcher_counts){
-        .answered = batcher->answered,
-        .admitted = batcher->admitted,
-        .queued = batcher->queue.count,
-        .bytes = batcher->queue.bytes,
-        .granted = batcher->granted,
-        .preparing = batcher->preparing,
-        .slots = batcher->slots_taken,
-        .running = batcher->running,
-        .idle_lanes = batcher->idle_lanes,
-        .free_buffers = batcher->free_buffers,
-        .closed_buffers = batcher->closed_buffers,
-        .running_buffers = batcher->running_buffers,
-    };
+    struct batcher_counts counts = batcher->counts;
+    counts.queued = batcher->queue.count;
+    counts.bytes = batcher->queue.bytes;
+    return counts;
 }
 
 int batch_compact(struct batch *batch, struct batch_move *moves)

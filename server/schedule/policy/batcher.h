@@ -73,13 +73,14 @@ struct batch_slot {
 
 /* Images that a lane has taken to run in one pass: slots[i] of `buffer` holds items[i]. Slots
  * ascend, with gaps where images were abandoned. batch_compact() computes how to close the gaps.
- * From slot `first` on there is memory for the images and for padding up to a compiled size. */
+ * The lane owns the memory of the slots first … end - 1, for the images and for padding up to a
+ * compiled size; `end` may exceed max_batch. */
 struct batch {
-    int lane, buffer, first;
-    int count; /* at least 1 */
+    int lane, buffer, first, end;
+    int taken; /* number of images when the lane took them, at least 1 */
+    int count; /* those that are left in slots[] and items[]; the lane may remove images */
     enum batch_close reason;
-    bool is_first;          /* the first micro-batch that a lane takes from the buffer */
-    int64_t opened, closed; /* when the buffer's first slot was reserved, and when it closed */
+    bool is_first; /* the first micro-batch that a lane takes from the buffer */
     int slots[BATCHER_MAX_BATCH];
     void *items[BATCHER_MAX_BATCH]; /* batch_item.owner of each image */
 };
@@ -88,6 +89,9 @@ struct batch {
 struct batch_move {
     int from, to;
 };
+
+/* The states of a buffer. */
+enum buffer_state { BUFFER_FREE, BUFFER_FORMING, BUFFER_CLOSED, BUFFER_RUNNING, BUFFER_STATES };
 
 struct batcher_counts {
     uint64_t answered; /* answered images since creation */
@@ -99,7 +103,7 @@ struct batcher_counts {
     size_t slots;      /* images with a slot that no lane has taken */
     size_t running;    /* images in batches that lanes have taken */
     int idle_lanes;
-    int free_buffers, closed_buffers, running_buffers;
+    int buffers[BUFFER_STATES]; /* number of buffers in each state */
 };
 
 struct batcher;
@@ -145,23 +149,23 @@ void batcher_drop(struct batcher *batcher);
 
 /* Gives a claimed image a slot of the forming batch; never fails. The last slot closes the
  * batch. */
-struct batch_slot batcher_reserve(struct batcher *batcher, struct batch_item *item, int64_t now);
+struct batch_slot batcher_reserve(struct batcher *batcher, struct batch_item *item);
 
 /* Commit: the slot has been written. Abandon: it will not be written, because the image failed.
  * Abandoned slots of a forming batch are reused. */
 void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t now);
-void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t now);
+void batcher_abandon(struct batcher *batcher, struct batch_slot place);
 
 /* Nine tenths of the shortest pass of one image, in nanoseconds: an image whose deadline is nearer
  * cannot meet it. 0 if a lane has not been measured. */
 int64_t batcher_shortest_run(const struct batcher *batcher);
 
 /* Lane `lane` (0 … lanes - 1) is idle from now on, until batcher_take() gives it a batch. */
-void batcher_lane_idle(struct batcher *batcher, int lane, int64_t now);
+void batcher_lane_idle(struct batcher *batcher, int lane);
 
 /* Sets whether a lane works; initially all do. A quarantined lane does not count in predictions and
  * is never idle. */
-void batcher_lane_works(struct batcher *batcher, int lane, bool works, int64_t now);
+void batcher_lane_works(struct batcher *batcher, int lane, bool works);
 
 /* Decides whether the forming batch should close now, and why. It closes when full: at max_batch
  * images, or at fewer if more are not faster by L(b). It also closes when an image is ready and a
@@ -198,7 +202,7 @@ void batcher_release(struct batcher *batcher, const struct batch *batch);
 
 /* The lane does not run its batch after all: the images that are left in `batch` go to the next
  * idle lane, before other batches. The caller has removed answered images from `batch`. */
-void batcher_give_back(struct batcher *batcher, const struct batch *batch, int64_t now);
+void batcher_give_back(struct batcher *batcher, const struct batch *batch);
 
 /* `images` admitted images have been answered, successfully or not. */
 void batcher_answered(struct batcher *batcher, size_t images);

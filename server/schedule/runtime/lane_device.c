@@ -184,14 +184,11 @@ bool lane_stay_quarantined(struct lane *lane)
         switch (scheduler_wait_quarantined(lane->scheduler, lane->index, probe_at, &batch)) {
         case QUARANTINE_END:
             return false;
-        case QUARANTINE_FAIL: {
-            size_t images = (size_t)batch.count;
+        case QUARANTINE_FAIL:
             scheduler_drop_unwanted(lane->scheduler, &batch); /* all images: no lane is left */
-            int left = batch.count;
             scheduler_give_back(lane->scheduler, &batch);
-            scheduler_answered(lane->scheduler, images - (size_t)left);
+            scheduler_answered(lane->scheduler, (size_t)(batch.taken - batch.count));
             break;
-        }
         case QUARANTINE_PROBE: {
             device_turn_begin(&lane->turn);
             pthread_mutex_lock(&lane->session_lock);

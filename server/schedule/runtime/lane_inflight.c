@@ -81,13 +81,12 @@ static void inflight_begin(struct lane *lane, const struct batch *taken)
     struct inflight_batch *inflight = inflight_at(lane, lane->inflight_count);
     struct batch *batch = &inflight->batch;
     *batch = *taken;
-    inflight->taken = (size_t)batch->count;
     inflight->status = STATUS_OK;
     inflight->is_submitted = false;
     scheduler_drop_unwanted(lane->scheduler, batch);
     if (batch->count == 0) {
         scheduler_release(lane->scheduler, batch);
-        scheduler_answered(lane->scheduler, inflight->taken);
+        scheduler_answered(lane->scheduler, (size_t)batch->taken);
         return;
     }
     inflight->begun = clock_now();
@@ -168,7 +167,7 @@ static void inflight_answer(struct lane *lane, struct inflight_batch *inflight,
         lane_end_turn(lane);
     lane_answer_images(lane, &inflight->batch, (struct image_range){0, inflight->batch.count},
                        outcome);
-    scheduler_answered(lane->scheduler, inflight->taken);
+    scheduler_answered(lane->scheduler, (size_t)inflight->batch.taken);
 }
 
 /* Runs a batch while nothing else is in flight, whole or in sub-batches. If the device fails, the
@@ -177,11 +176,11 @@ static void inflight_run_alone(struct lane *lane, struct inflight_batch *infligh
                                const struct outcome *ran)
 {
     struct batch *batch = &inflight->batch;
-    size_t dropped = inflight->taken - (size_t)batch->count;
+    int dropped = batch->taken - batch->count;
     int answered = lane_is_quarantined(lane) ? 0 : lane_run_sub_batches(lane, batch, ran);
     if (answered < batch->count)
         answered = lane_give_up_device(lane, batch, answered);
-    scheduler_answered(lane->scheduler, dropped + (size_t)answered);
+    scheduler_answered(lane->scheduler, (size_t)(dropped + answered));
 }
 
 /* True for a batch above the cap, which is not submitted but run in sub-batches. */

@@ -17,8 +17,7 @@
 
 /* A batch in flight: the lane has taken it and not answered it yet. */
 struct inflight_batch {
-    struct batch batch;
-    size_t taken; /* images when it was taken; `batch` loses those that no client waits for */
+    struct batch batch; /* loses images that no client waits for */
     bool is_submitted;
     enum status status; /* of session_submit() */
     struct error error;

@@ -178,7 +178,7 @@ void scheduler_dispatch_and_unlock(struct scheduler *scheduler)
     size_t tickets = batcher_grant(batcher);
     struct batcher_counts counts = batcher_counts(batcher);
     bool wake_lane = (counts.idle_lanes + scheduler->lanes_asleep > 0 && wakes_lane(scheduler)) ||
-                     (scheduler->lanes_waiting_ahead > 0 && counts.closed_buffers > 0);
+                     (scheduler->lanes_waiting_ahead > 0 && counts.buffers[BUFFER_CLOSED] > 0);
     bool wake_quarantined = scheduler->quarantined_count == scheduler->lanes;
     bool answered = is_answered_locked(scheduler) && !scheduler->accepting;
     atomic_store_explicit(&scheduler->has_large, batcher_has_large(batcher), memory_order_relaxed);
@@ -514,7 +514,7 @@ bool scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
         pthread_mutex_unlock(&scheduler->lock);
         return false;
     }
-    *ret = batcher_reserve(scheduler->batcher, &image->entry, clock_now());
+    *ret = batcher_reserve(scheduler->batcher, &image->entry);
     scheduler_dispatch_and_unlock(scheduler);
     return true;
 }
@@ -529,7 +529,7 @@ void scheduler_commit(struct scheduler *scheduler, struct batch_slot slot)
 void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot)
 {
     pthread_mutex_lock(&scheduler->lock);
-    batcher_abandon(scheduler->batcher, slot, clock_now());
+    batcher_abandon(scheduler->batcher, slot);
     batcher_answered(scheduler->batcher, 1);
     scheduler_dispatch_and_unlock(scheduler);
 }

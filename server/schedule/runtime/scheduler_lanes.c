@@ -44,14 +44,14 @@ static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn
     struct batcher *batcher = scheduler->batcher;
     pthread_mutex_lock(&scheduler->lock);
     scheduler->lanes_woken--;
-    batcher_lane_idle(batcher, lane, clock_now());
+    batcher_lane_idle(batcher, lane);
     bool taken;
     while (!(taken = batcher_take(batcher, lane, clock_now(), ret)) && !scheduler->stopping &&
            batcher_has_ready(batcher) && !device_turn_is_contended(turn))
         condition_wait(&scheduler->lane_ready, &scheduler->lock, INT64_MAX);
     if (!taken) { /* the first call clears `idle`, the second sets `works` again */
-        batcher_lane_works(batcher, lane, false, clock_now());
-        batcher_lane_works(batcher, lane, true, clock_now());
+        batcher_lane_works(batcher, lane, false);
+        batcher_lane_works(batcher, lane, true);
     }
     scheduler_dispatch_and_unlock(scheduler);
     return taken;
@@ -111,7 +111,7 @@ void scheduler_quarantine(struct scheduler *scheduler, int lane, const char *rea
     struct error why;
     (void)scheduler_lost_error_locked(scheduler, &why);
     scheduler->is_lost = is_lost;
-    batcher_lane_works(scheduler->batcher, lane, false, clock_now());
+    batcher_lane_works(scheduler->batcher, lane, false);
     scheduler_dispatch_and_unlock(scheduler);
     if (is_lost)
         scheduler_empty_queue(scheduler, &why);
@@ -123,7 +123,7 @@ void scheduler_end_quarantine(struct scheduler *scheduler, int lane)
     scheduler->quarantined_count -= scheduler->is_quarantined[lane];
     scheduler->is_quarantined[lane] = false;
     scheduler->is_lost = false;
-    batcher_lane_works(scheduler->batcher, lane, true, clock_now());
+    batcher_lane_works(scheduler->batcher, lane, true);
     scheduler_dispatch_and_unlock(scheduler);
 }
 
@@ -135,9 +135,9 @@ enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, in
     pthread_mutex_lock(&scheduler->lock);
     while (!scheduler->stopping && clock_now() < probe_at) {
         if (scheduler->is_lost && batcher_has_ready(batcher)) {
-            batcher_lane_idle(batcher, lane, clock_now());
+            batcher_lane_idle(batcher, lane);
             bool taken = batcher_take(batcher, lane, clock_now(), ret);
-            batcher_lane_works(batcher, lane, false, clock_now());
+            batcher_lane_works(batcher, lane, false);
             if (taken) {
                 event = QUARANTINE_FAIL;
                 break;
@@ -188,6 +188,6 @@ void scheduler_release(struct scheduler *scheduler, const struct batch *batch)
 void scheduler_give_back(struct scheduler *scheduler, const struct batch *batch)
 {
     pthread_mutex_lock(&scheduler->lock);
-    batcher_give_back(scheduler->batcher, batch, clock_now());
+    batcher_give_back(scheduler->batcher, batch);
     scheduler_dispatch_and_unlock(scheduler);
 }

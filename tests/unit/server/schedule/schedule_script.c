@@ -144,7 +144,7 @@ static void do_slot(struct run *run, const char *letters)
     for (; *letters; letters++)
         if (*letters != ' ')
             image_of(run, *letters)->slot =
-                batcher_reserve(run->batcher, &image_of(run, *letters)->item, run->now);
+                batcher_reserve(run->batcher, &image_of(run, *letters)->item);
 }
 
 static void do_commit(struct run *run, const char *letters)
@@ -176,7 +176,7 @@ static void do_abandon(struct run *run, const char *letters)
     for (; *letters; letters++) {
         if (*letters == ' ')
             continue;
-        batcher_abandon(run->batcher, image_of(run, *letters)->slot, run->now);
+        batcher_abandon(run->batcher, image_of(run, *letters)->slot);
         batcher_answered(run->batcher, 1);
     }
 }
@@ -196,7 +196,7 @@ static void do_gone(struct run *run, const char *letters)
 
 static void do_idle(struct run *run, const char *rest)
 {
-    batcher_lane_idle(run->batcher, (int)strtol(rest, NULL, 10), run->now);
+    batcher_lane_idle(run->batcher, (int)strtol(rest, NULL, 10));
 }
 
 static void do_take(struct run *run, const char *rest)
@@ -246,12 +246,12 @@ static void do_back(struct run *run, const char *rest)
     }
     batch->count = kept;
     batcher_answered(run->batcher, (size_t)(taken - kept));
-    batcher_give_back(run->batcher, batch, run->now);
+    batcher_give_back(run->batcher, batch);
 }
 
 static void do_away(struct run *run, const char *rest)
 {
-    batcher_lane_works(run->batcher, (int)strtol(rest, NULL, 10), false, run->now);
+    batcher_lane_works(run->batcher, (int)strtol(rest, NULL, 10), false);
 }
 
 static void do_in(struct run *run, const char *rest)
