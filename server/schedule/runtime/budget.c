@@ -1,4 +1,4 @@
-/* The accounts of devices, guarded by one lock, and the queue of models that wait to load. */
+/* The accounts of devices, guarded by one lock. */
 #include "server/schedule/runtime/budget.h"
 
 #include <assert.h>
@@ -23,9 +23,7 @@ struct account {
 
 struct device_budgets {
     pthread_mutex_t lock;
-    pthread_cond_t ended;
-    bool is_loading; /* guarded by lock, as all below */
-    int loads_to_come;
+    int loads_to_come;                   /* guarded by lock, as all below */
     struct account accounts[DEVICE_MAX]; /* one per device */
     size_t account_count;
     size_t host;                 /* bytes for `run` and the CPU's models together; 0: no limit */
@@ -60,19 +58,28 @@ struct memory_budget *budget_run_memory(struct device_budgets *budget)
     return &budget->run;
 }
 
-struct device_budgets *budget_create(const struct budget_limit *limits, size_t count, size_t host)
+/* The limit of a device for which the operator has set none; 0: no limit. */
+static size_t default_limit(struct device_id id, size_t host)
+{
+    struct device_info device;
+    if (id.kind == DEVICE_CPU && host > 0)
+        return host - host / RUN_PART;
+    return device_find(id, &device) ? (size_t)(device.total_bytes / 10 * 9) : 0;
+}
+
+struct device_budgets *budget_create(const struct device_id *devices, const size_t *limits,
+                                     size_t count, size_t host)
 {
     struct device_budgets *budget = calloc(1, sizeof *budget);
     if (!budget)
         return NULL;
     pthread_mutex_init(&budget->lock, NULL);
-    condition_init(&budget->ended);
     condition_init(&budget->picture_done);
     budget->host = host;
     for (size_t i = 0; i < count; i++) {
-        struct account *account = account_locked(budget, limits[i].device);
+        struct account *account = account_locked(budget, devices[i]);
         if (account)
-            account->limit = limits[i].bytes;
+            account->limit = limits[i] ? limits[i] : default_limit(devices[i], host);
     }
     set_run_limit_locked(budget);
     return budget;
@@ -83,29 +90,8 @@ void budget_free(struct device_budgets *budget)
     if (!budget)
         return;
     pthread_cond_destroy(&budget->picture_done);
-    pthread_cond_destroy(&budget->ended);
     pthread_mutex_destroy(&budget->lock);
     free(budget);
-}
-
-bool budget_begin(struct device_budgets *budget, const _Atomic int *cancel)
-{
-    LOCK(&budget->lock);
-    /* Cancelling wakes no thread, so check periodically. */
-    while (budget->is_loading && !(cancel && *cancel))
-        condition_wait(&budget->ended, &budget->lock, clock_now() + LOOK_AGAIN_NS);
-    bool begun = !budget->is_loading;
-    budget->is_loading = true;
-    return begun;
-}
-
-void budget_end(struct device_budgets *budget)
-{
-    pthread_mutex_lock(&budget->lock);
-    assert(budget->is_loading);
-    budget->is_loading = false;
-    pthread_mutex_unlock(&budget->lock);
-    pthread_cond_signal(&budget->ended);
 }
 
 size_t budget_share(struct device_budgets *budget, struct device_id device, int sharers)
@@ -203,17 +189,4 @@ size_t budget_used(struct device_budgets *budget, struct device_id device, size_
     if (ret_limit)
         *ret_limit = account ? account->limit : 0;
     return used;
-}
-
-void budget_limits(const struct device_id *devices, const size_t *wanted, size_t count, size_t host,
-                   struct budget_limit *ret)
-{
-    struct device_info device;
-    for (size_t i = 0; i < count; i++) {
-        ret[i] = (struct budget_limit){devices[i], wanted[i]};
-        if (wanted[i] == 0 && devices[i].kind == DEVICE_CPU)
-            ret[i].bytes = host - host / RUN_PART;
-        if (ret[i].bytes == 0 && device_find(devices[i], &device))
-            ret[i].bytes = (size_t)(device.total_bytes / 10 * 9);
-    }
 }

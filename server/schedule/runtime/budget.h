@@ -1,13 +1,11 @@
 /* The memory budget: how many bytes of each device all models together may use.
  *
- * Models are loaded one at a time, between budget_begin() and budget_end(), because each may use
- * the memory that earlier ones have left. A lane's bytes are booked when it is compiled and
- * released when it ends. Weights, activations and batches of inputs are counted. Decoding large
- * photos and the tensors of data-dependent parts of runs use the host memory that models leave.
- * Request bodies have their own limit.
+ * Models are loaded one at a time, because each may use the memory that earlier ones have left. A
+ * lane's bytes are booked when it is compiled and released when it ends. Weights, activations and
+ * batches of inputs are counted. Decoding large photos and the tensors of data-dependent parts of
+ * runs use the host memory that models leave. Request bodies have their own limit.
  *
- * Thread-safe. One lock, held for a few instructions; a thread that waits in budget_begin() does
- * not hold it. */
+ * Thread-safe. One lock, held for a few instructions. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,22 +18,13 @@
 struct device_budgets;
 struct shared_arena;
 
-/* Limit of one device; 0: no limit. */
-struct budget_limit {
-    struct device_id device;
-    size_t bytes;
-};
-
-/* Devices that `limits` does not name have no limit. `host`: bytes for photos, tensors of runs and
- * the CPU's models together; 0: no limit. Returns NULL when out of memory; budget_free() accepts
- * NULL. */
-struct device_budgets *budget_create(const struct budget_limit *limits, size_t count, size_t host);
+/* The limit of devices[i] is limits[i] bytes; if that is 0, most of `host` for the CPU, and nine
+ * tenths of a GPU's memory, if known. Other devices have no limit. `host`: bytes for photos,
+ * tensors of runs and the CPU's models together; 0: no limit. Returns NULL when out of memory;
+ * budget_free() accepts NULL. */
+struct device_budgets *budget_create(const struct device_id *devices, const size_t *limits,
+                                     size_t count, size_t host);
 void budget_free(struct device_budgets *budget);
-
-/* Waits until no other model is being loaded. Returns false if *cancel (may be NULL) became 1 while
- * it waited; then do not call budget_end(). */
-bool budget_begin(struct device_budgets *budget, const _Atomic int *cancel);
-void budget_end(struct device_budgets *budget);
 
 /* How many bytes each of the next `sharers` (at least 1) lanes of the device may use: an equal part
  * of the memory that is left, at least 1; 0 when there is no limit. */
@@ -69,8 +58,3 @@ struct memory_budget *budget_run_memory(struct device_budgets *budget);
 /* Returns the bytes of a device that are booked now. *ret_limit (may be NULL) is its limit; 0:
  * none. */
 size_t budget_used(struct device_budgets *budget, struct device_id device, size_t *ret_limit);
-
-/* Computes the limits for `count` devices: `wanted[i]` bytes for devices[i] if it is not 0.
- * Otherwise most of `host` for the CPU, and nine tenths of a GPU's memory, if known. */
-void budget_limits(const struct device_id *devices, const size_t *wanted, size_t count, size_t host,
-                   struct budget_limit *ret);

@@ -164,7 +164,7 @@ static struct session_options options_of_lane(const struct deployment_options *d
 }
 
 /* Creates a session and a lane on every device, one after another. */
-static enum status create_lanes_in_turn(struct building *building, struct error *err)
+static enum status create_lanes(struct building *building, struct error *err)
 {
     const struct deployment_options *options = building->options;
     const struct model *model = options->model;
@@ -195,15 +195,6 @@ static enum status create_lanes_in_turn(struct building *building, struct error 
                       LOG_STR("text", info->note));
     }
     return STATUS_OK;
-}
-
-static enum status create_lanes(struct building *building, struct error *err)
-{
-    if (!budget_begin(building->options->budget, building->options->cancel))
-        return error_set(err, STATUS_CANCELLED, "loading was cancelled");
-    const enum status status = create_lanes_in_turn(building, err);
-    budget_end(building->options->budget);
-    return status;
 }
 
 static enum status create_scheduler(struct building *building, struct error *err)

@@ -64,14 +64,12 @@ static int threads_per_lane(const struct model_host_options *options)
 
 static struct device_budgets *create_budget(const struct model_host_options *options)
 {
-    struct budget_limit limits[DEVICE_MAX];
     uint64_t total, available;
     cpu_memory(&total, &available);
     /* One eighth of the memory is for bodies and answers, another eighth for small photos. */
     const size_t rest = (size_t)(total / 4 * 3);
     const size_t host = rest > OWN_MEMORY ? rest - OWN_MEMORY : rest > 0;
-    budget_limits(options->devices, options->memory_limits, options->device_count, host, limits);
-    return budget_create(limits, options->device_count, host);
+    return budget_create(options->devices, options->memory_limits, options->device_count, host);
 }
 
 /* Photos up to this size are decoded without asking the budget. All workers together use at most an

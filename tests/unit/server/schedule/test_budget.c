@@ -9,9 +9,8 @@
 
 Test(budget, what_is_left_is_shared)
 {
-    struct device_budgets *budget =
-        budget_create((const struct budget_limit[]){{DEVICE_HOST, 1000}, {GPU, 0}}, 2, 0);
-    cr_assert(budget_begin(budget, NULL));
+    struct device_budgets *budget = budget_create((const struct device_id[]){DEVICE_HOST, GPU},
+                                                  (const size_t[]){1000, 0}, 2, 0);
     cr_assert_eq(budget_share(budget, DEVICE_HOST, 1), 1000);
     cr_assert_eq(budget_share(budget, DEVICE_HOST, 2), 500);
     budget_book(budget, DEVICE_HOST, 450);
@@ -20,7 +19,6 @@ Test(budget, what_is_left_is_shared)
     cr_assert_eq(budget_share(budget, DEVICE_HOST, 1), 1, "a limit stays a limit");
     budget_book(budget, DEVICE_HOST, 5); /* planned a little more than there was */
     cr_assert_eq(budget_share(budget, DEVICE_HOST, 3), 1);
-    budget_end(budget);
     size_t limit;
     cr_assert_eq(budget_used(budget, DEVICE_HOST, &limit), 1005);
     cr_assert_eq(limit, 1000);
@@ -32,7 +30,7 @@ Test(budget, what_is_left_is_shared)
 Test(budget, batches_leave_a_part_to_loads_that_follow)
 {
     struct device_budgets *budget =
-        budget_create((const struct budget_limit[]){{DEVICE_HOST, 1000}}, 1, 0);
+        budget_create((const struct device_id[]){DEVICE_HOST}, (const size_t[]){1000}, 1, 0);
     cr_assert_eq(budget_batch_share(budget, DEVICE_HOST, 1), 1000);
     budget_expect(budget, 3);
     cr_assert_eq(budget_batch_share(budget, DEVICE_HOST, 1), 250);
@@ -44,7 +42,7 @@ Test(budget, batches_leave_a_part_to_loads_that_follow)
 
 Test(budget, pictures_take_what_models_leave)
 {
-    struct device_budgets *budget = budget_create(NULL, 0, 1000);
+    struct device_budgets *budget = budget_create(NULL, NULL, 0, 1000);
     struct error err;
     budget_book(budget, DEVICE_HOST, 400);
     budget_book(budget, GPU, 5000);
@@ -63,7 +61,7 @@ Test(budget, pictures_take_what_models_leave)
 
 Test(budget, tensors_of_runs_share_with_pictures)
 {
-    struct device_budgets *budget = budget_create(NULL, 0, 3200);
+    struct device_budgets *budget = budget_create(NULL, NULL, 0, 3200);
     struct memory_budget *run = budget_run_memory(budget);
     struct error err;
     budget_book(budget, DEVICE_HOST, 2200);
@@ -81,7 +79,7 @@ Test(budget, tensors_of_runs_share_with_pictures)
 
 Test(budget, without_limit_only_counts)
 {
-    struct device_budgets *budget = budget_create(NULL, 0, 0);
+    struct device_budgets *budget = budget_create(NULL, NULL, 0, 0);
     cr_assert_eq(budget_share(budget, GPU, 1), 0);
     budget_book(budget, GPU, 77);
     cr_assert_eq(budget_share(budget, GPU, 1), 0);
@@ -94,7 +92,7 @@ Test(budget, without_limit_only_counts)
 Test(budget, an_arena_is_booked_once)
 {
     struct device_budgets *budget =
-        budget_create((const struct budget_limit[]){{DEVICE_HOST, 1000}}, 1, 0);
+        budget_create((const struct device_id[]){DEVICE_HOST}, (const size_t[]){1000}, 1, 0);
     struct shared_arena arena;
     shared_arena_init(&arena);
     arena.bytes = 300;
@@ -111,24 +109,15 @@ Test(budget, an_arena_is_booked_once)
     budget_free(budget);
 }
 
-Test(budget, one_load_at_a_time)
-{
-    struct device_budgets *budget = budget_create(NULL, 0, 0);
-    _Atomic int cancel = 1;
-    cr_assert(budget_begin(budget, &cancel), "nobody is before it");
-    cr_assert_not(budget_begin(budget, &cancel));
-    budget_end(budget);
-    cr_assert(budget_begin(budget, NULL));
-    budget_end(budget);
-    budget_free(budget);
-}
-
 Test(budget, limits_come_from_the_operator_or_the_machine)
 {
-    struct device_id devices[] = {DEVICE_HOST, DEVICE_HOST};
-    size_t wanted[] = {4096, 0};
-    struct budget_limit limits[2];
-    budget_limits(devices, wanted, 2, 512, limits);
-    cr_assert_eq(limits[0].bytes, 4096);
-    cr_assert_eq(limits[1].bytes, 496, "a part is for the tensors of runs");
+    const size_t wanted[] = {4096, 0}, expected[] = {4096, 496};
+    for (size_t i = 0; i < 2; i++) {
+        struct device_budgets *budget =
+            budget_create((const struct device_id[]){DEVICE_HOST}, &wanted[i], 1, 512);
+        size_t limit;
+        budget_used(budget, DEVICE_HOST, &limit);
+        cr_assert_eq(limit, expected[i], "a part is for the tensors of runs");
+        budget_free(budget);
+    }
 }
