@@ -265,14 +265,20 @@ static enum status predict_set_size(struct model *model, const char *text, struc
     return STATUS_OK;
 }
 
+/* Reads a model of the pipeline again: the callback model_host_source.read. */
+static enum status predict_read(void *repository, const char *name, const char *version,
+                                struct model **ret, struct error *err)
+{
+    (void)version;
+    return model_load(repository_find(repository, name)->path, name, NULL, ret, err);
+}
+
 /* Adds the models of a pipeline, and the sizes that the pipeline names. */
-static enum status predict_add_stages(struct model_host *model_host,
-                                      const struct repository *repository, struct error *err)
+static enum status predict_add_stages(struct model_host *model_host, struct repository *repository,
+                                      struct error *err)
 {
     const struct repository_model *models = repository->models;
-    char name[128], version[16];
     struct model *model;
-    int height, width;
     if (models[0].problem.status != STATUS_OK) {
         *err = models[0].problem;
         return err->status;
@@ -283,20 +289,21 @@ static enum status predict_add_stages(struct model_host *model_host,
         model_tell_doubts(model, print_doubt);
         TRY(model_host_add_model(model_host, model, NULL, err));
     }
-    size_t sizes = 0;
-    while (model_host_next_size(model_host, name, version, &height, &width)) {
+    model_host_set_source(model_host,
+                          &(struct model_host_source){.read = predict_read, .context = repository});
+    const size_t sizes = model_host_sizes_left(model_host);
+    do {
         const size_t left = model_host_sizes_left(model_host);
-        sizes = sizes > left ? sizes : left;
-        progress_show("compiling sizes", 1 - (double)left / (double)sizes, false);
-        TRY(model_load(repository_find(repository, name)->path, name, NULL, &model, err));
-        model_host_add_size(model_host, model, height, width, NULL);
-    }
+        if (left > 0)
+            progress_show("compiling sizes", 1 - (double)left / (double)sizes, false);
+    } while (model_host_make_size(model_host, NULL));
+    model_host_set_source(model_host, &(struct model_host_source){0});
     return STATUS_OK;
 }
 
 static enum status open_stages(const struct config *config,
                                const struct model_host_options *options,
-                               const struct repository *repository, struct model_host **ret,
+                               struct repository *repository, struct model_host **ret,
                                struct error *err)
 {
     if (config->size)

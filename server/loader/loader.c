@@ -741,41 +741,11 @@ static bool load_wanted(struct loader *loader)
     return true;
 }
 
-/* Compiles a model for a size that a pipeline or a client needs. Returns true if there was one. */
 static bool make_size(struct loader *loader)
 {
-    char name[sizeof((struct model_status *)0)->name];
-    char version[sizeof((struct model_status *)0)->version];
-    struct model_host *model_host = loader->options.model_host;
-    struct error err;
-    struct model *model;
-    int height, width;
-    if (loader->cancel || !model_host_next_size(model_host, name, version, &height, &width))
-        return false;
-    if (read_again(loader, name, version, &model, &err) != STATUS_OK)
-        model_host_fail_size(model_host, name, version, height, width, &err);
-    else
-        model_host_add_size(model_host, model, height, width,
-                            is_running(loader) ? &loader->has_job : &loader->cancel);
-    return true;
-}
-
-/* Compares the precisions of one version, if that is pending. Returns true if the caller must call
- * it again. */
-static bool try_precision(struct loader *loader)
-{
-    char name[sizeof((struct model_status *)0)->name];
-    char version[sizeof((struct model_status *)0)->version];
-    struct model_host *model_host = loader->options.model_host;
-    struct error err;
-    struct model *model;
-    if (loader->cancel || !model_host_next_trial(model_host, name, version))
-        return false;
-    if (read_again(loader, name, version, &model, &err) != STATUS_OK)
-        model_host_skip_trial(model_host, name, version, err.message);
-    else
-        (void)!model_host_try_precision(model_host, model, &loader->interrupt, &err);
-    return true;
+    return !loader->cancel &&
+           model_host_make_size(loader->options.model_host,
+                                is_running(loader) ? &loader->has_job : &loader->cancel);
 }
 
 /* ---- the thread ---- */
@@ -858,7 +828,9 @@ static void rescan(struct loader *loader)
 /* Does the most urgent work. Returns true if there may be more. */
 static bool work_on(struct loader *loader)
 {
-    return load_wanted(loader) || make_size(loader) || try_precision(loader);
+    return load_wanted(loader) || make_size(loader) ||
+           (!loader->cancel &&
+            model_host_try_precision(loader->options.model_host, &loader->interrupt));
 }
 
 /* The timeout for poll(): milliseconds until `end` (clock_now()), rounded up; -1 for INT64_MAX. */

@@ -291,17 +291,12 @@ enum status model_host_find_text(struct model_host *host, const char *name, char
 enum status model_host_check_sizes(struct model_host *host, const char *name, const char *version,
                                    struct error *err) MUST_USE;
 
-/* Finds a model that serves in fp32 until its precisions are compared, and writes its name and
- * version. Returns false if there is none. */
-bool model_host_next_trial(struct model_host *host, char name[static 128], char version[static 16]);
-
-/* Compares the precisions of a version while it serves. `model` is the same version, read again
- * from its files. If another precision wins, a session of that precision replaces the fp32 one, as
- * with model_host_add_model(), and this is logged. Takes ownership of `model`, even on failure.
- * Call it from the thread that added the version. STATUS_CANCELLED: call it again later. Other
- * errors are not returned; they are shown as the reason for fp32. */
-enum status model_host_try_precision(struct model_host *host, struct model *model,
-                                     const _Atomic int *cancel, struct error *err) MUST_USE;
+/* Compares the precisions of the next version that serves in fp32 until they are compared. If
+ * another precision wins, a session of that precision replaces the fp32 one, as with
+ * model_host_add_model(), and this is logged. A failure is shown as the reason for fp32. If *cancel
+ * becomes 1, the next call begins again. Returns false if no version is left. Call it from the
+ * thread that adds models. */
+bool model_host_try_precision(struct model_host *host, const _Atomic int *cancel);
 
 /* ---- loads that requests ask for ---- */
 
@@ -356,7 +351,8 @@ struct model_host_source {
     /* Called from any thread when there is work: a client needs a model that is not loaded, or a
      * size that is not compiled, or has used a model that must soon be unloaded. Or NULL. */
     void (*wake)(void *context);
-    /* Reads the files of a version again; called on the thread that adds it. Or NULL. */
+    /* Reads the files of a version again; called on the thread that adds models, for its sizes and
+     * precisions. NULL: sizes do not outlive a replacement. */
     enum status (*read)(void *context, const char *name, const char *version, struct model **ret,
                         struct error *err);
     void *context;
@@ -369,28 +365,14 @@ void model_host_set_source(struct model_host *host, const struct model_host_sour
  * each pipeline that names it. */
 size_t model_host_sizes_left(struct model_host *host);
 
-/* Writes the model, version and size of the next size to compile; sizes of pipelines come first.
- * Returns false if there is none. If the model host was not ready when a pipeline.json was added,
- * it becomes ready only when no size of a pipeline is left. */
-bool model_host_next_size(struct model_host *host, char name[static 128], char version[static 16],
-                          int *ret_height, int *ret_width);
-
-/* Compiles the size that model_host_next_size() wrote. Takes ownership of `model`, the version read
- * again, even on failure. If the model already keeps DEPLOYMENT_SIZES, the new size replaces the
- * least recently used one that no pipeline names. Call it from the thread that added the version. A
- * failure is recorded and returned to clients that request the size again. A cancelled size is
- * tried again. If memory is short, the least recently used size that no pipeline names is removed,
- * and the new size is tried again. */
-void model_host_add_size(struct model_host *host, struct model *model, int height, int width,
-                         const _Atomic int *cancel);
-
-/* Records that the version could not be read again, so this size is not compiled. */
-void model_host_fail_size(struct model_host *host, const char *name, const char *version,
-                          int height, int width, const struct error *failure);
-
-/* Cancels the trials of that version; `why` is shown as the reason for fp32. */
-void model_host_skip_trial(struct model_host *host, const char *name, const char *version,
-                           const char *why);
+/* Compiles the next size: those of pipelines first, then those that clients have requested. If the
+ * model already keeps DEPLOYMENT_SIZES, the new size replaces the least recently used one that no
+ * pipeline names. A failure is recorded and returned to clients that request the size again. A
+ * cancelled size is tried again. If memory is short, the least recently used size that no pipeline
+ * names is removed, and the next call tries the new size again. Returns false if there is no size
+ * to compile. If the model host was not ready when a pipeline.json was added, it becomes ready only
+ * when no size of a pipeline is left. Call it from the thread that adds models. */
+bool model_host_make_size(struct model_host *host, const _Atomic int *cancel);
 
 /* Stops serving `version` of a model (NULL: all its versions). Returns when they have answered
  * their requests. With `forget` the model is removed from the table, otherwise it is shown as

@@ -336,23 +336,24 @@ static bool is_pending(const struct deployment *deployment)
     return is_pending;
 }
 
-bool model_host_next_trial(struct model_host *host, char name[static 128], char version[static 16])
+/* Returns the next deployment whose precisions are to be compared, with the caller as a user; NULL
+ * if there is none. */
+static struct deployment *next_trial(struct model_host *host)
 {
-    bool found = false;
     LOCK(&host->lock);
-    for (size_t i = 0; !found && i < host->entry_count; i++) {
-        const struct model_entry *entry = host->entries[i];
-        found = entry->deployment && is_pending(entry->deployment);
-        if (found) {
-            snprintf(name, 128, "%s", entry->name);
-            snprintf(version, 16, "%s", entry->version);
+    for (size_t i = 0; i < host->entry_count; i++) {
+        struct deployment *deployment = host->entries[i]->deployment;
+        if (deployment && is_pending(deployment)) {
+            deployment->users++;
+            return deployment;
         }
     }
-    return found;
+    return NULL;
 }
 
-void model_host_skip_trial(struct model_host *host, const char *name, const char *version,
-                           const char *why)
+/* Ends the pending trials of a version; `why` is the reason for fp32. */
+static void skip_trial(struct model_host *host, const char *name, const char *version,
+                       const char *why)
 {
     LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, name, version);
@@ -367,56 +368,58 @@ void model_host_skip_trial(struct model_host *host, const char *name, const char
 }
 
 /* Replaces the fp32 session by one of the chosen precision. */
-static enum status change_over(struct model_host *host, struct model *model,
-                               const struct precision_choice *choices, const _Atomic int *cancel,
-                               struct error *err)
+static void change_over(struct model_host *host, struct model *model,
+                        const struct precision_choice *choices, const _Atomic int *cancel)
 {
+    struct error failure;
     char name[128], version[16], why[256];
     snprintf(name, sizeof name, "%s", model->name);
     snprintf(version, sizeof version, "%s", model->version);
-    const enum status status = add_model(host, model, choices, cancel, err);
+    const enum status status = add_model(host, model, choices, cancel, &failure);
     for (size_t k = 0; status == STATUS_OK && k < DEVICE_KINDS; k++)
         if (choices[k].why[0] && choices[k].precision != PRECISION_FP32)
             log_event(LOG_INFO, "precision changed", LOG_STR("model", name),
                       LOG_STR("from", "fp32"), LOG_STR("to", precision_name(choices[k].precision)),
                       LOG_STR("text", "from now on requests are answered in this precision"));
     if (status == STATUS_OK || status == STATUS_CANCELLED)
-        return status;
+        return;
     snprintf(why, sizeof why, "a faster precision was chosen but could not be opened: %.180s",
-             err->message);
+             failure.message);
     log_event(LOG_WARN, "precision not changed", LOG_STR("model", name), LOG_STR("text", why));
-    model_host_skip_trial(host, name, version, why);
-    return STATUS_OK;
+    skip_trial(host, name, version, why);
 }
 
-enum status model_host_try_precision(struct model_host *host, struct model *model,
-                                     const _Atomic int *cancel, struct error *err)
+bool model_host_try_precision(struct model_host *host, const _Atomic int *cancel)
 {
     struct precision_choice choices[DEVICE_KINDS];
-    struct deployment *deployment = table_use_version(host, model->name, model->version);
-    if (!deployment) {
-        model_free(model);
-        return STATUS_OK;
-    }
+    struct error failure;
+    struct model *model = NULL;
+    struct deployment *deployment = next_trial(host);
+    if (!deployment)
+        return false;
+    const char *name = deployment->model->name, *version = deployment->model->version;
     memcpy(choices, deployment->choices, sizeof choices); /* only this thread changes them */
-    const struct deployment_options options =
-        table_deployment_options(host, model, choices, cancel);
-    enum status status = deployment_try_precision(deployment, &options, choices, err);
+    enum status status = host->source.read(host->source.context, name, version, &model, &failure);
+    if (status == STATUS_OK) {
+        const struct deployment_options options =
+            table_deployment_options(host, model, choices, cancel);
+        status = deployment_try_precision(deployment, &options, choices, &failure);
+    }
     bool has_won = false;
-    for (size_t k = 0; k < DEVICE_KINDS; k++)
+    for (size_t k = 0; status == STATUS_OK && k < DEVICE_KINDS; k++)
         has_won = has_won || (choices[k].why[0] && choices[k].precision != PRECISION_FP32);
     if (status == STATUS_OK && !has_won) {
         pthread_mutex_lock(&host->lock);
         memcpy(deployment->choices, choices, sizeof choices);
         pthread_mutex_unlock(&host->lock);
     } else if (status != STATUS_OK && status != STATUS_CANCELLED) {
-        model_host_skip_trial(host, model->name, model->version, err->message);
+        skip_trial(host, name, version, failure.message);
     }
     model_host_release(host, deployment); /* before the replacement, which waits for all users */
-    if (status == STATUS_OK && has_won)
-        status = change_over(host, model, choices, cancel, err);
+    if (has_won)
+        change_over(host, model, choices, cancel);
     else
         model_free(model);
     malloc_trim(0); /* the heap is fragmented after a trial */
-    return status == STATUS_CANCELLED ? status : STATUS_OK;
+    return true;
 }

@@ -390,28 +390,25 @@ enum status model_host_check_sizes(struct model_host *host, const char *name, co
     return status;
 }
 
-bool model_host_next_size(struct model_host *host, char name[static 128], char version[static 16],
-                          int *ret_height, int *ret_width)
+/* Returns the deployment of the next model to compile for a size, with the caller as a user; NULL
+ * if there is none. */
+static struct deployment *next_size(struct model_host *host, struct deployment_size *ret)
 {
     const struct model_entry *found = NULL;
-    struct deployment_size size;
     LOCK(&host->lock);
     for (size_t i = 0; !found && i < host->entry_count; i++)
         if (host->entries[i]->stages)
-            found = next_stage_size_locked(host, host->entries[i]->stages, &size);
+            found = next_stage_size_locked(host, host->entries[i]->stages, ret);
     if (!found && host->awaits_sizes) {
         host->awaits_sizes = false;
         table_update_state_locked(host);
     }
     if (!found)
-        found = next_wish_locked(host, &size);
-    if (found) {
-        snprintf(name, 128, "%s", found->name);
-        snprintf(version, 16, "%s", found->version);
-        *ret_height = size.height;
-        *ret_width = size.width;
-    }
-    return found;
+        found = next_wish_locked(host, ret);
+    if (!found)
+        return NULL;
+    found->deployment->users++;
+    return found->deployment;
 }
 
 static void fail_size_locked(struct model_entry *entry, struct deployment_size size,
@@ -423,17 +420,6 @@ static void fail_size_locked(struct model_entry *entry, struct deployment_size s
     snprintf(failed->why, sizeof failed->why, "%.299s", failure->message);
     if (is_same_size(entry->wanted, size))
         entry->wanted = (struct deployment_size){0};
-}
-
-void model_host_fail_size(struct model_host *host, const char *name, const char *version,
-                          int height, int width, const struct error *failure)
-{
-    const struct deployment_size size = {height, width};
-    pthread_mutex_lock(&host->lock);
-    struct model_entry *entry = table_find_version_locked(host, name, version);
-    if (entry && entry->deployment)
-        fail_size_locked(entry, size, failure);
-    table_settle_and_unlock(host, NULL);
 }
 
 /* Compiles `model`, the version of `base` read again, for another size. Takes ownership of `model`,
@@ -459,23 +445,22 @@ void table_place_locked(struct model_host *host, struct deployment *deployment, 
     deployment->serial = ++host->serials;
 }
 
-void model_host_add_size(struct model_host *host, struct model *model, int height, int width,
-                         const _Atomic int *cancel)
+bool model_host_make_size(struct model_host *host, const _Atomic int *cancel)
 {
-    const struct deployment_size size = {height, width};
+    struct deployment_size size;
     struct error failure = {0};
-    struct deployment *base = table_use_version(host, model->name, model->version);
-    struct deployment *deployment = NULL, **place;
+    struct model *model;
+    struct deployment *base = next_size(host, &size), *deployment = NULL, **place;
     struct leaving leaving = {0};
-    if (!base) {
-        model_free(model);
-        return;
-    }
+    if (!base)
+        return false;
     const int64_t start = clock_now();
     log_event(LOG_INFO, "compiling size", LOG_STR("model", base->model->name),
-              LOG_INT("width", width), LOG_INT("height", height),
+              LOG_INT("width", size.width), LOG_INT("height", size.height),
               LOG_INT("left", (int64_t)model_host_sizes_left(host)));
-    enum status status = create_size(host, base, model, size, cancel, &deployment, &failure);
+    enum status status = host->source.read(host->source.context, base->model->name,
+                                           base->model->version, &model, &failure);
+    IF_OK(status, create_size(host, base, model, size, cancel, &deployment, &failure));
     pthread_mutex_lock(&host->lock);
     /* The model's deployment is still the same, because only this thread replaces it. */
     struct model_entry *entry =
@@ -503,7 +488,7 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
     table_settle_and_unlock(host, NULL);
     if (has_failed)
         log_event(LOG_WARN, "size not compiled", LOG_STR("model", base->model->name),
-                  LOG_INT("width", width), LOG_INT("height", height),
+                  LOG_INT("width", size.width), LOG_INT("height", size.height),
                   LOG_STR("error", failure.message),
                   LOG_STR("text", base->model->text.allows_short_rows
                                       ? "texts are padded to a longer length"
@@ -512,12 +497,13 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
                                       : "requests for it are refused"));
     if (status == STATUS_OK)
         log_event(LOG_INFO, "size compiled", LOG_STR("model", base->model->name),
-                  LOG_INT("width", width), LOG_INT("height", height),
+                  LOG_INT("width", size.width), LOG_INT("height", size.height),
                   LOG_REAL("ms", clock_ms(clock_now() - start)));
     else
         deployment_end(deployment);
     model_host_release(host, base);
     table_retire(host, &leaving);
+    return true;
 }
 
 /* Finds the sizes of a version that are compiled now; returns their number. */

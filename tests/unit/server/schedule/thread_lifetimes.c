@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "engine/base/size.h"
+#include "engine/base/thread.h"
+#include "server/schedule/runtime/model_table.h"
 #include "server/schedule/runtime/stages.h"
 #include "tests/unit/server/schedule/host_jobs.h"
 
@@ -331,15 +333,27 @@ static struct precision_choice choice_of(struct model_host *host)
     return choice;
 }
 
+/* Reads a version again. `context`: NULL, or the error that it returns instead. */
+static enum status read_model(void *context, const char *name, const char *version,
+                              struct model **ret, struct error *err)
+{
+    const struct error *why = context;
+    CHECK(!strcmp(version, "1"));
+    if (!why)
+        *ret = fake_model(name, 1);
+    else
+        *err = *why;
+    return why ? why->status : STATUS_OK;
+}
+
 /* The trial shares the session with the requests; fakes.c fails where two threads run it. */
 static void try_under_load(bool wins)
 {
-    char name[128], version[16];
-    struct error err = {0};
     _Atomic int cancel = 1;
     struct model_host *host = start_host((struct model_host_options){.max_queue = 40});
+    model_host_set_source(host, &(struct model_host_source){.read = read_model});
     fake_plan((struct fake_session_plan){.run_us = 200, .pends = true, .wins = wins});
-    CHECK(!model_host_next_trial(host, name, version));
+    CHECK(!model_host_try_precision(host, &cancel));
     add_model(host, "a", 1);
     fake_plan((struct fake_session_plan){.run_us = 200});
     CHECK(choice_of(host).origin == CHOICE_PENDING);
@@ -348,12 +362,11 @@ static void try_under_load(bool wins)
         submitters[i].host = host;
         CHECK(!pthread_create(&submitters[i].thread, NULL, submit_until_refused, &submitters[i]));
     }
-    CHECK(model_host_next_trial(host, name, version) && !strcmp(name, "a"));
-    CHECK(model_host_try_precision(host, fake_model("a", 1), &cancel, &err) == STATUS_CANCELLED);
-    CHECK(model_host_next_trial(host, name, version));
+    CHECK(model_host_try_precision(host, &cancel));
+    CHECK(choice_of(host).origin == CHOICE_PENDING);
     cancel = 0;
-    CHECK(model_host_try_precision(host, fake_model("a", 1), &cancel, &err) == STATUS_OK);
-    CHECK(!model_host_next_trial(host, name, version));
+    CHECK(model_host_try_precision(host, &cancel));
+    CHECK(!model_host_try_precision(host, &cancel));
     CHECK(choice_of(host).origin == CHOICE_MEASURED);
     CHECK((choice_of(host).precision == PRECISION_BF16) == wins);
     CHECK(fake_sessions_alive() == 1);
@@ -408,14 +421,14 @@ static void test_a_trial_that_is_lost_changes_nothing(void)
 
 static void test_a_trial_that_is_skipped_says_why(void)
 {
-    char name[128], version[16];
+    struct error why = {STATUS_IO, .message = "no reason"};
     struct model_host *host = start_host((struct model_host_options){0});
+    model_host_set_source(host, &(struct model_host_source){.read = read_model, .context = &why});
     fake_plan((struct fake_session_plan){.pends = true});
     add_model(host, "a", 1);
     fake_plan((struct fake_session_plan){0});
-    CHECK(model_host_next_trial(host, name, version));
-    model_host_skip_trial(host, name, version, "no reason");
-    CHECK(!model_host_next_trial(host, name, version));
+    CHECK(model_host_try_precision(host, NULL));
+    CHECK(!model_host_try_precision(host, NULL));
     CHECK(choice_of(host).origin == CHOICE_ONLY);
     CHECK(!strcmp(choice_of(host).why, "no reason"));
     model_host_free(host);
@@ -426,6 +439,24 @@ static struct model *fake_free_model(const char *name, int height)
     struct model *model = fake_model(name, height);
     model->free_height = model->free_width = true;
     return model;
+}
+
+static enum status read_free_model(void *context, const char *name, const char *version,
+                                   struct model **ret, struct error *err)
+{
+    TRY(read_model(context, name, version, ret, err));
+    (*ret)->free_height = (*ret)->free_width = true;
+    return STATUS_OK;
+}
+
+/* Starts a host that serves model "a" with free height and width. */
+static struct model_host *start_free(void)
+{
+    struct error err = {0};
+    struct model_host *host = start_host((struct model_host_options){0});
+    model_host_set_source(host, &(struct model_host_source){.read = read_free_model});
+    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    return host;
 }
 
 static _Atomic int wishes;
@@ -439,20 +470,16 @@ static void note_wish(void *context)
 /* Asks for a size; compiles it where that is wanted. */
 static void use_size(struct model_host *host, int height)
 {
-    char name[128], version[16];
     struct error err = {0};
     struct deployment *base, *sized;
-    int h, w, seconds = 0;
+    int seconds = 0;
     CHECK(model_host_acquire(host, "a", NULL, &base, NULL, &err) == STATUS_OK);
     const enum status status =
         model_host_acquire_size(host, base, height, FAKE_WIDTH, SIZE_EXACT, &sized, &seconds, &err);
     if (status == STATUS_NOT_READY) {
         CHECK(seconds >= 1 && strstr(err.message, "is being compiled"));
-        CHECK(model_host_next_size(host, name, version, &h, &w));
-        CHECK(!strcmp(name, "a") && h == height && w == FAKE_WIDTH);
         model_host_release(host, base);
-        model_host_add_size(host, fake_free_model(name, 1), h, w, NULL);
-        CHECK(!model_host_next_size(host, name, version, &h, &w));
+        CHECK(model_host_make_size(host, NULL) && !model_host_make_size(host, NULL));
         use_size(host, height);
         return;
     }
@@ -473,35 +500,39 @@ static enum status ask_size(struct model_host *host, int height, struct error *e
     return status;
 }
 
-static bool is_wanted(struct model_host *host, int height)
+/* The size of model "a" that a client waits for; height 0: none. */
+static struct deployment_size wanted_size(struct model_host *host)
 {
-    char name[128], version[16];
-    int h, w;
-    return model_host_next_size(host, name, version, &h, &w) && h == height && w == FAKE_WIDTH;
+    LOCK(&host->lock);
+    return table_find_version_locked(host, "a", "1")->wanted;
+}
+
+/* A client asks for another size while the model is read, and its files have gone. */
+static enum status wish_while_reading(void *context, const char *name, const char *version,
+                                      struct model **ret, struct error *err)
+{
+    (void)name, (void)version, (void)ret;
+    CHECK(ask_size(context, 21, err) == STATUS_NOT_READY);
+    return error_set(err, STATUS_IO, "the model's files have gone");
 }
 
 static void test_sizes_that_fail_are_remembered(void)
 {
-    struct error err = {0}, why;
-    struct model_host *host = start_host((struct model_host_options){0});
-    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    struct error err = {0};
+    struct model_host *host = start_free();
     fake_plan((struct fake_session_plan){.fails = true});
-    for (int height = 2; height <= 3; height++) {
-        CHECK(ask_size(host, height, &err) == STATUS_NOT_READY && is_wanted(host, height));
-        model_host_add_size(host, fake_free_model("a", 1), height, FAKE_WIDTH, NULL);
-    }
+    for (int height = 2; height <= 3; height++)
+        CHECK(ask_size(host, height, &err) == STATUS_NOT_READY && model_host_make_size(host, NULL));
     fake_plan((struct fake_session_plan){0});
     for (int turn = 0; turn < 3; turn++)
         for (int height = 2; height <= 3; height++) {
             CHECK(ask_size(host, height, &err) == STATUS_INVALID);
-            CHECK(strstr(err.message, "operator Fake") && !is_wanted(host, height));
+            CHECK(strstr(err.message, "operator Fake") && !model_host_make_size(host, NULL));
         }
-    /* A wish for another size came while the model was read. */
-    CHECK(ask_size(host, 20, &err) == STATUS_NOT_READY && is_wanted(host, 20));
-    CHECK(ask_size(host, 21, &err) == STATUS_NOT_READY && is_wanted(host, 21));
-    (void)error_set(&why, STATUS_IO, "the model's files have gone");
-    model_host_fail_size(host, "a", "1", 20, FAKE_WIDTH, &why);
-    CHECK(is_wanted(host, 21));
+    CHECK(ask_size(host, 20, &err) == STATUS_NOT_READY && wanted_size(host).height == 20);
+    model_host_set_source(host,
+                          &(struct model_host_source){.read = wish_while_reading, .context = host});
+    CHECK(model_host_make_size(host, NULL) && wanted_size(host).height == 21);
     CHECK(ask_size(host, 20, &err) == STATUS_INVALID && strstr(err.message, "have gone"));
     CHECK(ask_size(host, 21, &err) == STATUS_NOT_READY);
     model_host_free(host);
@@ -511,22 +542,18 @@ static void test_sizes_that_fail_are_remembered(void)
 static void test_sizes_make_room_for_each_other(void)
 {
     struct error err = {0};
-    struct model_host *host = start_host((struct model_host_options){0});
-    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    struct model_host *host = start_free();
     use_size(host, 2);
     const int alive = fake_sessions_alive();
     fake_plan((struct fake_session_plan){.most_alive = alive});
-    CHECK(ask_size(host, 3, &err) == STATUS_NOT_READY);
-    model_host_add_size(host, fake_free_model("a", 1), 3, FAKE_WIDTH, NULL);
-    CHECK(is_wanted(host, 3) && fake_sessions_alive() == alive - 1);
-    model_host_add_size(host, fake_free_model("a", 1), 3, FAKE_WIDTH, NULL);
-    CHECK(ask_size(host, 3, &err) == STATUS_OK && !is_wanted(host, 3));
+    CHECK(ask_size(host, 3, &err) == STATUS_NOT_READY && model_host_make_size(host, NULL));
+    CHECK(wanted_size(host).height == 3 && fake_sessions_alive() == alive - 1);
+    CHECK(model_host_make_size(host, NULL) && !model_host_make_size(host, NULL));
+    CHECK(ask_size(host, 3, &err) == STATUS_OK);
     /* None is left to end. */
     fake_plan((struct fake_session_plan){.most_alive = 1});
-    for (int i = 0; i < 2; i++) {
-        CHECK(ask_size(host, 2, &err) == STATUS_NOT_READY);
-        model_host_add_size(host, fake_free_model("a", 1), 2, FAKE_WIDTH, NULL);
-    }
+    for (int i = 0; i < 2; i++)
+        CHECK(ask_size(host, 2, &err) == STATUS_NOT_READY && model_host_make_size(host, NULL));
     fake_plan((struct fake_session_plan){0});
     CHECK(ask_size(host, 2, &err) == STATUS_SHORT_OF_MEMORY && strstr(err.message, "no memory"));
     CHECK(fake_sessions_alive() == alive - 1);
@@ -546,19 +573,24 @@ static struct model *fake_text_model(const char *name, int length)
     return model;
 }
 
+static enum status read_text_model(void *context, const char *name, const char *version,
+                                   struct model **ret, struct error *err)
+{
+    (void)context, (void)version, (void)err;
+    *ret = fake_text_model(name, 128);
+    return STATUS_OK;
+}
+
 /* Returns the length of the rows for a text of so many tokens. `wanted`: the length that is then to
  * be compiled; 0: none. */
 static size_t row_length(struct model_host *host, size_t tokens, int wanted)
 {
-    char name[128], version[16];
     struct error err = {0};
     struct deployment *base;
-    int h = 0, w = 0;
     CHECK(model_host_acquire(host, "a", NULL, &base, NULL, &err) == STATUS_OK);
     struct deployment *shorter = model_host_acquire_length(host, base, tokens);
     const size_t length = (shorter ? shorter : base)->model->text.length;
-    CHECK(model_host_next_size(host, name, version, &h, &w) == (wanted > 0));
-    CHECK(wanted == 0 || (h == 1 && w == wanted && !strcmp(name, "a")));
+    CHECK(wanted_size(host).width == wanted && wanted_size(host).height == (wanted > 0));
     if (shorter)
         model_host_release(host, shorter);
     model_host_release(host, base);
@@ -586,24 +618,27 @@ static void test_short_texts_have_short_rows(void)
     struct deployment *old;
     pthread_t replacer;
     struct model_host *host = start_host((struct model_host_options){0});
+    model_host_set_source(host, &(struct model_host_source){.read = read_text_model});
     CHECK(model_host_add_model(host, fake_text_model("a", 128), NULL, &err) == STATUS_OK);
     CHECK(row_length(host, 65, 0) == 128 && row_length(host, 128, 0) == 128);
     CHECK(row_length(host, 17, 32) == 128 && row_length(host, 3, 32) == 128); /* one at a time */
-    model_host_add_size(host, fake_text_model("a", 128), 1, 32, NULL);
+    CHECK(model_host_make_size(host, NULL));
     CHECK(row_length(host, 17, 0) == 32 && row_length(host, 32, 0) == 32);
     CHECK(row_length(host, 3, 16) == 32); /* the next longer one, until its own is compiled */
     CHECK(row_length(host, 33, 16) == 128);
-    model_host_add_size(host, fake_text_model("a", 128), 1, 16, NULL);
+    CHECK(model_host_make_size(host, NULL));
     CHECK(row_length(host, 16, 0) == 16 && row_length(host, 17, 0) == 32);
     /* If memory is short, no length replaces another one: they would replace each other for ever.
      */
     const int alive = fake_sessions_alive();
     fake_plan((struct fake_session_plan){.most_alive = alive});
     CHECK(row_length(host, 64, 64) == 128);
-    model_host_add_size(host, fake_text_model("a", 128), 1, 64, NULL);
+    CHECK(model_host_make_size(host, NULL));
     CHECK(row_length(host, 64, 0) == 128 && fake_sessions_alive() == alive);
     fake_plan((struct fake_session_plan){0});
-    /* Tokens of a model that was replaced are not those of the new one. Its end waits for `old`. */
+    /* Tokens of a model that was replaced are not those of the new one. Its end waits for `old`.
+     * Without `read` its lengths are not compiled again. */
+    model_host_set_source(host, &(struct model_host_source){0});
     CHECK(model_host_acquire(host, "a", NULL, &old, NULL, &err) == STATUS_OK);
     CHECK(pthread_create(&replacer, NULL, replace_text_model, host) == 0);
     while (has_shorter(host, old, 17))
@@ -614,29 +649,33 @@ static void test_short_texts_have_short_rows(void)
     model_host_free(host);
 }
 
+/* Requests a size whose compilation then fails. */
+static void fail_size(struct model_host *host, int height, enum status status)
+{
+    struct error err = {0}, why = {status, .message = "it fails"};
+    model_host_set_source(host,
+                          &(struct model_host_source){.read = read_free_model, .context = &why});
+    CHECK(ask_size(host, height, &err) == STATUS_NOT_READY && model_host_make_size(host, NULL));
+    model_host_set_source(host, &(struct model_host_source){.read = read_free_model});
+}
+
 /* Also where memory was short so often that sizes are not made ahead any more. */
 static void test_sizes_are_made_ahead_when_memory_returns(void)
 {
-    char name[128], version[16];
-    int h, w;
-    struct error err = {0}, why;
+    struct error err = {0};
     struct pipeline_config config = {
         .stages = {{.model = "a", .sizes = {{FAKE_WIDTH, 2}}, .size_count = 1}}, .stage_count = 1};
-    struct model_host *host = start_host((struct model_host_options){0});
-    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    struct model_host *host = start_free();
     CHECK(model_host_add_model(host, fake_free_model("b", 1), NULL, &err) == STATUS_OK);
-    (void)error_set(&why, STATUS_INVALID, "the model does not work with it");
-    model_host_fail_size(host, "a", "1", 100, FAKE_WIDTH, &why);
-    (void)error_set(&why, STATUS_NO_MEMORY, "no memory");
+    fail_size(host, 100, STATUS_INVALID);
     for (int height = 101; height < 120; height++)
-        model_host_fail_size(host, "a", "1", height, FAKE_WIDTH, &why);
-    (void)error_set(&why, STATUS_INVALID, "the model does not work with it");
-    model_host_fail_size(host, "a", "1", 120, FAKE_WIDTH, &why);
+        fail_size(host, height, STATUS_NO_MEMORY);
+    fail_size(host, 120, STATUS_INVALID);
     CHECK(model_host_add_pipeline(host, "p", "1", &config, &err) == STATUS_OK);
-    CHECK(!model_host_next_size(host, name, version, &h, &w));
+    CHECK(!model_host_make_size(host, NULL));
     CHECK(ask_size(host, 119, &err) == STATUS_SHORT_OF_MEMORY);
     CHECK(model_host_remove_model(host, "b", NULL, true, &err) == STATUS_OK);
-    CHECK(model_host_next_size(host, name, version, &h, &w) && h == 2);
+    CHECK(model_host_make_size(host, NULL) && ask_size(host, 2, &err) == STATUS_OK);
     CHECK(ask_size(host, 120, &err) == STATUS_INVALID);
     CHECK(ask_size(host, 119, &err) == STATUS_NOT_READY);
     model_host_free(host);
@@ -645,10 +684,10 @@ static void test_sizes_are_made_ahead_when_memory_returns(void)
 static void test_sizes_come_and_go_with_their_model(void)
 {
     struct error err = {0};
-    struct model_host *host = start_host((struct model_host_options){0});
+    struct model_host *host = start_free();
     wishes = 0;
-    model_host_set_source(host, &(struct model_host_source){.wake = note_wish});
-    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    model_host_set_source(host,
+                          &(struct model_host_source){.wake = note_wish, .read = read_free_model});
     struct submitter submitters[4] = {0};
     for (size_t i = 0; i < COUNT_OF(submitters); i++) {
         submitters[i].host = host;
@@ -666,22 +705,12 @@ static void test_sizes_come_and_go_with_their_model(void)
     CHECK(model_host_submit(host, &job->request, NULL, &err) == STATUS_OK);
     finish_job(job);
     CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
-    CHECK(fake_sessions_alive() == 1);
+    CHECK(fake_sessions_alive() == 3);
     use_size(host, 3);
     CHECK(model_host_drain(host, PATIENCE_MS));
     for (size_t i = 0; i < COUNT_OF(submitters); i++)
         pthread_join(submitters[i].thread, NULL);
     model_host_free(host);
-}
-
-static enum status read_free_model(void *context, const char *name, const char *version,
-                                   struct model **ret, struct error *err)
-{
-    (void)context;
-    (void)err;
-    CHECK(!strcmp(version, "1"));
-    *ret = fake_free_model(name, 1);
-    return STATUS_OK;
 }
 
 /* A version that is replaced, by other weights or another precision, keeps the sizes in use. */
@@ -696,7 +725,7 @@ static void test_sizes_are_carried_over(void)
     fake_plan((struct fake_session_plan){0});
     use_size(host, 2);
     use_size(host, 3);
-    CHECK(model_host_try_precision(host, fake_free_model("a", 1), &cancel, &err) == STATUS_OK);
+    CHECK(model_host_try_precision(host, &cancel));
     CHECK(choice_of(host).precision == PRECISION_BF16 && fake_sessions_alive() == 3);
     CHECK(ask_size(host, 2, &err) == STATUS_OK && ask_size(host, 3, &err) == STATUS_OK);
     CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
@@ -717,21 +746,20 @@ static void test_sizes_are_carried_over(void)
 /* Sizes that a pipeline names are compiled before it is ready. */
 static void test_sizes_of_a_pipeline_come_before_it_is_ready(void)
 {
-    char name[128], version[16];
-    int h, w;
     struct error err = {0};
     struct pipeline_config config = {
         .stages = {{.model = "a"}, {.model = "a", .sizes = {{FAKE_WIDTH, 2}}, .size_count = 1}},
         .stage_count = 2};
     struct model_host *host = start_host((struct model_host_options){0});
+    model_host_set_source(host, &(struct model_host_source){.read = read_free_model});
     model_host_announce(host, "p", NULL, 2);
     CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
     CHECK(model_host_add_pipeline(host, "p", "1", &config, &err) == STATUS_OK);
     CHECK(model_host_state(host) == MODEL_HOST_LOADING);
     CHECK(ask_size(host, 3, &err) == STATUS_NOT_READY); /* a client waits longer */
-    CHECK(is_wanted(host, 2) && model_host_state(host) == MODEL_HOST_LOADING);
-    model_host_add_size(host, fake_free_model("a", 1), 2, FAKE_WIDTH, NULL);
-    CHECK(model_host_next_size(host, name, version, &h, &w) && h == 3);
+    CHECK(model_host_make_size(host, NULL) && ask_size(host, 2, &err) == STATUS_OK);
+    CHECK(model_host_state(host) == MODEL_HOST_LOADING && wanted_size(host).height == 3);
+    CHECK(model_host_make_size(host, NULL) && ask_size(host, 3, &err) == STATUS_OK);
     CHECK(model_host_state(host) == MODEL_HOST_READY);
     model_host_free(host);
 }
