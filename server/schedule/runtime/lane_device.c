@@ -50,9 +50,8 @@ bool lane_device_is_well(struct lane *lane)
 static int64_t stuck_time(const struct lane *lane, const struct batch *batch,
                           struct image_range part)
 {
-    struct latency latency;
-    scheduler_latency(lane->scheduler, lane->index, &latency);
-    const int64_t now = clock_now(), pass = STUCK_PASSES * latency_run(&latency, part.count);
+    const int64_t now = clock_now(),
+                  pass = STUCK_PASSES * scheduler_latency(lane->scheduler, lane->index, part.count);
     int64_t last = 0;
     for (int i = 0; i < part.count; i++) {
         const struct predict_image *image = batch->items[part.first + i];

@@ -107,9 +107,7 @@ static int64_t nearly_free(struct lane *lane)
 {
     static const int64_t at_least = 100000, share = 8;
     const struct inflight_batch *inflight = inflight_at(lane, 0);
-    struct latency latency;
-    scheduler_latency(lane->scheduler, lane->index, &latency);
-    const int64_t pass = latency_run(&latency, inflight->batch.count);
+    const int64_t pass = scheduler_latency(lane->scheduler, lane->index, inflight->batch.count);
     const int64_t begun = inflight->begun > lane->ended ? inflight->begun : lane->ended;
     return begun + pass - pass / share - at_least;
 }

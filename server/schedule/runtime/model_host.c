@@ -625,7 +625,11 @@ size_t model_host_models(struct model_host *host, struct model_status *ret, size
         if (!deployment)
             continue;
         for (size_t i = 0; i < ret[count].lane_count; i++)
-            scheduler_describe_latency(deployment->scheduler, (int)i, &ret[count].lanes[i]);
+            for (size_t k = 0; k < ret[count].lanes[i].batch_count; k++) {
+                struct session_batch *batch = &ret[count].lanes[i].batches[k];
+                const int64_t ns = scheduler_latency(deployment->scheduler, (int)i, batch->size);
+                batch->milliseconds = ns ? clock_ms(ns) : batch->milliseconds;
+            }
         struct batcher_counts images = scheduler_counts(deployment->scheduler);
         model_host_release(host, deployment);
         ret[count].answered = images.answered;

@@ -3,7 +3,7 @@
  * Locks: `lock` guards the batcher and the flags below it in the struct. It is never held together
  * with another lock (tickets are offered to the pool, and threads woken, after it is released), nor
  * during a decode, a forward pass, a copy or a callback. Buffers' memory has no lock: a slot
- * belongs to the worker between reserve and commit; the slots of a batch (and those for its
+ * belongs to the worker between reserve and end_claim; the slots of a batch (and those for its
  * padding) belong to the lane between next_batch and release or give_back. The lock in these calls
  * orders the accesses. An image in the queue belongs to the scheduler, and then to the thread that
  * takes it out under the lock: a worker (claim), or a thread that cancels the request, calls
@@ -141,18 +141,10 @@ void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns
     note_shortest_run_locked(scheduler);
 }
 
-void scheduler_latency(struct scheduler *scheduler, int lane, struct latency *ret)
+int64_t scheduler_latency(struct scheduler *scheduler, int lane, int images)
 {
     LOCK(&scheduler->lock);
-    *ret = *batcher_latency(scheduler->batcher, lane);
-}
-
-void scheduler_describe_latency(struct scheduler *scheduler, int lane, struct session_info *info)
-{
-    LOCK(&scheduler->lock);
-    const struct latency *latency = batcher_latency(scheduler->batcher, lane);
-    for (size_t i = 0; i < info->batch_count && latency->is_known; i++)
-        info->batches[i].milliseconds = clock_ms(latency_run(latency, info->batches[i].size));
+    return latency_run(batcher_latency(scheduler->batcher, lane), images);
 }
 
 struct batcher_counts scheduler_counts(struct scheduler *scheduler)
@@ -490,22 +482,6 @@ bool scheduler_claim(struct scheduler *scheduler, struct predict_image **ret)
     return is_used;
 }
 
-void scheduler_end_large(struct scheduler *scheduler)
-{
-    pthread_mutex_lock(&scheduler->lock);
-    batcher_end_large(scheduler->batcher);
-    scheduler_dispatch_and_unlock(scheduler);
-    pool_end_long(scheduler->pool);
-}
-
-void scheduler_drop(struct scheduler *scheduler)
-{
-    pthread_mutex_lock(&scheduler->lock);
-    batcher_drop(scheduler->batcher);
-    batcher_answered(scheduler->batcher, 1);
-    scheduler_dispatch_and_unlock(scheduler);
-}
-
 bool scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
                        struct batch_slot *ret)
 {
@@ -519,19 +495,23 @@ bool scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
     return true;
 }
 
-void scheduler_commit(struct scheduler *scheduler, struct batch_slot slot)
+void scheduler_end_claim(struct scheduler *scheduler, const struct batch_slot *slot,
+                         bool is_written, bool is_large)
 {
     pthread_mutex_lock(&scheduler->lock);
-    batcher_commit(scheduler->batcher, slot, clock_now());
+    if (is_written)
+        batcher_commit(scheduler->batcher, *slot, clock_now());
+    else if (slot)
+        batcher_abandon(scheduler->batcher, *slot);
+    else
+        batcher_drop(scheduler->batcher);
+    if (!is_written)
+        batcher_answered(scheduler->batcher, 1);
+    if (is_large)
+        batcher_end_large(scheduler->batcher);
     scheduler_dispatch_and_unlock(scheduler);
-}
-
-void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot)
-{
-    pthread_mutex_lock(&scheduler->lock);
-    batcher_abandon(scheduler->batcher, slot);
-    batcher_answered(scheduler->batcher, 1);
-    scheduler_dispatch_and_unlock(scheduler);
+    if (is_large)
+        pool_end_long(scheduler->pool);
 }
 
 void scheduler_empty_queue(struct scheduler *scheduler, const struct error *why)

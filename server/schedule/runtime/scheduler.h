@@ -1,14 +1,14 @@
 /* The scheduler of one model: a batcher with a lock, memory for its batches, and conditions for
  * threads.
  *
- * Callers are the HTTP side (submit), decode workers (claim … commit), lanes (next_batch …
+ * Callers are the HTTP side (submit), decode workers (claim … end_claim), lanes (next_batch …
  * answered) and the model host (drain, stop). Every function is thread-safe and holds the
  * scheduler's lock for only a few hundred instructions; on_done callbacks run outside it.
  *
  * An image and its owners: after submit the scheduler has it in its queue; claim gives it to a
- * worker; commit gives it back; next_batch gives it to a lane. The owner ends it with
+ * worker; end_claim gives it back; next_batch gives it to a lane. The owner ends it with
  * scheduler_finish(), after which its request may be freed. Then it reports the answer to the
- * scheduler (drop, abandon, answered); drain waits for these reports. */
+ * scheduler (end_claim, answered); drain waits for these reports. */
 #pragma once
 
 #include "server/schedule/policy/admission.h"
@@ -48,11 +48,8 @@ struct batcher_counts scheduler_counts(struct scheduler *scheduler);
 /* Sets L(b) of lane `lane` (0 … lanes - 1) as measured by its session, before its first batch. */
 void scheduler_set_latency(struct scheduler *scheduler, int lane, const struct session_info *info);
 
-/* Copies the present L(b) of a lane. */
-void scheduler_latency(struct scheduler *scheduler, int lane, struct latency *ret);
-
-/* Writes the present L(b) of a lane into info->batches. */
-void scheduler_describe_latency(struct scheduler *scheduler, int lane, struct session_info *info);
+/* The present L(b) of a lane: nanoseconds of a pass of `images`; 0 if unknown. */
+int64_t scheduler_latency(struct scheduler *scheduler, int lane, int images);
 
 /* Does the work of model_host_would_admit() for this deployment, but does not count refusals. */
 enum status scheduler_would_admit(struct scheduler *scheduler,
@@ -96,22 +93,16 @@ void scheduler_end_deferred(struct scheduler *scheduler);
  * begin. */
 bool scheduler_claim(struct scheduler *scheduler, struct predict_image **ret);
 
-/* Call it when a large image (batch_item.is_large) that was claimed is finished or committed. */
-void scheduler_end_large(struct scheduler *scheduler);
-
-/* Call it when a claimed image was finished without a slot. */
-void scheduler_drop(struct scheduler *scheduler);
-
 /* Reserves a slot for a claimed image; the worker writes its row of every input (scheduler_row()).
- * Returns false when the grace time is over: the worker must finish and drop the image. */
+ * Returns false when the grace time is over: the worker must finish the image. */
 bool scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
                        struct batch_slot *ret);
 
-/* Call it when the slot is written: from then on the scheduler owns the image. */
-void scheduler_commit(struct scheduler *scheduler, struct batch_slot slot);
-
-/* Call it when the image was finished although it had a slot. */
-void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot);
+/* Call it when the work on a claimed image has ended. `slot`: its slot, or NULL. If it is written,
+ * the scheduler owns the image from then on. Otherwise the image was finished. `is_large`:
+ * batch_item.is_large. */
+void scheduler_end_claim(struct scheduler *scheduler, const struct batch_slot *slot,
+                         bool is_written, bool is_large);
 
 /* --- lanes --- */
 

@@ -1,5 +1,5 @@
 /* Prepares one image: claims it, decodes it, writes it into its slot and commits it. A worker owns
- * the image from claim to commit or finish. */
+ * the image from claim to end_claim or finish. */
 #include "server/schedule/runtime/worker.h"
 
 #include <malloc.h>
@@ -182,29 +182,26 @@ static enum status worker_write_slot(struct worker *worker, struct scheduler *sc
 static void worker_prepare(struct worker *worker, struct scheduler *scheduler,
                            struct predict_image *image)
 {
+    const bool is_large = image->entry.is_large; /* the image may be freed before the end */
     struct image pixels = {0};
+    struct batch_slot slot;
+    bool has_slot = false;
     image->status = image->request->tensors ? worker_begin(scheduler, image)
                                             : worker_decode(worker, scheduler, image, &pixels);
-    struct batch_slot slot;
-    if (image->status == STATUS_OK && image->request->decode_only)
+    if (image->status == STATUS_OK && image->request->decode_only) {
         image->status = worker_keep_photo(image, &pixels);
-    else if (image->status == STATUS_OK && !scheduler_reserve(scheduler, image, &slot))
-        image->status = scheduler_cut_error(&image->error);
-    if (image->status != STATUS_OK || image->request->decode_only) {
-        image_decoder_done(worker->decoder, false);
-        scheduler_finish(scheduler, image);
-        scheduler_drop(scheduler);
-        return;
+    } else if (image->status == STATUS_OK) {
+        has_slot = scheduler_reserve(scheduler, image, &slot);
+        image->status = has_slot ? worker_write_slot(worker, scheduler, image, &pixels, slot)
+                                 : scheduler_cut_error(&image->error);
     }
-    image->status = worker_write_slot(worker, scheduler, image, &pixels, slot);
     image_decoder_done(worker->decoder, false);
-    image->preprocess_ms = end_phase(scheduler, image, PHASE_PREPROCESS);
-    if (image->status == STATUS_OK) {
-        scheduler_commit(scheduler, slot);
-    } else {
+    if (has_slot)
+        image->preprocess_ms = end_phase(scheduler, image, PHASE_PREPROCESS);
+    const bool is_written = has_slot && image->status == STATUS_OK;
+    if (!is_written)
         scheduler_finish(scheduler, image);
-        scheduler_abandon(scheduler, slot);
-    }
+    scheduler_end_claim(scheduler, has_slot ? &slot : NULL, is_written, is_large);
 }
 
 /* Makes the answer of a deferred image (scheduler_defer()). */
@@ -234,11 +231,7 @@ bool worker_run(void *state, struct pool_source *source)
     }
     if (!scheduler_claim(scheduler, &image))
         return false;
-    if (!image)
-        return true;
-    const bool is_large = image->entry.is_large; /* the image may be freed in worker_prepare() */
-    worker_prepare(worker, scheduler, image);
-    if (is_large)
-        scheduler_end_large(scheduler);
+    if (image)
+        worker_prepare(worker, scheduler, image);
     return true;
 }
