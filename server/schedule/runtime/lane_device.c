@@ -139,7 +139,7 @@ static void end_quarantine(struct lane *lane)
  * works. Returns how many remain in the batch. */
 static int fail_moved(struct lane *lane, struct batch *batch, const struct error *failure)
 {
-    bool has_others = scheduler_has_lanes(lane->scheduler, lane->index);
+    bool has_others = scheduler_has_others(lane->scheduler, lane->index);
     int kept = 0;
     for (int i = 0; i < batch->count; i++) {
         struct predict_image *image = batch->items[i];

@@ -164,11 +164,10 @@ void meters_refusal(struct meters *meters, enum status cause, size_t images)
                (double)images);
 }
 
-void meters_refused_unknown(struct metrics *metrics, const char *model, enum status cause,
-                            size_t images)
+void meters_refused_unknown(struct metrics *metrics, enum status cause, size_t images)
 {
     struct meters meters = {.metrics = metrics};
-    set_labels(&meters, model);
+    set_labels(&meters, "");
     meters_refusal(&meters, cause, images);
 }
 

@@ -85,7 +85,6 @@ void meters_prediction(struct meters *meters, int64_t predicted, int64_t actual)
 /* Counts a request for `images` that the model's scheduler refused. */
 void meters_refusal(struct meters *meters, enum status cause, size_t images);
 
-/* Counts a request for `images` that was refused before a scheduler was found for it. `model` is ""
- * if the request's model is unknown. */
-void meters_refused_unknown(struct metrics *metrics, const char *model, enum status cause,
-                            size_t images);
+/* Counts, with an empty model name, a request for `images` that was refused before a scheduler was
+ * found for it. */
+void meters_refused_unknown(struct metrics *metrics, enum status cause, size_t images);

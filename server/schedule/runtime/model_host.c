@@ -388,7 +388,7 @@ enum status model_host_submit(struct model_host *host, struct predict_request *r
         return status;
     }
     /* Count it without a model name, because the client may have sent any text as name. */
-    meters_refused_unknown(host->options.metrics, "", status, request->image_count);
+    meters_refused_unknown(host->options.metrics, status, request->image_count);
     return status;
 }
 
@@ -407,7 +407,7 @@ enum status model_host_would_admit(struct model_host *host, const struct predict
     }
     enum status status = acquire_for(host, request, &deployment, ret_retry_after_s, err);
     if (status != STATUS_OK) {
-        meters_refused_unknown(host->options.metrics, "", status, images);
+        meters_refused_unknown(host->options.metrics, status, images);
         return status;
     }
     const size_t count = request->any_size ? table_use_sizes(host, deployment, sizes) : 0;

@@ -146,11 +146,11 @@ static bool recall_times(struct model_host *host, const struct model *model,
 static enum status check_batches(struct model_host *host, const struct deployment *deployment,
                                  struct error *err)
 {
-    struct deployment *old =
-        table_use_version(host, deployment->model->name, deployment->model->version);
-    const int before = old ? old->max_batch : 1;
-    if (old)
-        model_host_release(host, old);
+    pthread_mutex_lock(&host->lock);
+    const struct model_entry *entry =
+        table_find_version_locked(host, deployment->model->name, deployment->model->version);
+    const int before = entry && entry->deployment ? entry->deployment->max_batch : 1;
+    pthread_mutex_unlock(&host->lock);
     if (deployment->max_batch >= before)
         return STATUS_OK;
     return error_set(err, STATUS_NO_MEMORY,

@@ -506,38 +506,27 @@ bool model_host_make_size(struct model_host *host, const _Atomic int *cancel)
     return true;
 }
 
-/* Finds the sizes of a version that are compiled now; returns their number. */
-static size_t find_carried_sizes(struct model_host *host, const struct model *model,
-                                 struct deployment_size ret[static DEPLOYMENT_SIZES])
-{
-    size_t count = 0;
-    LOCK(&host->lock);
-    const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
-    for (size_t i = 0; entry && i < DEPLOYMENT_SIZES; i++)
-        if (entry->sizes[i])
-            ret[count++] = size_of(entry->sizes[i]);
-    return count;
-}
-
 enum status table_carry_sizes(struct model_host *host, const struct deployment *deployment,
                               const _Atomic int *cancel,
                               struct deployment *ret[static DEPLOYMENT_SIZES], struct error *err)
 {
     const struct model_host_source *source = &host->source;
     const struct model *own = deployment->model;
-    struct deployment_size sizes[DEPLOYMENT_SIZES];
-    const size_t count = source->read ? find_carried_sizes(host, own, sizes) : 0;
+    struct deployment *old[DEPLOYMENT_SIZES];
+    const size_t count = source->read ? table_use_sizes(host, deployment, old) : 0;
+    enum status status = STATUS_OK;
     for (size_t i = 0; i < count; i++) {
-        const struct deployment_size size = sizes[i];
+        const struct deployment_size size = size_of(old[i]);
         struct error left_out;
         struct model *model;
-        if (has_size(deployment, size) ||
+        model_host_release(host, old[i]);
+        if (status != STATUS_OK || has_size(deployment, size) ||
             model_check_size(own, size.height, size.width, &left_out) != STATUS_OK ||
             source->read(source->context, own->name, own->version, &model, &left_out) != STATUS_OK)
             continue;
         if (create_size(host, deployment, model, size, cancel, &ret[i], &left_out) ==
             STATUS_CANCELLED)
-            return error_set(err, STATUS_CANCELLED, "%s", left_out.message);
+            status = error_set(err, STATUS_CANCELLED, "%s", left_out.message);
     }
-    return STATUS_OK;
+    return status;
 }

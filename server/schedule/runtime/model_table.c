@@ -155,16 +155,6 @@ struct model_entry *table_find_locked(struct model_host *host, const char *name,
                                : find_best_locked(host, name);
 }
 
-struct deployment *table_use_version(struct model_host *host, const char *name, const char *version)
-{
-    LOCK(&host->lock);
-    const struct model_entry *entry = table_find_version_locked(host, name, version);
-    struct deployment *deployment = entry ? entry->deployment : NULL;
-    if (deployment)
-        deployment->users++;
-    return deployment;
-}
-
 void model_host_release(struct model_host *host, struct deployment *deployment)
 {
     pthread_mutex_lock(&host->lock);

@@ -136,10 +136,6 @@ int table_retry_after_locked(const struct model_host *host);
 struct model_entry *table_find_version_locked(struct model_host *host, const char *name,
                                               const char *version);
 
-/* The deployment that serves the version, or NULL; counts the caller as a user. */
-struct deployment *table_use_version(struct model_host *host, const char *name,
-                                     const char *version);
-
 /* The other compiled sizes of the model of `base`; counts the caller as a user of each. Returns
  * their number. */
 size_t table_use_sizes(struct model_host *host, const struct deployment *base,

@@ -160,8 +160,8 @@ enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, in
 /* True if no lane works. Takes no lock. */
 bool scheduler_is_lost(const struct scheduler *scheduler);
 
-/* True if a lane other than `but_lane` (-1: any lane) works. */
-bool scheduler_has_lanes(struct scheduler *scheduler, int but_lane);
+/* True if a lane other than `lane` works. */
+bool scheduler_has_others(struct scheduler *scheduler, int lane);
 
 /* Defers an image: a decode worker makes its answer from copies of the outputs in image->outputs,
  * and the scheduler owns the image. Returns false if one image per worker is already deferred; the

@@ -159,13 +159,11 @@ bool scheduler_is_lost(const struct scheduler *scheduler)
     return scheduler->is_lost;
 }
 
-bool scheduler_has_lanes(struct scheduler *scheduler, int but_lane)
+bool scheduler_has_others(struct scheduler *scheduler, int lane)
 {
     LOCK(&scheduler->lock);
-    int working = scheduler->lanes - scheduler->quarantined_count;
-    if (but_lane >= 0 && !scheduler->is_quarantined[but_lane])
-        working--;
-    return working > 0;
+    const int working = scheduler->lanes - scheduler->quarantined_count;
+    return working > !scheduler->is_quarantined[lane];
 }
 
 void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot)
