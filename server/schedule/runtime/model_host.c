@@ -2,7 +2,6 @@
 #include "server/schedule/runtime/model_host.h"
 
 #include <assert.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,36 +18,10 @@
 #include "server/schedule/runtime/worker.h"
 
 #define DEFAULT_MAX_QUEUE 256
-#define MAX_QUEUE         (1u << 20)
-#define MAX_THREADS       1024
-#define MAX_TIME_MS       3600000
 #define SMALL_PICTURE     ((size_t)48 << 20)
 
 /* Memory of threads, kernels' code and the heap, in addition to models. */
 #define OWN_MEMORY ((size_t)32 << 20)
-
-static enum status check_options(const struct model_host_options *options, struct error *err)
-{
-    if (options->device_count < 1 || options->device_count > DEVICE_MAX)
-        return error_set(err, STATUS_CONFIG, "the host has %zu devices; give it 1 to %d",
-                         options->device_count, DEVICE_MAX);
-    if (options->max_batch < 0 || options->max_batch > BATCHER_MAX_BATCH)
-        return error_set(err, STATUS_CONFIG, "max_batch is %d; it must be 0 to %d",
-                         options->max_batch, BATCHER_MAX_BATCH);
-    if (options->max_queue > MAX_QUEUE)
-        return error_set(err, STATUS_CONFIG, "max_queue is %zu images; it must be 0 to %u",
-                         options->max_queue, MAX_QUEUE);
-    if (options->max_queue_ms < 0 || options->max_queue_ms > MAX_TIME_MS)
-        return error_set(err, STATUS_CONFIG, "max_queue_ms is %" PRId64 "; it must be 0 to %d",
-                         options->max_queue_ms, MAX_TIME_MS);
-    if (options->workers < 0 || options->workers > MAX_THREADS || options->threads < 0 ||
-        options->threads > MAX_THREADS)
-        return error_set(err, STATUS_CONFIG,
-                         "there are %d decode and %d forward threads; each number must be 0 to %d; "
-                         "0: as many as there are cores",
-                         options->workers, options->threads, MAX_THREADS);
-    return STATUS_OK;
-}
 
 /* Lanes on the CPU share its cores evenly. Returns 0 for a single lane: its session chooses. */
 static int threads_per_lane(const struct model_host_options *options)
@@ -95,7 +68,7 @@ static void fill_in_defaults(struct model_host_options *options)
 enum status model_host_create(const struct model_host_options *options, struct model_host **ret,
                               struct error *err)
 {
-    TRY(check_options(options, err));
+    assert(options->device_count >= 1 && options->device_count <= DEVICE_MAX);
     struct model_host *host = calloc(1, sizeof *host);
     TRY(check_memory(host, "for the model host", err));
     host->options = *options;

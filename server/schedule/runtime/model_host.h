@@ -225,8 +225,8 @@ struct predict_request {
 
 struct model_host;
 
-/* Starts the workers; models are added afterwards. Copies the options. STATUS_CONFIG: a number is
- * out of range; STATUS_NO_MEMORY. */
+/* Starts the workers; models are added afterwards. Copies the options, whose ranges
+ * config_options.c checks. STATUS_NO_MEMORY. */
 enum status model_host_create(const struct model_host_options *options, struct model_host **ret,
                               struct error *err) MUST_USE;
 

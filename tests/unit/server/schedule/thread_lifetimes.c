@@ -304,25 +304,6 @@ static void test_versions_live_side_by_side(void)
     model_host_free(host);
 }
 
-static void test_options_out_of_range(void)
-{
-    struct model_host *host = NULL;
-    struct error err = {0};
-    static const struct model_host_options wrong[] = {
-        {.device_count = 0},
-        {.device_count = DEVICE_MAX + 1},
-        {.device_count = 1, .max_batch = 257},
-        {.device_count = 1, .max_batch = -1},
-        {.device_count = 1, .max_queue = ((size_t)1 << 20) + 1},
-        {.device_count = 1, .workers = -1},
-        {.device_count = 1, .threads = 100000},
-    };
-    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
-        CHECK(model_host_create(&wrong[i], &host, &err) == STATUS_CONFIG);
-        CHECK(!host);
-    }
-}
-
 /* The choice of model "a" on the CPU. */
 static struct precision_choice choice_of(struct model_host *host)
 {
@@ -953,7 +934,6 @@ int main(void)
         {"photos are answered by the model that saw them",
          test_photos_are_answered_by_the_model_that_saw_them},
         {"crops are cut out until the request ends", test_crops_are_cut_out_until_the_request_ends},
-        {"options out of range", test_options_out_of_range},
     };
     return run_host_tests(tests, COUNT_OF(tests));
 }
