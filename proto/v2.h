@@ -157,21 +157,29 @@ struct v2_model {
     size_t label_count;
 };
 
+/* How many there were, and their nanoseconds together. */
 struct v2_count {
     uint64_t count, ns;
 };
 
 struct v2_batch_stats {
-    int batch_size;
     struct v2_count input, infer, output;
 };
 
+#define V2_MAX_BATCH 256
+
+/* The statistics of a version since it was loaded. */
 struct v2_stats {
     const char *name, *version;
-    uint64_t last_inference_ms, inference_count, execution_count;
+    uint64_t last_inference_ms; /* wall-clock time of the last request, milliseconds since 1970 */
+    uint64_t inference_count;   /* images and rows answered without an error */
+    uint64_t execution_count;   /* successful forward passes */
+    /* Requests: `success` and `fail` have the time from first byte to answer, the next four the
+     * time of the slowest image in each phase. cache_hit: requests answered from the response
+     * cache, with the look-up times; cache_miss: answers stored in it, with the times to store
+     * them. */
     struct v2_count success, fail, queue, input, infer, output, cache_hit, cache_miss;
-    const struct v2_batch_stats *batches;
-    size_t batch_count;
+    struct v2_batch_stats batches[V2_MAX_BATCH + 1]; /* index: images of a forward pass */
     uint64_t memory_bytes;
     const char *memory_type; /* "CPU" */
 };

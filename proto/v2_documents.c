@@ -208,10 +208,12 @@ static void write_v2_count(struct writer *w, cJSON *object, const char *key, str
 static void write_batches(struct writer *w, cJSON *entry, const struct v2_stats *stats)
 {
     cJSON *list = write_array(w, entry, "batch_stats");
-    for (size_t i = 0; i < stats->batch_count; i++) {
-        const struct v2_batch_stats *batch = &stats->batches[i];
+    for (int size = 1; size <= V2_MAX_BATCH; size++) {
+        const struct v2_batch_stats *batch = &stats->batches[size];
+        if (batch->infer.count == 0)
+            continue;
         cJSON *row = write_object(w, list, NULL);
-        write_members(w, row, "batch_size=%d", batch->batch_size);
+        write_members(w, row, "batch_size=%d", size);
         write_v2_count(w, row, "compute_input", batch->input);
         write_v2_count(w, row, "compute_infer", batch->infer);
         write_v2_count(w, row, "compute_output", batch->output);

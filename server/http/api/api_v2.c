@@ -155,53 +155,20 @@ void v2_document_handle(struct exchange *x)
 
 /* ---- statistics ---- */
 
-static struct v2_count read_count(const struct deployment_count *count)
+static void read_stats(struct deployment *deployment, const struct model_status *status,
+                       struct v2_stats *ret)
 {
-    return (struct v2_count){atomic_load_explicit(&count->count, memory_order_relaxed),
-                             atomic_load_explicit(&count->ns, memory_order_relaxed)};
-}
-
-static size_t read_batches(const struct deployment_stats *stats, struct v2_batch_stats *ret)
-{
-    size_t count = 0;
-    for (int size = 1; size <= BATCHER_MAX_BATCH; size++) {
-        const struct deployment_batch *batch = &stats->batches[size];
-        if (atomic_load_explicit(&batch->infer.count, memory_order_relaxed) == 0)
-            continue;
-        ret[count++] = (struct v2_batch_stats){
-            size, read_count(&batch->input), read_count(&batch->infer), read_count(&batch->output)};
-    }
-    return count;
-}
-
-static struct v2_stats read_stats(const struct deployment *deployment,
-                                  const struct model_status *status, struct v2_batch_stats *batches)
-{
-    const struct deployment_stats *stats = &deployment->stats;
-    struct v2_stats all = {.name = status->name,
-                           .version = status->version,
-                           .last_inference_ms = atomic_load(&stats->last_ms),
-                           .inference_count = atomic_load(&stats->rows),
-                           .execution_count = atomic_load(&stats->executions),
-                           .success = read_count(&stats->success),
-                           .fail = read_count(&stats->fail),
-                           .queue = read_count(&stats->queue),
-                           .input = read_count(&stats->input),
-                           .infer = read_count(&stats->infer),
-                           .output = read_count(&stats->output),
-                           .cache_hit = read_count(&stats->cache_hit),
-                           .cache_miss = read_count(&stats->cache_miss),
-                           .batches = batches,
-                           .batch_count = read_batches(stats, batches),
-                           .memory_type = "CPU"};
-    /* Clients compare the counts of input, infer and output, so all three must be from one read. */
-    all.infer.count = all.output.count = all.input.count;
+    pthread_mutex_lock(&deployment->stats_lock);
+    *ret = deployment->stats;
+    pthread_mutex_unlock(&deployment->stats_lock);
+    ret->name = status->name;
+    ret->version = status->version;
+    ret->memory_type = "CPU";
     for (size_t i = 0; i < status->lane_count; i++) {
-        all.memory_bytes += status->lanes[i].parameter_bytes + status->lanes[i].activation_bytes;
+        ret->memory_bytes += status->lanes[i].parameter_bytes + status->lanes[i].activation_bytes;
         if (status->lanes[i].device.kind != DEVICE_CPU)
-            all.memory_type = "GPU";
+            ret->memory_type = "GPU";
     }
-    return all;
 }
 
 static bool is_asked_for(const struct exchange *x, const struct model_status *model)
@@ -217,10 +184,9 @@ void v2_stats_handle(struct exchange *x)
     size_t count, filled = 0, size = 0;
     struct model_status *models = model_host_snapshot(model_host, &count);
     struct v2_stats *stats = alloc_array(count, sizeof *stats);
-    struct v2_batch_stats(*batches)[BATCHER_MAX_BATCH] = alloc_array(count, sizeof *batches);
     struct error err = {0};
     enum status status = STATUS_OK;
-    for (size_t i = 0; models && stats && batches && i < count; i++) {
+    for (size_t i = 0; models && stats && i < count; i++) {
         struct deployment *deployment;
         if (!is_asked_for(x, &models[i]))
             continue;
@@ -228,8 +194,7 @@ void v2_stats_handle(struct exchange *x)
                                     NULL, &err);
         if (status != STATUS_OK)
             continue; /* the version has been removed since */
-        stats[filled] = read_stats(deployment, &models[i], batches[filled]);
-        filled++;
+        read_stats(deployment, &models[i], &stats[filled++]);
         model_host_release(model_host, deployment);
     }
     if (filled == 0 && x->match.model[0]) {
@@ -243,12 +208,11 @@ void v2_stats_handle(struct exchange *x)
     if (filled == 0 && x->match.model[0] && status != STATUS_OK) {
         respond_error(x, &err);
     } else {
-        char *text = models && stats && batches
-                         ? v2_stats_document(x->route->is_message, stats, filled, &size)
-                         : NULL;
+        char *text =
+            models && stats ? v2_stats_document(x->route->is_message, stats, filled, &size) : NULL;
         respond_text(x, 200, TYPE_JSON, text, size);
     }
-    FREE_ALL(batches, stats, models);
+    FREE_ALL(stats, models);
 }
 
 /* ---- the repository ---- */

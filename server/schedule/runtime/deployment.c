@@ -7,6 +7,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
+#include "engine/base/thread.h"
 #include "models/tasks/class_scores.h"
 #include "server/schedule/runtime/model_host.h"
 #include "server/schedule/runtime/text_cache.h"
@@ -197,32 +198,26 @@ void deployment_unref(struct deployment *deployment)
         return;
     model_free(deployment->model);
     text_cache_free(deployment->text_cache);
+    pthread_mutex_destroy(&deployment->stats_lock);
     FREE_ALL(deployment->inputs, deployment->outputs, deployment);
 }
 
-static void count_add(_Atomic uint64_t *number, uint64_t more)
+static void count_ms(struct v2_count *count, double ms)
 {
-    atomic_fetch_add_explicit(number, more, memory_order_relaxed);
+    count->ns += ms > 0 ? (uint64_t)(ms * 1e6) : 0;
+    count->count++;
 }
 
-static void count_ms(struct deployment_count *count, double ms)
-{
-    count_add(&count->ns, ms > 0 ? (uint64_t)(ms * 1e6) : 0);
-    count_add(&count->count, 1);
-}
-
-static void note_time(struct deployment_stats *stats)
+static void note_time(struct v2_stats *stats)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    atomic_store_explicit(&stats->last_ms,
-                          (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000,
-                          memory_order_relaxed);
+    stats->last_inference_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
 void deployment_note_request(struct deployment *deployment, const struct predict_request *request)
 {
-    struct deployment_stats *stats = &deployment->stats;
+    struct v2_stats *stats = &deployment->stats;
     struct request_times times = {.total = clock_ms(clock_now() - request->started)};
     enum status status = STATUS_OK;
     size_t good = 0;
@@ -235,9 +230,10 @@ void deployment_note_request(struct deployment *deployment, const struct predict
         times.infer = fmax(times.infer, image->forward_ms);
         times.output = fmax(times.output, image->output_ms);
     }
-    note_time(stats);
-    count_add(&stats->rows, good);
     meters_request(&deployment->meters, status, &times);
+    LOCK(&deployment->stats_lock);
+    note_time(stats);
+    stats->inference_count += good;
     if (status != STATUS_OK) {
         count_ms(&stats->fail, times.total);
         return;
@@ -252,31 +248,31 @@ void deployment_note_request(struct deployment *deployment, const struct predict
 void deployment_note_cache_hit(struct deployment *deployment, int64_t started, double ms)
 {
     const struct request_times times = {.total = clock_ms(clock_now() - started)};
+    meters_request(&deployment->meters, STATUS_OK, &times);
+    metric_add(deployment->meters.cache_hits, 1);
+    LOCK(&deployment->stats_lock);
     note_time(&deployment->stats);
     count_ms(&deployment->stats.success, times.total);
     count_ms(&deployment->stats.cache_hit, ms);
-    meters_request(&deployment->meters, STATUS_OK, &times);
-    metric_add(deployment->meters.cache_hits, 1);
 }
 
 void deployment_note_cache_miss(struct deployment *deployment, double ms)
 {
-    count_ms(&deployment->stats.cache_miss, ms);
     metric_add(deployment->meters.cache_misses, 1);
+    LOCK(&deployment->stats_lock);
+    count_ms(&deployment->stats.cache_miss, ms);
 }
 
 void deployment_note_run(struct deployment *deployment, int rows, double input_ms, double infer_ms)
 {
-    count_add(&deployment->stats.executions, 1);
-    if (rows < 1 || rows > BATCHER_MAX_BATCH)
-        return;
-    struct deployment_batch *batch = &deployment->stats.batches[rows];
-    count_ms(&batch->input, input_ms);
-    count_ms(&batch->infer, infer_ms);
+    LOCK(&deployment->stats_lock);
+    deployment->stats.execution_count++;
+    count_ms(&deployment->stats.batches[rows].input, input_ms);
+    count_ms(&deployment->stats.batches[rows].infer, infer_ms);
 }
 
 void deployment_note_output(struct deployment *deployment, int rows, double output_ms)
 {
-    if (rows >= 1 && rows <= BATCHER_MAX_BATCH)
-        count_ms(&deployment->stats.batches[rows].output, output_ms);
+    LOCK(&deployment->stats_lock);
+    count_ms(&deployment->stats.batches[rows].output, output_ms);
 }

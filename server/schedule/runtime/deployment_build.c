@@ -260,6 +260,7 @@ enum status deployment_create(const struct deployment_options *options, struct d
         return error_set(err, STATUS_NO_MEMORY, "no memory to serve a model");
     }
     deployment->refs = 1;
+    pthread_mutex_init(&deployment->stats_lock, NULL);
     deployment->model = options->model;
     if (options->choices)
         memcpy(deployment->choices, options->choices, sizeof deployment->choices);
