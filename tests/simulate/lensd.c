@@ -13,6 +13,7 @@
 struct image {
     struct batch_item item;
     double arrived; /* milliseconds */
+    int64_t deadline;
 };
 
 struct worker {
@@ -48,7 +49,7 @@ static int64_t clock_of(const struct run *run)
 
 static bool is_late(const struct run *run, const struct image *image)
 {
-    return clock_of(run) + batcher_shortest_run(run->batcher) >= image->item.deadline;
+    return clock_of(run) + batcher_shortest_run(run->batcher) >= image->deadline;
 }
 
 static void arrive(struct run *run, uint64_t client)
@@ -56,16 +57,16 @@ static void arrive(struct run *run, uint64_t client)
     struct image *image = &run->images[run->arrived++];
     int64_t now = clock_of(run);
     image->arrived = run->now;
+    image->deadline = now + (int64_t)(run->world->machine->deadline_ms * MS);
     image->item = (struct batch_item){
         .owner = image,
         .client = client,
-        .deadline = now + (int64_t)(run->world->machine->deadline_ms * MS),
         .bytes = 100000,
     };
     struct model_load load;
     int64_t predicted = 0;
     struct admission_request request = {
-        .images = 1, .bytes = 100000, .time_left = image->item.deadline - now, .model = "m"};
+        .images = 1, .bytes = 100000, .time_left = image->deadline - now, .model = "m"};
     batcher_load(run->batcher, image->item.client, 0, now, &load);
     if (admission_check(&run->admission, &load, &request, &predicted, NULL, NULL) != STATUS_OK)
         run->outcome->refused++;

@@ -34,20 +34,17 @@
 /* A client has a line of small and a line of large images for each priority. */
 #define QUEUE_CLASSES ((size_t)2 * QUEUE_PRIORITIES)
 
-#define NO_DEADLINE INT64_MAX
-
 TAILQ_HEAD(queue_items, batch_item);
 TAILQ_HEAD(queue_turns, queue_client);
 
 /* One image, embedded in the caller's struct. The caller sets the first part before batcher_admit()
  * and does not change it afterwards; the rest is private to batcher and queue. */
 struct batch_item {
-    void *owner;      /* returned by the batcher */
-    uint64_t client;  /* 0: unknown; all unknown clients count as one */
-    int priority;     /* 0 … QUEUE_PRIORITIES */
-    int64_t deadline; /* or NO_DEADLINE */
-    size_t bytes;     /* counted while it waits in the queue */
-    bool is_large;    /* slow to prepare */
+    void *owner;     /* returned by the batcher */
+    uint64_t client; /* 0: unknown; all unknown clients count as one */
+    int priority;    /* 0 … QUEUE_PRIORITIES */
+    size_t bytes;    /* counted while it waits in the queue */
+    bool is_large;   /* slow to prepare */
 
     bool is_queued;
     int64_t admitted, claimed;

@@ -311,14 +311,12 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
         size_t size = request->tensors ? row : image->size;
         image->request = request;
         image->since = now;
-        image->entry =
-            (struct batch_item){.owner = image,
-                                .client = request->client,
-                                .priority = request->priority,
-                                .deadline = request->deadline ? request->deadline : NO_DEADLINE,
-                                .bytes = size,
-                                .is_large = (!request->tensors || request->place) &&
-                                            image_is_large(image->data, image->size)};
+        image->entry = (struct batch_item){.owner = image,
+                                           .client = request->client,
+                                           .priority = request->priority,
+                                           .bytes = size,
+                                           .is_large = (!request->tensors || request->place) &&
+                                                       image_is_large(image->data, image->size)};
         if (image->preset.status != STATUS_OK)
             continue;
         images++;

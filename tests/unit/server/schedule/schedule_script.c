@@ -14,6 +14,7 @@
 struct image {
     struct batch_item item;
     struct batch_slot slot;
+    int64_t deadline; /* INT64_MAX: none */
     char letter;
 };
 
@@ -45,9 +46,10 @@ static struct image *image_of(struct run *run, char letter)
 /* "abc c7 u1 d80 b500": fills in the images' items; returns how many. */
 static int read_images(struct run *run, const char *text, char *ret_letters)
 {
+    int64_t deadline = INT64_MAX;
     char letters[64], word[32];
     int used = 0, length, count;
-    struct batch_item item = {.deadline = NO_DEADLINE};
+    struct batch_item item = {0};
     CHECK(run, sscanf(text, "%63s%n", letters, &used) == 1, "no images");
     for (text += used; sscanf(text, "%31s%n", word, &length) == 1 && word[0] != '=';
          text += length) {
@@ -60,7 +62,7 @@ static int read_images(struct run *run, const char *text, char *ret_letters)
             item.priority = (int)value;
             break;
         case 'd':
-            item.deadline = (int64_t)(value * MS);
+            deadline = (int64_t)(value * MS);
             break;
         case 'b':
             item.bytes = (size_t)value;
@@ -75,6 +77,7 @@ static int read_images(struct run *run, const char *text, char *ret_letters)
     for (count = 0; letters[count]; count++) {
         struct image *image = image_of(run, letters[count]);
         image->item = item;
+        image->deadline = deadline;
         image->item.owner = image;
     }
     memcpy(ret_letters, letters, sizeof letters);
@@ -99,15 +102,16 @@ static void do_ask(struct run *run, const char *rest)
     char letters[64], word[32] = "";
     int count = read_images(run, rest, letters), seconds = 0, wanted = 0;
     const struct batch_item *item = &image_of(run, letters[0])->item;
+    const int64_t deadline = image_of(run, letters[0])->deadline;
     struct model_load load;
     struct error err = {0};
     int64_t predicted = 0;
     batcher_load(run->batcher, item->client, item->priority, run->now, &load);
-    struct admission_request request = {
-        .images = (size_t)count,
-        .bytes = item->bytes * (size_t)count,
-        .time_left = item->deadline == NO_DEADLINE ? INT64_MAX : item->deadline - run->now,
-        .model = "m"};
+    struct admission_request request = {.images = (size_t)count,
+                                        .bytes = item->bytes * (size_t)count,
+                                        .time_left =
+                                            deadline == INT64_MAX ? INT64_MAX : deadline - run->now,
+                                        .model = "m"};
     enum status status =
         admission_check(&run->admission, &load, &request, &predicted, &seconds, &err);
     CHECK(run, sscanf(strchr(rest, '='), "= %31s in %d", word, &wanted) >= 1, "no outcome");

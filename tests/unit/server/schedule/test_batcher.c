@@ -23,7 +23,6 @@ static struct batch_item *entry(char letter)
 {
     struct batch_item *entry = &entries[(unsigned char)letter];
     entry->owner = item(letter);
-    entry->deadline = NO_DEADLINE;
     return entry;
 }
 
@@ -578,7 +577,6 @@ static void walk_admit(struct walk *walk)
         .owner = image,
         .client = (uint64_t)(rand() % 5),
         .priority = rand() % (QUEUE_PRIORITIES + 1),
-        .deadline = rand() % 2 ? NO_DEADLINE : walk->now + rand() % 20000000,
         .bytes = (size_t)(rand() % 1000),
     };
     batcher_admit(walk->batcher, &image->entry, rand() % 2 ? rand() : 0, walk->now);
