@@ -20,7 +20,7 @@ static enum status allocate(struct lane *lane, struct error *err)
     lane->retry_marks = alloc_array(padded, sizeof *lane->retry_marks);
     bool has_inflight = true;
     for (size_t i = 0; i < BATCHER_MAX_DEPTH; i++) {
-        struct inflight_batch *inflight = &lane->inflight[i];
+        struct lane_pass *inflight = &lane->inflight[i];
         inflight->inputs = alloc_array(lane->input_count, sizeof *inflight->inputs);
         inflight->wanted =
             alloc_array(session_output_count(lane->session), sizeof *inflight->wanted);

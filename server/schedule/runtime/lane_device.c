@@ -46,15 +46,15 @@ bool lane_device_is_well(struct lane *lane)
     return false;
 }
 
-/* The time (clock_now()) from which on a pass of `part` counts as stuck. */
-static int64_t stuck_time(const struct lane *lane, const struct batch *batch,
-                          struct image_range part)
+/* The time (clock_now()) from which on a pass of `batch` counts as stuck. */
+static int64_t stuck_time(const struct lane *lane, const struct batch *batch)
 {
     const int64_t now = clock_now(),
-                  pass = STUCK_PASSES * scheduler_latency(lane->scheduler, lane->index, part.count);
+                  pass =
+                      STUCK_PASSES * scheduler_latency(lane->scheduler, lane->index, batch->count);
     int64_t last = 0;
-    for (int i = 0; i < part.count; i++) {
-        const struct predict_image *image = batch->items[part.first + i];
+    for (int i = 0; i < batch->count; i++) {
+        const struct predict_image *image = batch->items[i];
         const int64_t deadline = image->request->deadline ? image->request->deadline : INT64_MAX;
         last = deadline > last ? deadline : last;
     }
@@ -63,11 +63,10 @@ static int64_t stuck_time(const struct lane *lane, const struct batch *batch,
     return late < slow ? late : slow;
 }
 
-void lane_begin_pass(struct lane *lane, const struct batch *batch, struct image_range part)
+void lane_begin_pass(struct lane *lane, const struct batch *batch)
 {
     lane->running = batch;
-    lane->part = part;
-    atomic_store_explicit(&lane->stuck_at, stuck_time(lane, batch, part), memory_order_relaxed);
+    atomic_store_explicit(&lane->stuck_at, stuck_time(lane, batch), memory_order_relaxed);
 }
 
 void lane_end_pass(struct lane *lane)
@@ -135,18 +134,22 @@ static void end_quarantine(struct lane *lane)
               LOG_STR("device", DEVICE_STRING(lane->info.device)), LOG_REAL("after_s", seconds));
 }
 
-/* Fails images that have already moved from one lane to another, and all images if no other lane
- * works. Returns how many remain in the batch. */
-static int fail_moved(struct lane *lane, struct batch *batch, const struct error *failure)
+int lane_give_up_device(struct lane *lane, struct batch *batch, int answered)
 {
-    bool has_others = scheduler_has_others(lane->scheduler, lane->index);
-    int kept = 0;
-    for (int i = 0; i < batch->count; i++) {
+    const int images = batch->count;
+    const struct error *failure = &lane->device_error;
+    device_turn_end(&lane->turn, lane->turn_used, false);
+    lane->turn_used = 0;
+    if (!lane_is_quarantined(lane)) /* another batch in flight may have quarantined it */
+        quarantine(lane, failure->message);
+    const bool has_others = scheduler_has_others(lane->scheduler, lane->index);
+    batch->count = 0;
+    for (int i = answered; i < images; i++) {
         struct predict_image *image = batch->items[i];
         if (has_others && !image->has_moved) {
             image->has_moved = true;
-            batch->slots[kept] = batch->slots[i];
-            batch->items[kept++] = image;
+            batch->slots[batch->count] = batch->slots[i];
+            batch->items[batch->count++] = image;
             continue;
         }
         image->device = lane->info.device;
@@ -154,23 +157,7 @@ static int fail_moved(struct lane *lane, struct batch *batch, const struct error
         image->error = *failure;
         scheduler_finish(lane->scheduler, image);
     }
-    batch->count = kept;
-    return kept;
-}
-
-int lane_give_up_device(struct lane *lane, struct batch *batch, int answered)
-{
-    int images = batch->count;
-    device_turn_end(&lane->turn, lane->turn_used, false);
-    lane->turn_used = 0;
-    for (int i = answered; i < batch->count; i++) {
-        batch->items[i - answered] = batch->items[i];
-        batch->slots[i - answered] = batch->slots[i];
-    }
-    batch->count -= answered;
-    if (!lane_is_quarantined(lane)) /* another batch in flight may have quarantined it */
-        quarantine(lane, lane->device_error.message);
-    int left = fail_moved(lane, batch, &lane->device_error);
+    const int left = batch->count;
     scheduler_give_back(lane->scheduler, batch);
     return images - left;
 }

@@ -1,7 +1,7 @@
 /* Keeps batches in flight. If the session lets runs overlap (info.depth), the lane submits the next
  * pass before the last one has ended, so that the device runs without a gap:
  *
- *     take n ─ submit n ─ take n+1 ─ submit n+1 ─ collect n ─ take n+2 ─ submit n+2 ─ answer n …
+ *     take n ─ submit n ─ take n+1 ─ submit n+1 ─ collect n ─ answer n ─ take n+2 ─ submit n+2 …
  *
  * Closed batches are taken at once. The forming batch is taken only when the device is about to be
  * free: it could not run earlier, and may still grow. A batch whose pass has failed runs again,
@@ -27,62 +27,19 @@ static void close_gaps(struct lane *lane, struct batch *batch)
                    lane->retry_layout.row_bytes[k]);
 }
 
-static struct inflight_batch *inflight_at(struct lane *lane, int i)
+static struct lane_pass *inflight_at(struct lane *lane, int i)
 {
     return &lane->inflight[(lane->first_inflight + i) % BATCHER_MAX_DEPTH];
-}
-
-/* The outputs that a batch's images need: only the best classes, if all its requests need no more.
- */
-static struct session_want want_of(const struct lane *lane, const struct batch *batch, bool *wanted)
-{
-    const struct deployment *deployment = lane->deployment;
-    struct session_want want = {.scores = deployment->output};
-    bool is_only_best = deployment->class_count > 0;
-    memset(wanted, 0, deployment->output_count * sizeof *wanted);
-    for (int i = 0; i < batch->count; i++) {
-        const struct predict_request *request =
-            ((const struct predict_image *)batch->items[i])->request;
-        if (!request->raw_outputs) {
-            want.best = request->top_k > want.best ? request->top_k : want.best;
-            wanted[deployment->output] = true;
-            for (size_t k = 0; k < deployment->model->task.output_count; k++)
-                wanted[deployment->model->task.outputs[k]] = true;
-            continue;
-        }
-        is_only_best = false;
-        for (size_t k = 0; k < deployment->output_count; k++)
-            wanted[k] = wanted[k] || !request->wanted_outputs || request->wanted_outputs[k];
-    }
-    if (!is_only_best || want.best > lane->info.best)
-        want.best = 0;
-    want.outputs = want.best ? NULL : wanted;
-    return want;
-}
-
-static void inflight_submit(struct lane *lane, struct inflight_batch *inflight)
-{
-    const struct batch *batch = &inflight->batch;
-    for (size_t k = 0; k < lane->input_count; k++)
-        inflight->inputs[k] = scheduler_row(lane->scheduler, batch->buffer, k, batch->first);
-    inflight->want = want_of(lane, batch, inflight->wanted);
-    const struct session_request run = {.batch = batch->count,
-                                        .inputs = inflight->inputs,
-                                        .are_pixels = lane_marks_of(lane, batch, 0),
-                                        .valid_rows = batch->count,
-                                        .want = inflight->want};
-    inflight->status = session_submit(lane->session, &run, &inflight->error);
-    inflight->is_submitted = inflight->status == STATUS_OK;
 }
 
 /* Starts the pass of a taken batch's images that are still wanted, unless they exceed the cap. */
 static void inflight_begin(struct lane *lane, const struct batch *taken)
 {
-    struct inflight_batch *inflight = inflight_at(lane, lane->inflight_count);
+    struct lane_pass *inflight = inflight_at(lane, lane->inflight_count);
     struct batch *batch = &inflight->batch;
     *batch = *taken;
     inflight->status = STATUS_OK;
-    inflight->is_submitted = false;
+    inflight->is_submitted = inflight->has_ended = false;
     scheduler_drop_unwanted(lane->scheduler, batch);
     if (batch->count == 0) {
         scheduler_release(lane->scheduler, batch);
@@ -98,123 +55,92 @@ static void inflight_begin(struct lane *lane, const struct batch *taken)
     close_gaps(lane, batch);
     lane->inflight_count++;
     if (batch->count <= lane_batch_cap(lane))
-        inflight_submit(lane, inflight);
-    inflight->copy_in_ms = clock_ms(clock_now() - inflight->begun);
+        lane_submit(lane, inflight, false);
 }
 
 /* The time when the device has nearly finished the oldest batch in flight and needs the next. */
 static int64_t nearly_free(struct lane *lane)
 {
     static const int64_t at_least = 100000, share = 8;
-    const struct inflight_batch *inflight = inflight_at(lane, 0);
+    const struct lane_pass *inflight = inflight_at(lane, 0);
     const int64_t pass = scheduler_latency(lane->scheduler, lane->index, inflight->batch.count);
     const int64_t begun = inflight->begun > lane->ended ? inflight->begun : lane->ended;
     return begun + pass - pass / share - at_least;
 }
 
-/* Takes batches to run after the current one: closed ones, or with `waits` any batch when the
- * device is nearly free. */
-static void inflight_fill(struct lane *lane, bool waits)
+/* Takes batches to run after the current one: closed ones, or any when the device is nearly free.
+ */
+static void inflight_fill(struct lane *lane)
 {
     struct batch batch;
     while (lane->inflight_count > 0 && lane->inflight_count < lane->info.depth) {
         for (int i = 0; i < lane->inflight_count; i++)
             if (!inflight_at(lane, i)->is_submitted)
                 return; /* it runs alone */
-        if (!scheduler_take_ahead(lane->scheduler, lane->index, &lane->turn,
-                                  waits ? nearly_free(lane) : 0, waits, &batch))
+        if (!scheduler_take_ahead(lane->scheduler, lane->index, &lane->turn, nearly_free(lane),
+                                  &batch))
             return;
         inflight_begin(lane, &batch);
     }
 }
 
-/* Waits for the pass of the oldest batch in flight. */
-static struct outcome inflight_collect(struct lane *lane, struct inflight_batch *inflight)
+static struct lane_pass *inflight_pop(struct lane *lane)
 {
-    struct outcome outcome = {.batch = inflight->batch.count,
-                              .copy_in_ms = inflight->copy_in_ms,
-                              .status = inflight->status,
-                              .failure = inflight->error};
-    lane_begin_pass(lane, &inflight->batch, (struct image_range){0, inflight->batch.count});
-    if (inflight->is_submitted)
-        outcome.status = session_collect(lane->session, lane->outputs, &outcome.failure);
-    const int64_t begun = inflight->begun > lane->ended ? inflight->begun : lane->ended;
-    lane->ended = outcome.ended = clock_now();
-    lane->has_best = inflight->want.best > 0;
-    outcome.forward_ms = clock_ms(outcome.ended - begun);
-    outcome.status = lane_note_pass(lane, outcome.batch, outcome.ended - begun, outcome.status,
-                                    &outcome.failure);
-    lane_end_pass(lane);
-    return outcome;
-}
-
-static struct inflight_batch *inflight_pop(struct lane *lane)
-{
-    struct inflight_batch *inflight = inflight_at(lane, 0);
+    struct lane_pass *inflight = inflight_at(lane, 0);
     lane->first_inflight = (lane->first_inflight + 1) % BATCHER_MAX_DEPTH;
     lane->inflight_count--;
     return inflight;
 }
 
 /* Answers a batch whose pass has succeeded. If there is a next batch, it has been submitted. */
-static void inflight_answer(struct lane *lane, struct inflight_batch *inflight,
-                            const struct outcome *outcome)
+static void inflight_answer(struct lane *lane, const struct lane_pass *inflight)
 {
     scheduler_release(lane->scheduler, &inflight->batch);
     if (lane->inflight_count == 0)
         lane_end_turn(lane);
-    lane_answer_images(lane, &inflight->batch, (struct image_range){0, inflight->batch.count},
-                       outcome);
+    lane_answer_images(lane, inflight);
     scheduler_answered(lane->scheduler, (size_t)inflight->batch.taken);
 }
 
 /* Runs a batch while nothing else is in flight, whole or in sub-batches. If the device fails, the
  * images without an answer go to other lanes. */
-static void inflight_run_alone(struct lane *lane, struct inflight_batch *inflight,
-                               const struct outcome *ran)
+static void inflight_run_alone(struct lane *lane, struct lane_pass *inflight)
 {
     struct batch *batch = &inflight->batch;
     int dropped = batch->taken - batch->count;
-    int answered = lane_is_quarantined(lane) ? 0 : lane_run_sub_batches(lane, batch, ran);
+    int answered = lane_is_quarantined(lane) ? 0 : lane_run_sub_batches(lane, inflight);
     if (answered < batch->count)
         answered = lane_give_up_device(lane, batch, answered);
     scheduler_answered(lane->scheduler, (size_t)(dropped + answered));
 }
 
 /* True for a batch above the cap, which is not submitted but run in sub-batches. */
-static bool exceeds_cap(const struct inflight_batch *inflight)
+static bool exceeds_cap(const struct lane_pass *inflight)
 {
     return !inflight->is_submitted && inflight->status == STATUS_OK;
 }
 
-/* Called when the pass of the oldest batch, `inflight`, has failed. Collects the other batches in
- * flight, and then runs the failed ones again. */
-static void inflight_recover(struct lane *lane, struct inflight_batch *inflight,
-                             const struct outcome *outcome)
+/* Called when the pass of the oldest batch has failed. Collects the other batches in flight, and
+ * then runs the failed ones again. */
+static void inflight_recover(struct lane *lane, struct lane_pass *failed)
 {
-    struct inflight_batch *again[BATCHER_MAX_DEPTH] = {inflight};
-    struct outcome outcomes[BATCHER_MAX_DEPTH] = {*outcome};
-    const struct outcome *ran[BATCHER_MAX_DEPTH] = {&outcomes[0]};
+    struct lane_pass *again[BATCHER_MAX_DEPTH] = {failed};
     int count = 1;
     while (lane->inflight_count > 0) {
-        struct inflight_batch *next = inflight_pop(lane);
-        again[count] = next;
-        ran[count] = NULL;
-        if (!exceeds_cap(next)) {
-            outcomes[count] = inflight_collect(lane, next);
-            ran[count] = &outcomes[count];
-        }
-        if (ran[count] && ran[count]->status == STATUS_OK) {
+        struct lane_pass *next = inflight_pop(lane);
+        if (!exceeds_cap(next))
+            lane_collect(lane, next);
+        if (next->has_ended && next->status == STATUS_OK) {
             lane->inflight_count++; /* so that the lane keeps its turn */
-            inflight_answer(lane, next, ran[count]);
+            inflight_answer(lane, next);
             lane->inflight_count--;
         } else {
-            count++;
+            again[count++] = next;
         }
     }
     for (int i = 0; i < count; i++) {
         lane->inflight_count = count - 1 - i; /* still to run: lane_end_turn() reads it */
-        inflight_run_alone(lane, again[i], ran[i]);
+        inflight_run_alone(lane, again[i]);
     }
     lane->inflight_count = 0;
 }
@@ -225,18 +151,16 @@ void lane_serve(struct lane *lane, const struct batch *first)
     if (lane->inflight_count == 0)
         lane_end_turn(lane);
     while (lane->inflight_count > 0) {
-        inflight_fill(lane, true);
-        struct inflight_batch *inflight = inflight_pop(lane);
+        inflight_fill(lane);
+        struct lane_pass *inflight = inflight_pop(lane);
         if (exceeds_cap(inflight)) {
-            inflight_run_alone(lane, inflight, NULL);
+            inflight_run_alone(lane, inflight);
             continue;
         }
-        struct outcome outcome = inflight_collect(lane, inflight);
-        if (outcome.status != STATUS_OK) {
-            inflight_recover(lane, inflight, &outcome);
-            continue;
-        }
-        inflight_fill(lane, false);
-        inflight_answer(lane, inflight, &outcome);
+        lane_collect(lane, inflight);
+        if (inflight->status == STATUS_OK)
+            inflight_answer(lane, inflight);
+        else
+            inflight_recover(lane, inflight);
     }
 }

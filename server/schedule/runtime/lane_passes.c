@@ -15,48 +15,52 @@
  * times (256 images). */
 #define MAX_SUB_BATCHES (SESSION_MAX_BATCHES + 10)
 
+/* The images of a batch that run in one forward pass: all, or a sub-batch. */
+struct image_range {
+    int first, count;
+};
+
 /* True if a pass failed because of its requests, not its model or device: an operator refused a
  * value in a client's tensor, or the memory for the tensors of one run was short. */
-static bool is_refusal(const struct lane *lane, enum status status)
+static bool is_refusal(const struct lane_pass *pass)
 {
+    const enum status status = pass->status;
     if (status == STATUS_SHORT_OF_MEMORY)
         return true;
-    if (!lane->running || (status != STATUS_INVALID && status != STATUS_SHAPE &&
-                           status != STATUS_MODEL && status != STATUS_UNSUPPORTED))
+    if (status != STATUS_INVALID && status != STATUS_SHAPE && status != STATUS_MODEL &&
+        status != STATUS_UNSUPPORTED)
         return false;
-    for (int i = 0; i < lane->part.count; i++) {
-        const struct predict_image *image = lane->running->items[lane->part.first + i];
+    for (int i = 0; i < pass->batch.count; i++) {
+        const struct predict_image *image = pass->batch.items[i];
         if (!image->request->tensors)
             return false;
     }
     return true;
 }
 
-enum status lane_note_pass(struct lane *lane, int count, int64_t took, enum status status,
-                           struct error *err)
+/* Counts and logs a pass that has used the device for `took` nanoseconds. */
+static void note_pass(struct lane *lane, struct lane_pass *pass, int64_t took)
 {
+    const int count = pass->batch.count;
     metric_observe(lane->meters.batch_size, count);
     lane->turn_used += took;
     metric_add(lane->meters.device_seconds, (double)took * 1e-9);
     metric_add(lane->deployment->meters.triton.exec_count, 1);
-    if (status == STATUS_OK) {
+    if (pass->status == STATUS_OK)
         scheduler_ran(lane->scheduler, lane->index, count, took);
-        return status;
-    }
-    if (status == STATUS_CANCELLED)
-        return status;
-    if (is_refusal(lane, status)) {
-        if (status != STATUS_SHORT_OF_MEMORY)
-            err->status = STATUS_INVALID;
+    if (pass->status == STATUS_OK || pass->status == STATUS_CANCELLED)
+        return;
+    if (is_refusal(pass)) {
+        if (pass->status != STATUS_SHORT_OF_MEMORY)
+            pass->status = pass->error.status = STATUS_INVALID;
         log_event(LOG_DEBUG, "forward pass refused", LOG_STR("model", lane->model->name),
-                  LOG_INT("batch", count), LOG_STR("error", err->message));
-        return err->status;
+                  LOG_INT("batch", count), LOG_STR("error", pass->error.message));
+        return;
     }
     metric_add(lane->meters.forward_failures, 1);
     log_event(LOG_WARN, "forward pass failed", LOG_STR("model", lane->model->name),
               LOG_STR("device", DEVICE_STRING(lane->info.device)), LOG_INT("batch", count),
-              LOG_STR("error", err->message));
-    return status;
+              LOG_STR("error", pass->error.message));
 }
 
 static bool is_waited_for(const struct predict_image *image, int64_t now)
@@ -74,33 +78,93 @@ bool lane_is_unwanted(void *argument)
     if (!lane->running)
         return false;
     const int64_t now = clock_now();
-    for (int i = 0; i < lane->part.count; i++)
-        if (is_waited_for(lane->running->items[lane->part.first + i], now))
+    for (int i = 0; i < lane->running->count; i++)
+        if (is_waited_for(lane->running->items[i], now))
             return false;
     return true;
 }
 
-const uint8_t *lane_marks_of(const struct lane *lane, const struct batch *batch, int first)
+/* The outputs that a batch's images need: only the best classes, if all its requests need no more.
+ */
+static struct session_want want_of(const struct lane *lane, const struct batch *batch, bool *wanted)
 {
-    const uint8_t *marks = scheduler_pixel_marks(lane->scheduler, batch->buffer);
-    return marks ? marks + batch->first + first : NULL;
+    const struct deployment *deployment = lane->deployment;
+    struct session_want want = {.scores = deployment->output};
+    bool is_only_best = deployment->class_count > 0;
+    memset(wanted, 0, deployment->output_count * sizeof *wanted);
+    for (int i = 0; i < batch->count; i++) {
+        const struct predict_request *request =
+            ((const struct predict_image *)batch->items[i])->request;
+        if (!request->raw_outputs) {
+            want.best = request->top_k > want.best ? request->top_k : want.best;
+            wanted[deployment->output] = true;
+            for (size_t k = 0; k < deployment->model->task.output_count; k++)
+                wanted[deployment->model->task.outputs[k]] = true;
+            continue;
+        }
+        is_only_best = false;
+        for (size_t k = 0; k < deployment->output_count; k++)
+            wanted[k] = wanted[k] || !request->wanted_outputs || request->wanted_outputs[k];
+    }
+    if (!is_only_best || want.best > lane->info.best)
+        want.best = 0;
+    want.outputs = want.best ? NULL : wanted;
+    return want;
 }
 
-/* Runs a forward pass of `count` images at lane->inputs, with no other in flight; the inputs have
- * room for padding. */
-static enum status lane_run(struct lane *lane, int count, double *ret_ms, struct error *err)
+/* Copies the inputs of a retry to `retry_rows`. Its padding must be zeros, not other images or old
+ * data in the slots behind it, which may have caused the failure. */
+static void pad_inputs(struct lane *lane, int padded, const void **inputs,
+                       struct session_request *run)
 {
-    const struct session_request run = {.batch = count,
-                                        .inputs = lane->inputs,
-                                        .are_pixels = lane->marks,
-                                        .valid_rows = lane->valid_rows};
-    int64_t start = clock_now();
-    enum status status = session_submit(lane->session, &run, err);
-    IF_OK(status, session_collect(lane->session, lane->outputs, err));
-    lane->has_best = false;
-    lane->ended = clock_now();
-    *ret_ms = clock_ms(lane->ended - start);
-    return lane_note_pass(lane, count, lane->ended - start, status, err);
+    const size_t count = (size_t)run->batch, more = (size_t)padded - count;
+    for (size_t k = 0; k < lane->input_count; k++) {
+        const size_t each = lane->retry_layout.row_bytes[k];
+        char *retry = batch_layout_row(&lane->retry_layout, lane->retry_rows, k, 0);
+        memcpy(retry, inputs[k], count * each);
+        memset(retry + count * each, 0, more * each);
+        inputs[k] = retry;
+    }
+    if (run->are_pixels) {
+        memcpy(lane->retry_marks, run->are_pixels, count);
+        memset(lane->retry_marks + count, 0, more);
+        run->are_pixels = lane->retry_marks;
+    }
+    run->valid_rows = padded;
+}
+
+void lane_submit(struct lane *lane, struct lane_pass *pass, bool is_retry)
+{
+    const struct batch *batch = &pass->batch;
+    const int padded = lane_padded_batch(lane, batch->count);
+    const uint8_t *marks = scheduler_pixel_marks(lane->scheduler, batch->buffer);
+    for (size_t k = 0; k < lane->input_count; k++)
+        pass->inputs[k] = scheduler_row(lane->scheduler, batch->buffer, k, batch->first);
+    pass->want = want_of(lane, batch, pass->wanted);
+    struct session_request run = {.batch = batch->count,
+                                  .inputs = pass->inputs,
+                                  .are_pixels = marks ? marks + batch->first : NULL,
+                                  .valid_rows = batch->count,
+                                  .want = pass->want};
+    if (is_retry && padded != batch->count)
+        pad_inputs(lane, padded, pass->inputs, &run);
+    pass->status = session_submit(lane->session, &run, &pass->error);
+    pass->is_submitted = pass->status == STATUS_OK;
+    pass->copy_in_ms = clock_ms(clock_now() - pass->begun);
+}
+
+void lane_collect(struct lane *lane, struct lane_pass *pass)
+{
+    lane_begin_pass(lane, &pass->batch);
+    if (pass->is_submitted)
+        pass->status = session_collect(lane->session, lane->outputs, &pass->error);
+    const int64_t begun = pass->begun > lane->ended ? pass->begun : lane->ended;
+    lane->ended = pass->ended = clock_now();
+    lane->has_best = pass->want.best > 0;
+    pass->has_ended = true;
+    pass->forward_ms = clock_ms(pass->ended - begun);
+    note_pass(lane, pass, pass->ended - begun);
+    lane_end_pass(lane);
 }
 
 /* Sets the image's predictions: the best classes. */
@@ -177,33 +241,33 @@ static bool defer_answer(struct lane *lane, int batch, int row, struct predict_i
     return false;
 }
 
-/* Answers an image from row `row` of a run, or fails it. */
+/* Answers an image from row `row` of a pass, or fails it. */
 static void answer_image(struct lane *lane, struct predict_image *image, int row,
-                         const struct outcome *outcome)
+                         const struct lane_pass *pass)
 {
     struct meters *meters = &lane->deployment->meters;
-    const bool is_good = outcome->status == STATUS_OK;
-    image->batch = outcome->batch;
+    const bool is_good = pass->status == STATUS_OK;
+    image->batch = pass->batch.count;
     image->device = lane->info.device;
-    image->forward_ms = outcome->forward_ms;
+    image->forward_ms = pass->forward_ms;
     metric_observe(meters->phases[PHASE_QUEUE], image->queue_ms * 1e-3);
-    metric_observe(lane->meters.forward, outcome->forward_ms * 1e-3);
-    if (is_good && is_waited_for(image, outcome->ended)) {
-        if (defer_answer(lane, outcome->batch, row, image, outcome->ended))
+    metric_observe(lane->meters.forward, pass->forward_ms * 1e-3);
+    if (is_good && is_waited_for(image, pass->ended)) {
+        if (defer_answer(lane, image->batch, row, image, pass->ended))
             return;
-        image->status = take_outputs(lane, outcome->batch, row, image);
+        image->status = take_outputs(lane, image->batch, row, image);
         if (image->status == STATUS_OK && image->answer.detections.count)
             metric_add(meters->detections, (double)image->answer.detections.count);
-    } else if (is_good || outcome->status == STATUS_CANCELLED) {
+    } else if (is_good || pass->status == STATUS_CANCELLED) {
         /* Fails an image that no client waits for. If no client waits for any image of the run, the
          * run stops. Each image fails for its own reason, such as a deadline. */
         image->status = scheduler_check_wanted(lane->scheduler, image, &image->error);
     } else {
-        image->status = outcome->status;
-        image->error = outcome->failure;
+        image->status = pass->status;
+        image->error = pass->error;
     }
-    image->output_ms = clock_ms(clock_now() - outcome->ended);
-    metric_observe(lane->meters.copy_in, outcome->copy_in_ms * 1e-3);
+    image->output_ms = clock_ms(clock_now() - pass->ended);
+    metric_observe(lane->meters.copy_in, pass->copy_in_ms * 1e-3);
     metric_observe(lane->meters.copy_out, image->output_ms * 1e-3);
     scheduler_finish(lane->scheduler, image);
 }
@@ -229,36 +293,6 @@ static void lower_cap(struct lane *lane, int count)
               LOG_INT("cap", lane->cap.cap));
 }
 
-/* Points lane->inputs at the images of a sub-batch. The padding of a retry must be zeros, not other
- * images or old data in the slots behind, which may have caused the failure. */
-static void place_inputs(struct lane *lane, const struct batch *batch, struct image_range part,
-                         bool is_retry)
-{
-    size_t padded = (size_t)lane_padded_batch(lane, part.count), count = (size_t)part.count;
-    lane->marks = lane_marks_of(lane, batch, part.first);
-    lane->valid_rows = part.count;
-    const bool is_padded = is_retry && padded != count;
-    if (is_padded)
-        lane->valid_rows = (int)padded;
-    if (is_padded && lane->marks) {
-        memset(lane->retry_marks, 0, padded);
-        memcpy(lane->retry_marks, lane->marks, count);
-        lane->marks = lane->retry_marks;
-    }
-    for (size_t k = 0; k < lane->input_count; k++) {
-        const void *rows =
-            scheduler_row(lane->scheduler, batch->buffer, k, batch->first + part.first);
-        lane->inputs[k] = rows;
-        if (!is_padded)
-            continue;
-        size_t each = lane->retry_layout.row_bytes[k];
-        char *retry = batch_layout_row(&lane->retry_layout, lane->retry_rows, k, 0);
-        memcpy(retry, rows, count * each);
-        memset(retry + count * each, 0, (padded - count) * each);
-        lane->inputs[k] = retry;
-    }
-}
-
 /* True if a retry of `count` images needs padding and does not fit into `retry_rows`. */
 static bool is_awkward(const struct lane *lane, int count)
 {
@@ -266,30 +300,28 @@ static bool is_awkward(const struct lane *lane, int count)
 }
 
 /* The milliseconds to prepare the slowest image. */
-static double slowest_input(const struct batch *batch, struct image_range part)
+static double slowest_input(const struct batch *batch)
 {
     double slowest = 0;
-    for (int i = 0; i < part.count; i++) {
-        const struct predict_image *image = batch->items[part.first + i];
+    for (int i = 0; i < batch->count; i++) {
+        const struct predict_image *image = batch->items[i];
         double ms = image->decode_ms + image->preprocess_ms;
         slowest = ms > slowest ? ms : slowest;
     }
     return slowest;
 }
 
-void lane_answer_images(struct lane *lane, const struct batch *batch, struct image_range part,
-                        const struct outcome *outcome)
+void lane_answer_images(struct lane *lane, const struct lane_pass *pass)
 {
-    bool good = outcome->status == STATUS_OK;
+    const struct batch *batch = &pass->batch;
+    bool good = pass->status == STATUS_OK;
     if (good)
-        deployment_note_run(lane->deployment, part.count, slowest_input(batch, part),
-                            outcome->forward_ms);
-    for (int i = 0; i < part.count; i++)
-        answer_image(lane, batch->items[part.first + i], i, outcome);
+        deployment_note_run(lane->deployment, batch->count, slowest_input(batch), pass->forward_ms);
+    for (int i = 0; i < batch->count; i++)
+        answer_image(lane, batch->items[i], i, pass);
     session_drop_outputs(lane->session);
     if (good)
-        deployment_note_output(lane->deployment, part.count,
-                               clock_ms(clock_now() - outcome->ended));
+        deployment_note_output(lane->deployment, batch->count, clock_ms(clock_now() - pass->ended));
 }
 
 void lane_end_turn(struct lane *lane)
@@ -302,32 +334,24 @@ void lane_end_turn(struct lane *lane)
  * up the device. */
 enum sub_batch_end { SUB_BATCH_ANSWERED, SUB_BATCH_AGAIN, SUB_BATCH_DEVICE };
 
-/* Runs a sub-batch, for the first time or as a retry. */
-static void lane_attempt(struct lane *lane, const struct batch *batch, struct image_range part,
-                         bool is_retry, struct outcome *ret)
+/* Runs one sub-batch of `whole`, unless `has_run`: then `whole` is its pass. Answers it, unless it
+ * must be split or the device has failed. *has_probed becomes true when the device is probed, which
+ * happens once per batch. */
+static enum sub_batch_end run_sub_batch(struct lane *lane, const struct lane_pass *whole,
+                                        struct image_range part, bool has_run, bool is_retry,
+                                        bool is_last, bool *has_probed)
 {
-    int64_t start = clock_now();
-    *ret = (struct outcome){.batch = part.count};
-    place_inputs(lane, batch, part, is_retry);
-    ret->copy_in_ms = clock_ms(clock_now() - start);
-    lane_begin_pass(lane, batch, part);
-    ret->status = lane_run(lane, part.count, &ret->forward_ms, &ret->failure);
-    lane_end_pass(lane);
-    ret->ended = lane->ended;
-}
-
-/* Runs one sub-batch, or uses the outcome `ran`. Answers it, unless it must be split or the device
- * has failed. *has_probed becomes true when the device is probed, which happens once per batch. */
-static enum sub_batch_end run_sub_batch(struct lane *lane, const struct batch *batch,
-                                        struct image_range part, const struct outcome *ran,
-                                        bool is_retry, bool is_last, bool *has_probed)
-{
-    struct outcome outcome;
-    if (ran)
-        outcome = *ran;
-    else
-        lane_attempt(lane, batch, part, is_retry, &outcome);
-    enum status status = outcome.status;
+    struct lane_pass pass = *whole;
+    if (!has_run) {
+        pass.batch.first += part.first;
+        pass.batch.count = part.count;
+        memcpy(pass.batch.items, whole->batch.items + part.first,
+               (size_t)part.count * sizeof(void *));
+        pass.begun = clock_now();
+        lane_submit(lane, &pass, is_retry);
+        lane_collect(lane, &pass);
+    }
+    const enum status status = pass.status;
     if (status == STATUS_DEVICE && !*has_probed) {
         *has_probed = true;
         if (!lane_device_is_well(lane))
@@ -345,11 +369,11 @@ static enum sub_batch_end run_sub_batch(struct lane *lane, const struct batch *b
     }
     /* The outputs are in other memory, so the batch's buffer is released before the answers. */
     if (is_last) {
-        scheduler_release(lane->scheduler, batch);
+        scheduler_release(lane->scheduler, &whole->batch);
         if (lane->inflight_count == 0)
             lane_end_turn(lane);
     }
-    lane_answer_images(lane, batch, part, &outcome);
+    lane_answer_images(lane, &pass);
     return SUB_BATCH_ANSWERED;
 }
 
@@ -360,19 +384,19 @@ int lane_batch_cap(struct lane *lane)
     return cap;
 }
 
-int lane_run_sub_batches(struct lane *lane, const struct batch *batch, const struct outcome *ran)
+int lane_run_sub_batches(struct lane *lane, const struct lane_pass *pass)
 {
-    struct image_range parts[MAX_SUB_BATCHES] = {{0, batch->count}};
+    struct image_range parts[MAX_SUB_BATCHES] = {{0, pass->batch.count}};
     int count = 1;
-    bool is_retry = false, has_probed = false;
+    bool has_run = pass->has_ended, is_retry = false, has_probed = false;
     while (count > 0) {
         struct image_range part = parts[--count];
         int cap = lane_batch_cap(lane);
         bool too_large = part.count > cap || (is_retry && is_awkward(lane, part.count));
-        if (!too_large || ran) {
+        if (!too_large || has_run) {
             enum sub_batch_end end =
-                run_sub_batch(lane, batch, part, ran, is_retry, count == 0, &has_probed);
-            ran = NULL;
+                run_sub_batch(lane, pass, part, has_run, is_retry, count == 0, &has_probed);
+            has_run = false;
             if (end == SUB_BATCH_DEVICE)
                 return part.first;
             if (end == SUB_BATCH_ANSWERED)
@@ -390,5 +414,5 @@ int lane_run_sub_batches(struct lane *lane, const struct batch *batch, const str
         parts[count++] = (struct image_range){part.first + fewer, part.count - fewer};
         parts[count++] = (struct image_range){part.first, fewer};
     }
-    return batch->count;
+    return pass->batch.count;
 }

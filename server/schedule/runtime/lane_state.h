@@ -15,22 +15,18 @@
 #include "server/schedule/policy/batch_cap.h"
 #include "server/schedule/runtime/lane.h"
 
-/* A batch in flight: the lane has taken it and not answered it yet. */
-struct inflight_batch {
+/* A batch that the lane has taken, or some of its images that run again, and their pass. */
+struct lane_pass {
     struct batch batch; /* loses images that no client waits for */
     bool is_submitted;
-    enum status status; /* of session_submit() */
+    bool has_ended;     /* `forward_ms` and `ended` are set */
+    enum status status; /* of session_submit(), then of the pass */
     struct error error;
     struct session_want want;
-    double copy_in_ms;
-    int64_t begun;
+    double copy_in_ms, forward_ms;
+    int64_t begun, ended;
     const void **inputs; /* input_count */
     bool *wanted;        /* output_count */
-};
-
-/* The images of a batch that run in one forward pass: all, or a sub-batch. */
-struct image_range {
-    int first, count;
 };
 
 struct lane {
@@ -67,8 +63,8 @@ struct lane {
     int64_t turn_used;             /* nanoseconds that passes of this turn have used */
     struct error device_error;     /* from the last failed probe */
     const struct tensor **outputs; /* of the last run; as many as the session has outputs */
-    const void **inputs;           /* of the next run; input_count */
-    struct inflight_batch inflight[BATCHER_MAX_DEPTH];
+    const void **inputs;           /* of a probe or the warm-up; input_count */
+    struct lane_pass inflight[BATCHER_MAX_DEPTH];
     int first_inflight, inflight_count;
     int64_t ended; /* end of the last pass */
     bool has_best; /* the last run gave the best classes instead of outputs (session_best_of()) */
@@ -77,20 +73,8 @@ struct lane {
     struct lane_meters meters;
     struct batch_layout retry_layout;
     void *retry_rows; /* inputs of a batch of the smallest size: for retries, probes and warm-up */
-    uint8_t *retry_marks; /* as `marks`, for `retry_rows` */
-    const uint8_t *marks; /* for each image at `inputs`: 1 if it is bytes; NULL: all are floats */
-    int valid_rows;       /* rows at `inputs` that the session may read */
+    uint8_t *retry_marks;        /* session_request.are_pixels for `retry_rows` */
     const struct batch *running; /* the batch whose pass is being collected; NULL: a probe */
-    struct image_range part;     /* the images of `running` in this pass */
-};
-
-/* The result of a forward pass. */
-struct outcome {
-    int batch;
-    double copy_in_ms, forward_ms;
-    int64_t ended;
-    enum status status;
-    struct error failure;
 };
 
 /* The compiled size for a pass of `batch` images. */
@@ -113,29 +97,25 @@ void lane_serve(struct lane *lane, const struct batch *first);
 /* The current limit of images per pass (batch_cap.h); updates the gauge. */
 int lane_batch_cap(struct lane *lane);
 
-/* Runs a batch and answers its images. `ran` is the outcome of its failed pass; NULL: it has not
- * run. A batch whose pass has failed is split repeatedly, down to the single images that fail; a
- * batch larger than the cap is split at once. Returns how many images, counted from the first, were
- * answered: all, unless the device fails. */
-int lane_run_sub_batches(struct lane *lane, const struct batch *batch, const struct outcome *ran);
+/* Submits the images of pass->batch, whose slots have no gaps. The caller has set `begun`.
+ * `is_retry`: the padding is zeros. */
+void lane_submit(struct lane *lane, struct lane_pass *pass, bool is_retry);
 
-/* Answers the images of `part`, whose pass has ended; row i of the pass is image part.first + i. */
-void lane_answer_images(struct lane *lane, const struct batch *batch, struct image_range part,
-                        const struct outcome *outcome);
+/* Waits for the pass, and sets its status, error and times. Counts and logs it. The status is
+ * STATUS_INVALID if clients' tensors are the cause of a failure. */
+void lane_collect(struct lane *lane, struct lane_pass *pass);
 
-/* Counts and logs a forward pass of `count` images that has ended with `status` and has used the
- * device for `took` nanoseconds. Call it before lane_end_pass(). Returns the status for the
- * requests: `status`, but STATUS_INVALID (also in *err) if clients' tensors are the cause. */
-enum status lane_note_pass(struct lane *lane, int count, int64_t took, enum status status,
-                           struct error *err);
+/* Runs a batch and answers its images. A batch whose pass has failed (`has_ended`) is split
+ * repeatedly, down to the single images that fail; a batch larger than the cap is split at once.
+ * Returns how many images, counted from the first, were answered: all, unless the device fails. */
+int lane_run_sub_batches(struct lane *lane, const struct lane_pass *pass);
+
+/* Answers the images of a pass that has ended. */
+void lane_answer_images(struct lane *lane, const struct lane_pass *pass);
 
 /* For session_set_stop(): returns true, to stop the run, if no client waits for an image of the
  * pass or the grace time is over. `lane` is a struct lane. On the thread that runs the session. */
 bool lane_is_unwanted(void *lane);
-
-/* Returns session_request.are_pixels for the images of `batch` from number `first` on: 1 for an
- * image that is bytes. NULL: all are floats. */
-const uint8_t *lane_marks_of(const struct lane *lane, const struct batch *batch, int first);
 
 /* Ends the lane's turn on the device. If images are ready, it also queues for the next turn. */
 void lane_end_turn(struct lane *lane);
@@ -148,8 +128,8 @@ bool lane_is_quarantined(struct lane *lane);
 /* Probes the device. Only STATUS_DEVICE counts as a failure, because a model may refuse zeros. */
 bool lane_device_is_well(struct lane *lane);
 
-/* Call these before and after collecting a pass that runs `part` of `batch`. */
-void lane_begin_pass(struct lane *lane, const struct batch *batch, struct image_range part);
+/* Call these before and after collecting a pass of `batch`. */
+void lane_begin_pass(struct lane *lane, const struct batch *batch);
 void lane_end_pass(struct lane *lane);
 
 /* Handles a device failure: the images from number `answered` on go to other lanes. Those that have

@@ -128,10 +128,10 @@ void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns
 void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot);
 
 /* A lane that has a batch takes the next one (batcher_take_ahead()), and waits for it until `until`
- * (clock_now()) at most. After `until`, with `may_close`, it may also take the forming batch.
- * Returns false if there is no batch, or if other lanes wait for the device. */
+ * (clock_now()) at most. After `until` it may also take the forming batch. Returns false if there
+ * is no batch, or if other lanes wait for the device. */
 bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_turn *turn,
-                          int64_t until, bool may_close, struct batch *ret);
+                          int64_t until, struct batch *ret);
 
 /* Returns session_request.are_pixels for the slots of a buffer; NULL: all rows are numbers. The
  * owner of a slot's memory owns the slot's entry. */

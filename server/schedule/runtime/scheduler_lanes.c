@@ -77,7 +77,7 @@ enum lane_wake scheduler_next_batch(struct scheduler *scheduler, int lane, struc
 }
 
 bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_turn *turn,
-                          int64_t until, bool may_close, struct batch *ret)
+                          int64_t until, struct batch *ret)
 {
     bool taken = false;
     pthread_mutex_lock(&scheduler->lock);
@@ -88,8 +88,7 @@ bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_t
         const int64_t now = clock_now();
         const bool at_last = now >= until;
         const bool others_are_free = scheduler->lanes_asleep + scheduler->lanes_woken > 0;
-        taken = !others_are_free &&
-                batcher_take_ahead(scheduler->batcher, lane, at_last && may_close, now, ret);
+        taken = !others_are_free && batcher_take_ahead(scheduler->batcher, lane, at_last, now, ret);
         if (taken || at_last)
             break;
         condition_wait(&scheduler->lane_ready, &scheduler->lock, until);
