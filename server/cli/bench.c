@@ -195,7 +195,8 @@ static enum status bench_prepare(struct device_bench *bench, struct bench_target
         .limits = &limits, .cache = bench->config->cache_folder, .trials = TRIALS_NOW};
     struct precision_choice choice;
     TRY(precision_open(model, &how, &options, &choice, &target->session, err));
-    latency_init_session(&target->latency, session_info(target->session));
+    const struct session_info *info = session_info(target->session);
+    latency_init(&target->latency, info->batches, info->batch_count);
     TRY(bench_make_inputs(target, err));
     for (size_t i = 0; i < bench->batch_count; i++) {
         target->times[i] = alloc_array(RUNS_MAX, sizeof(double));

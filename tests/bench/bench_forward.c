@@ -160,7 +160,8 @@ static enum status candidate_load(struct candidate *candidate, const struct opti
     if (session.device.kind != DEVICE_CPU)
         set_batches(options, session.batches);
     TRY(session_create(candidate->model->graph, &session, &candidate->session, err));
-    latency_init_session(&candidate->latency, session_info(candidate->session));
+    const struct session_info *info = session_info(candidate->session);
+    latency_init(&candidate->latency, info->batches, info->batch_count);
     model_drop_graph(candidate->model);
     return allocate_inputs(candidate, largest, err);
 }

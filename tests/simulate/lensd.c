@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/runtime/session.h"
 #include "server/schedule/policy/batcher.h"
 #include "tests/simulate/simulate.h"
 
@@ -225,9 +226,11 @@ void simulate_lensd(const struct world *world, size_t max_queue, struct outcome 
         fprintf(stderr, "out of memory\n");
         exit(2);
     }
+    struct session_batch batches[SESSION_MAX_BATCHES];
+    for (int i = 0; i < machine->count; i++)
+        batches[i] = (struct session_batch){machine->sizes[i], machine->milliseconds[i], 0};
     for (int i = 0; i < world->devices; i++) {
-        latency_init(batcher_latency(run.batcher, i), machine->sizes, machine->milliseconds,
-                     machine->count);
+        latency_init(batcher_latency(run.batcher, i), batches, (size_t)machine->count);
         batcher_lane_idle(run.batcher, i);
     }
     for (size_t i = 0; i < world->connections; i++)

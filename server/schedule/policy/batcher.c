@@ -9,7 +9,7 @@
 #include "engine/base/size.h"
 #include "server/schedule/policy/batcher.h"
 
-#define ARRIVALS_TAU_NS INT64_C(20000000) /* averaging time of arrival rates; bursts are short */
+#define ARRIVALS_TAU_NS 20e6 /* averaging time of arrival rates; bursts are short */
 #define PREPARE_WEIGHT  0.1
 #define LEARNING_WEIGHT 0.1
 #define WAIT_SHARE      0.02 /* share of passes that may wait for an image while images are queued */
@@ -52,7 +52,8 @@ struct batcher {
     size_t larges;                /* large images that are being prepared */
     int64_t next_order, first_order;
     struct queue queue;
-    struct arrivals arrivals;
+    double arrivals; /* a count at `last_arrival`, which decays with time */
+    int64_t last_arrival;
     double prepare_ns;    /* recent time from claim to commit */
     double early;         /* images to prepare beyond those of the next passes; rises when a lane
                              waits for an image, and falls with each pass */
@@ -85,7 +86,6 @@ struct batcher *batcher_create(const struct batcher_config *config)
     batcher->ahead = INT_MAX;
     batcher->early = config->workers;
     batcher->counts.buffers[BUFFER_FREE] = config->buffers;
-    arrivals_init(&batcher->arrivals, ARRIVALS_TAU_NS);
     size_t slots;
     if (size_mul((size_t)config->buffers, (size_t)config->max_batch, &slots))
         batcher->slots = alloc_array(slots, sizeof *batcher->slots);
@@ -162,6 +162,12 @@ static int64_t margin_of(const struct batcher *batcher)
     return (int64_t)(batcher->error + 2 * batcher->spread);
 }
 
+static double recent_arrivals(const struct batcher *batcher, int64_t now)
+{
+    return batcher->arrivals *
+           exp(fmin((double)(batcher->last_arrival - now) / ARRIVALS_TAU_NS, 0));
+}
+
 void batcher_admit(struct batcher *batcher, struct batch_item *item, int64_t predicted, int64_t now)
 {
     assert(batcher->counts.admitted < batcher->config.max_images);
@@ -169,7 +175,8 @@ void batcher_admit(struct batcher *batcher, struct batch_item *item, int64_t pre
     item->predicted = predicted;
     item->margin = margin_of(batcher);
     queue_push(&batcher->queue, item);
-    arrivals_note(&batcher->arrivals, 1, now);
+    batcher->arrivals = recent_arrivals(batcher, now) + 1;
+    batcher->last_arrival = now;
     batcher->counts.admitted++;
 }
 
@@ -678,7 +685,7 @@ void batcher_load(const struct batcher *batcher, uint64_t client, int priority, 
                             .prepare = (int64_t)batcher->prepare_ns,
                             .workers = batcher->config.workers,
                             .max_batch = batcher->config.max_batch,
-                            .arrivals = arrivals_rate(&batcher->arrivals, now),
+                            .arrivals = recent_arrivals(batcher, now) / ARRIVALS_TAU_NS,
                             .margin = margin_of(batcher)};
     load_of_lanes(batcher, now, ret);
 }

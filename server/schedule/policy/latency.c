@@ -96,33 +96,22 @@ static void fill_gaps(struct latency *latency)
     }
 }
 
-void latency_init(struct latency *latency, const int *sizes, const double *milliseconds, int count)
+void latency_init(struct latency *latency, const struct session_batch *batches, size_t count)
 {
+    _Static_assert(SESSION_MAX_BATCHES <= LATENCY_MAX_SIZES, "L(b) has room for every size");
     assert(count >= 1 && count <= LATENCY_MAX_SIZES);
-    const int largest = sizes[count - 1];
-    *latency = (struct latency){.count = count,
+    const int largest = batches[count - 1].size;
+    *latency = (struct latency){.count = (int)count,
                                 .most = largest < LATENCY_MAX_BATCH ? largest : LATENCY_MAX_BATCH};
-    for (int i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
+        const double ms = batches[i].milliseconds;
         latency->age[i] = OLD;
-        latency->sizes[i] = sizes[i];
-        latency->ns[i] =
-            milliseconds[i] > 0 && isfinite(milliseconds[i]) ? milliseconds[i] * 1e6 : 0;
+        latency->sizes[i] = batches[i].size;
+        latency->ns[i] = ms > 0 && isfinite(ms) ? ms * 1e6 : 0;
     }
     fill_gaps(latency);
     make_plan(latency);
     latency->floor = latency->ns[0];
-}
-
-void latency_init_session(struct latency *latency, const struct session_info *info)
-{
-    int sizes[LATENCY_MAX_SIZES];
-    double milliseconds[LATENCY_MAX_SIZES];
-    _Static_assert(SESSION_MAX_BATCHES <= LATENCY_MAX_SIZES, "L(b) has room for every size");
-    for (size_t i = 0; i < info->batch_count; i++) {
-        sizes[i] = info->batches[i].size;
-        milliseconds[i] = info->batches[i].milliseconds;
-    }
-    latency_init(latency, sizes, milliseconds, (int)info->batch_count);
 }
 
 void latency_observe(struct latency *latency, int images, int64_t ns)
@@ -175,27 +164,4 @@ double latency_rate(const struct latency *latency)
     if (!latency->is_known)
         return 0;
     return latency->best / (latency->ns[index_of(latency, latency->best)]);
-}
-
-void arrivals_init(struct arrivals *arrivals, int64_t tau_ns)
-{
-    *arrivals = (struct arrivals){.tau = tau_ns};
-}
-
-static double decayed_count(const struct arrivals *arrivals, int64_t now)
-{
-    int64_t age = now - arrivals->last;
-    return age > 0 ? arrivals->weight * exp(-(double)age / (double)arrivals->tau)
-                   : arrivals->weight;
-}
-
-void arrivals_note(struct arrivals *arrivals, size_t count, int64_t now)
-{
-    arrivals->weight = decayed_count(arrivals, now) + (double)count;
-    arrivals->last = now;
-}
-
-double arrivals_rate(const struct arrivals *arrivals, int64_t now)
-{
-    return arrivals->tau > 0 ? decayed_count(arrivals, now) / (double)arrivals->tau : 0;
 }

@@ -15,7 +15,7 @@
 #define LATENCY_MAX_SIZES 16
 #define LATENCY_MAX_BATCH 256
 
-struct session_info;
+struct session_batch;
 
 struct latency {
     int count;                    /* number of compiled sizes; 0: this lane was not measured */
@@ -34,14 +34,10 @@ struct latency {
     int full; /* images of the smallest pass with more than FULL_RATE of the highest rate */
 };
 
-/* Sets `count` (1 … LATENCY_MAX_SIZES) compiled sizes, ascending; milliseconds[i] is the time of
- * sizes[i], 0 if unknown: then it is estimated from its neighbours. A file may fix its batch to
- * more than LATENCY_MAX_BATCH images: then passes are planned for at most LATENCY_MAX_BATCH and
- * padded. */
-void latency_init(struct latency *latency, const int *sizes, const double *milliseconds, int count);
-
-/* Calls latency_init() with the session's compiled sizes and their measured times. */
-void latency_init_session(struct latency *latency, const struct session_info *info);
+/* Sets `count` (1 … LATENCY_MAX_SIZES) compiled sizes, ascending, and their times (0 if unknown:
+ * then estimated from neighbours). A file may fix its batch to more than LATENCY_MAX_BATCH images:
+ * then passes are planned for at most LATENCY_MAX_BATCH and padded. */
+void latency_init(struct latency *latency, const struct session_batch *batches, size_t count);
 
 /* Records that a pass of `images` (padded to the next compiled size) took `ns`. */
 void latency_observe(struct latency *latency, int images, int64_t ns);
@@ -60,14 +56,3 @@ int latency_passes(const struct latency *latency, int images);
 
 /* Maximum throughput in images per nanosecond; 0 if unknown. */
 double latency_rate(const struct latency *latency);
-
-/* A rate of events: a count that decays with time constant `tau`. */
-struct arrivals {
-    double weight; /* at `last` */
-    int64_t last, tau;
-};
-
-void arrivals_init(struct arrivals *arrivals, int64_t tau_ns);
-void arrivals_note(struct arrivals *arrivals, size_t count, int64_t now);
-/* Events per nanosecond. */
-double arrivals_rate(const struct arrivals *arrivals, int64_t now);

@@ -130,7 +130,7 @@ static void note_shortest_run_locked(struct scheduler *scheduler)
 void scheduler_set_latency(struct scheduler *scheduler, int lane, const struct session_info *info)
 {
     LOCK(&scheduler->lock);
-    latency_init_session(batcher_latency(scheduler->batcher, lane), info);
+    latency_init(batcher_latency(scheduler->batcher, lane), info->batches, info->batch_count);
     note_shortest_run_locked(scheduler);
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/runtime/session.h"
 #include "server/schedule/policy/batcher.h"
 
 #define MS 1e6
@@ -313,11 +314,12 @@ static void set_table(struct run *run)
         [FLAT] = {10, 10.5, 11, 12}, [LINEAR] = {10, 20, 40, 80}, [BENT] = {10, 12, 16, 40}};
     static const int sizes[] = {1, 2, 4, 8};
     const struct setup *setup = &run->scenario->setup;
-    int count = 0;
-    while (count < 4 && sizes[count] <= setup->max_batch)
-        count++;
+    struct session_batch batches[4];
+    size_t count = 0;
+    for (; setup->table != UNKNOWN && count < 4 && sizes[count] <= setup->max_batch; count++)
+        batches[count] = (struct session_batch){sizes[count], tables[setup->table][count], 0};
     for (int lane = 0; lane < setup->lanes && setup->table != UNKNOWN; lane++)
-        latency_init(batcher_latency(run->batcher, lane), sizes, tables[setup->table], count);
+        latency_init(batcher_latency(run->batcher, lane), batches, count);
 }
 
 static void run_scenario(const struct scenario *scenario)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/runtime/session.h"
 #include "server/schedule/policy/batcher.h"
 
 static char letters[256];
@@ -737,9 +738,11 @@ static void run_walk(unsigned seed, const struct walk_shape *shape)
                                                            .lanes = shape->lanes,
                                                            .depth = shape->depth,
                                                            .max_images = WALK_INSIDE});
+    struct session_batch batches[SESSION_MAX_BATCHES];
+    for (int i = 0; i < shape->size_count; i++)
+        batches[i] = (struct session_batch){shape->sizes[i], shape->milliseconds[i], 0};
     for (int lane = 0; lane < shape->lanes && shape->size_count > 0; lane++)
-        latency_init(batcher_latency(walk.batcher, lane), shape->sizes, shape->milliseconds,
-                     shape->size_count);
+        latency_init(batcher_latency(walk.batcher, lane), batches, (size_t)shape->size_count);
     srand(seed);
     for (int step = 0; walk.finished < WALK_IMAGES; step++) {
         cr_assert_lt(step, 200000, "stuck at %d of %d", walk.finished, WALK_IMAGES);

@@ -1,7 +1,7 @@
 /* L(b) and the passes that follow from it. */
 #include <criterion/criterion.h>
 
-#include "engine/base/size.h"
+#include "engine/runtime/session.h"
 #include "server/schedule/policy/latency.h"
 
 #define MS INT64_C(1000000)
@@ -9,10 +9,8 @@
 /* A file may fix its batch to more images than a batch of the scheduler has. */
 Test(latency, size_beyond_the_largest_batch)
 {
-    static const int sizes[] = {300};
-    static const double milliseconds[] = {30};
     struct latency latency;
-    latency_init(&latency, sizes, milliseconds, 1);
+    latency_init(&latency, &(struct session_batch){300, 30, 0}, 1);
     cr_assert_eq(latency_first(&latency, 5), 5);
     cr_assert_eq(latency_first(&latency, 300), LATENCY_MAX_BATCH);
     cr_assert_eq(latency_padded(&latency, 5), 300);
