@@ -153,7 +153,7 @@ static void *lane_main(void *argument)
             session_release_pages(lane->session);
         pthread_mutex_unlock(&lane->session_lock);
         idle_at = wake == LANE_BATCH ? clock_now() + IDLE_NS : INT64_MAX;
-        if (lane_is_quarantined(lane))
+        if (lane->quarantined_since)
             goes_on = lane_stay_quarantined(lane);
     }
     return NULL;

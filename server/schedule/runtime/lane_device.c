@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/thread.h"
 #include "server/observe/log.h"
 
 /* Number of consecutive failed probes, after the failed pass, that quarantine a device. */
@@ -100,12 +99,6 @@ void lane_describe_health(struct lane *lane, struct lane_health *ret)
     }
 }
 
-bool lane_is_quarantined(struct lane *lane)
-{
-    LOCK(&lane->lock);
-    return lane->quarantined_since != 0;
-}
-
 static void quarantine(struct lane *lane, const char *reason)
 {
     char device[DEVICE_TEXT], text[sizeof lane->quarantine_reason];
@@ -140,9 +133,9 @@ int lane_give_up_device(struct lane *lane, struct batch *batch, int answered)
     const struct error *failure = &lane->device_error;
     device_turn_end(&lane->turn, lane->turn_used, false);
     lane->turn_used = 0;
-    if (!lane_is_quarantined(lane)) /* another batch in flight may have quarantined it */
+    if (!lane->quarantined_since) /* another batch in flight may have quarantined it */
         quarantine(lane, failure->message);
-    const bool has_others = scheduler_has_others(lane->scheduler, lane->index);
+    const bool has_others = !scheduler_is_lost(lane->scheduler);
     batch->count = 0;
     for (int i = answered; i < images; i++) {
         struct predict_image *image = batch->items[i];

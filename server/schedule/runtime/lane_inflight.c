@@ -108,7 +108,7 @@ static void inflight_run_alone(struct lane *lane, struct lane_pass *inflight)
 {
     struct batch *batch = &inflight->batch;
     int dropped = batch->taken - batch->count;
-    int answered = lane_is_quarantined(lane) ? 0 : lane_run_sub_batches(lane, inflight);
+    int answered = lane->quarantined_since ? 0 : lane_run_sub_batches(lane, inflight);
     if (answered < batch->count)
         answered = lane_give_up_device(lane, batch, answered);
     scheduler_answered(lane->scheduler, (size_t)(dropped + answered));

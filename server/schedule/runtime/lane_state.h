@@ -55,7 +55,7 @@ struct lane {
     _Atomic int64_t stuck_at; /* clock_now() when the current pass counts as stuck; 0: no pass */
 
     pthread_mutex_t lock;
-    int64_t quarantined_since; /* guarded by lock; 0: the lane works */
+    int64_t quarantined_since; /* written by the lane's thread, under lock; 0: the lane works */
     char quarantine_reason[sizeof((struct lane_health *)0)->reason];
 
     /* used only by the lane's thread */
@@ -83,8 +83,7 @@ static inline int lane_padded_batch(const struct lane *lane, int batch)
     return session_batch_for(lane->session, batch);
 }
 
-/* Only the lane's thread calls these functions, except lane_is_quarantined() and
- * lane_is_unwanted(). */
+/* Only the lane's thread calls these functions, except lane_is_unwanted(). */
 
 /* ---- lane_inflight.c ---- */
 
@@ -121,9 +120,6 @@ bool lane_is_unwanted(void *lane);
 void lane_end_turn(struct lane *lane);
 
 /* ---- lane_device.c ---- */
-
-/* Any thread. Shortly after this becomes true, the lane tells the scheduler. */
-bool lane_is_quarantined(struct lane *lane);
 
 /* Probes the device. Only STATUS_DEVICE counts as a failure, because a model may refuse zeros. */
 bool lane_device_is_well(struct lane *lane);

@@ -160,9 +160,6 @@ enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, in
 /* True if no lane works. Takes no lock. */
 bool scheduler_is_lost(const struct scheduler *scheduler);
 
-/* True if a lane other than `lane` works. */
-bool scheduler_has_others(struct scheduler *scheduler, int lane);
-
 /* Defers an image: a decode worker makes its answer from copies of the outputs in image->outputs,
  * and the scheduler owns the image. Returns false if one image per worker is already deferred; the
  * lane then still owns the image. In both cases the lane counts the image in its call of

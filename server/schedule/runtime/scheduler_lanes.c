@@ -103,8 +103,7 @@ bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_t
 void scheduler_quarantine(struct scheduler *scheduler, int lane, const char *reason)
 {
     pthread_mutex_lock(&scheduler->lock);
-    scheduler->quarantined_count += !scheduler->is_quarantined[lane];
-    scheduler->is_quarantined[lane] = true;
+    scheduler->quarantined_count++;
     snprintf(scheduler->quarantine_reason, sizeof scheduler->quarantine_reason, "%s", reason);
     bool is_lost = scheduler->quarantined_count == scheduler->lanes;
     struct error why;
@@ -119,8 +118,7 @@ void scheduler_quarantine(struct scheduler *scheduler, int lane, const char *rea
 void scheduler_end_quarantine(struct scheduler *scheduler, int lane)
 {
     pthread_mutex_lock(&scheduler->lock);
-    scheduler->quarantined_count -= scheduler->is_quarantined[lane];
-    scheduler->is_quarantined[lane] = false;
+    scheduler->quarantined_count--;
     scheduler->is_lost = false;
     batcher_lane_works(scheduler->batcher, lane, true);
     scheduler_dispatch_and_unlock(scheduler);
@@ -156,13 +154,6 @@ enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, in
 bool scheduler_is_lost(const struct scheduler *scheduler)
 {
     return scheduler->is_lost;
-}
-
-bool scheduler_has_others(struct scheduler *scheduler, int lane)
-{
-    LOCK(&scheduler->lock);
-    const int working = scheduler->lanes - scheduler->quarantined_count;
-    return working > !scheduler->is_quarantined[lane];
 }
 
 void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot)

@@ -39,7 +39,6 @@ struct scheduler {
     int lanes_asleep;        /* in wait_ready(); the batcher does not count them as idle */
     int lanes_woken;         /* woken, and about to take a batch */
     int lanes_waiting_ahead; /* in scheduler_take_ahead(): they run a batch and want the next one */
-    bool is_quarantined[DEVICE_MAX];
     int quarantined_count;
     char quarantine_reason[256]; /* of the lane quarantined last */
 };
