@@ -163,10 +163,7 @@ static enum status explain_not_ready(const struct model_entry *entry, int *ret_r
     if (!entry)
         return error_set(err, STATUS_NOT_READY,
                          "this server has no model yet; GET /health lists those that are loading");
-    if (entry->state == MODEL_FAILED)
-        return error_set(err, STATUS_NOT_READY, "model '%s' could not be loaded: %s", entry->name,
-                         entry->failure);
-    if (is_unloaded && entry->failure[0])
+    if (entry->state == MODEL_FAILED || (is_unloaded && entry->failure[0]))
         return error_set(err, STATUS_NOT_READY, "model '%s' could not be loaded: %s", entry->name,
                          entry->failure);
     if (is_unloaded)
@@ -495,10 +492,12 @@ void predict_request_free_results(struct predict_request *request)
 
 /* --- states and the end --- */
 
-/* Describes a pipeline by its first stage, whose entry is `first`; if NULL, describes `entry`. */
-static void fill_model_status(const struct model_entry *entry, const struct model_entry *first,
+/* Describes an entry, and a pipeline by its first stage. */
+static void fill_model_status(struct model_host *host, const struct model_entry *entry,
                               struct model_status *ret)
 {
+    const struct model_entry *first =
+        entry->stages ? table_find_locked(host, entry->stages->stages[0].model, NULL) : NULL;
     const struct model_brief *brief = first ? &first->brief : &entry->brief;
     *ret = (struct model_status){.takes_images = brief->takes_images,
                                  .answers_photos = brief->answers_photos,
@@ -509,9 +508,9 @@ static void fill_model_status(const struct model_entry *entry, const struct mode
                                  .height = brief->height,
                                  .channels = brief->channels,
                                  .class_count = brief->class_count,
-                                 .parameter_bytes = entry->brief.parameter_bytes,
-                                 .file_bytes = entry->brief.file_bytes,
                                  .can_answer = table_can_answer(entry),
+                                 .is_default = table_can_answer(entry) &&
+                                               entry == table_find_locked(host, NULL, NULL),
                                  .cause = entry->cause,
                                  .loads = entry->loads,
                                  .load_seconds = entry->load_seconds,
@@ -573,42 +572,43 @@ enum model_host_state model_host_readiness(struct model_host *host)
                : state;
 }
 
-size_t model_host_models(struct model_host *host, struct model_status *ret, size_t max)
+/* Describes entry `i` of the table. Returns false if there is none. */
+static bool describe_entry(struct model_host *host, size_t i, struct model_status *ret)
 {
-    size_t count = 0;
-    for (;; count++) {
-        pthread_mutex_lock(&host->lock);
-        bool exists = count < host->entry_count && count < max;
-        struct deployment *deployment = NULL;
-        if (exists) {
-            const struct model_entry *entry = host->entries[count];
-            const struct model_entry *first =
-                entry->stages ? table_find_locked(host, entry->stages->stages[0].model, NULL)
-                              : NULL;
-            fill_model_status(entry, first, &ret[count]);
-            ret[count].is_default =
-                table_can_answer(entry) && entry == table_find_locked(host, NULL, NULL);
-            deployment = entry->deployment;
-            if (deployment)
-                deployment->users++;
+    pthread_mutex_lock(&host->lock);
+    const struct model_entry *entry = i < host->entry_count ? host->entries[i] : NULL;
+    struct deployment *deployment = entry ? entry->deployment : NULL;
+    if (entry)
+        fill_model_status(host, entry, ret);
+    if (deployment)
+        deployment->users++;
+    pthread_mutex_unlock(&host->lock);
+    if (!deployment)
+        return entry;
+    for (size_t lane = 0; lane < ret->lane_count; lane++)
+        for (size_t k = 0; k < ret->lanes[lane].batch_count; k++) {
+            struct session_batch *batch = &ret->lanes[lane].batches[k];
+            const int64_t ns = scheduler_latency(deployment->scheduler, (int)lane, batch->size);
+            batch->milliseconds = ns ? clock_ms(ns) : batch->milliseconds;
         }
-        pthread_mutex_unlock(&host->lock);
-        if (!exists)
-            return count;
-        if (!deployment)
-            continue;
-        for (size_t i = 0; i < ret[count].lane_count; i++)
-            for (size_t k = 0; k < ret[count].lanes[i].batch_count; k++) {
-                struct session_batch *batch = &ret[count].lanes[i].batches[k];
-                const int64_t ns = scheduler_latency(deployment->scheduler, (int)i, batch->size);
-                batch->milliseconds = ns ? clock_ms(ns) : batch->milliseconds;
-            }
-        struct batcher_counts images = scheduler_counts(deployment->scheduler);
-        model_host_release(host, deployment);
-        ret[count].answered = images.answered;
-        ret[count].queued = images.queued;
-        ret[count].in_flight = images.admitted - images.queued;
-    }
+    struct batcher_counts images = scheduler_counts(deployment->scheduler);
+    model_host_release(host, deployment);
+    ret->answered = images.answered;
+    ret->queued = images.queued;
+    ret->in_flight = images.admitted - images.queued;
+    return true;
+}
+
+struct model_status *model_host_snapshot(struct model_host *host, size_t *ret_count)
+{
+    pthread_mutex_lock(&host->lock);
+    const size_t count = host->entry_count;
+    pthread_mutex_unlock(&host->lock);
+    struct model_status *models = alloc_array(count, sizeof *models);
+    *ret_count = 0;
+    while (models && *ret_count < count && describe_entry(host, *ret_count, &models[*ret_count]))
+        ++*ret_count;
+    return models;
 }
 
 struct memory_budget *model_host_run_memory(struct model_host *host)
@@ -619,16 +619,6 @@ struct memory_budget *model_host_run_memory(struct model_host *host)
 size_t model_host_memory(struct model_host *host, struct device_id device, size_t *ret_limit)
 {
     return budget_used(host->budget, device, ret_limit);
-}
-
-struct model_status *model_host_snapshot(struct model_host *host, size_t *ret_count)
-{
-    pthread_mutex_lock(&host->lock);
-    const size_t count = host->entry_count;
-    pthread_mutex_unlock(&host->lock);
-    struct model_status *models = alloc_array(count, sizeof *models);
-    *ret_count = models ? model_host_models(host, models, count) : 0;
-    return models;
 }
 
 bool model_host_is_stuck(struct model_host *host, char *ret_models, size_t size)

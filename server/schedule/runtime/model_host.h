@@ -12,12 +12,9 @@
  * Rows of raw-tensor requests share batches with images: a worker copies a row into its slot. When
  * the last image of a request is done, a thread of the model host calls the request's on_done.
  *
- * The policy is pure: admission.c admits or refuses, batcher.c assigns slots and closes batches.
- * The runtime executes it: scheduler.c adds a lock, buffers and conditions to a batcher; pool.c and
- * worker.c are the decode threads, lane.c the device threads; deployment.c describes a version of a
- * model, deployment_build.c creates its threads and buffers; model_table.c is the table of models
- * and versions, model_load.c adds models to it, model_demand.c loads and unloads them for requests,
- * model_sizes.c handles the sizes of models with free height and width. model_host.c has the rest.
+ * docs/design.md lists the files in the order in which a request and a model pass them.
+ * model_table.c is the table of models and versions; model_load.c, model_demand.c and model_sizes.c
+ * change it.
  *
  * Versions are replaced without interruption: the new one is compiled and warmed up, the table
  * switches to it in one step, and the old one ends after it has answered its requests. No request
@@ -488,7 +485,6 @@ struct model_status {
     enum unload_cause cause; /* for MODEL_UNLOADING and MODEL_UNLOADED */
     uint64_t loads, unloads[UNLOAD_CAUSES]; /* counts so far; unloads by cause */
     double load_seconds;                    /* of the last load */
-    uint64_t parameter_bytes, file_bytes;
     size_t lane_count;
     struct session_info lanes[DEVICE_MAX];
     struct lane_health health[DEVICE_MAX];         /* of `lanes` */
@@ -518,9 +514,6 @@ bool model_host_is_stuck(struct model_host *host, char *ret_models, size_t size)
  * *ret_limit is the limit, 0 if there is none. */
 size_t model_host_memory(struct model_host *host, struct device_id device, size_t *ret_limit);
 
-/* Writes at most `max` models, sorted by name, then in the order of their announcement. Returns
- * their number. */
-size_t model_host_models(struct model_host *host, struct model_status *ret, size_t max);
-
-/* Returns all models, malloc'ed; NULL when out of memory. */
+/* Returns all models, malloc'ed, sorted by name, then in the order of their announcement; NULL when
+ * out of memory. */
 struct model_status *model_host_snapshot(struct model_host *host, size_t *ret_count);

@@ -16,6 +16,7 @@
 #include "server/image/transform.h"
 #include "server/image/warp.h"
 #include "server/precision/precision.h"
+#include "server/schedule/runtime/model_host.h"
 #include "tests/unit/tap.h"
 
 #define CLASS_POISON (-1)
@@ -177,6 +178,18 @@ const char *fake_run_sizes(int height)
 }
 
 /* --- models --- */
+
+size_t list_models(struct model_host *host, struct model_status *ret, size_t max)
+{
+    size_t count;
+    struct model_status *models = model_host_snapshot(host, &count);
+    if (!models)
+        fail("no memory");
+    count = count < max ? count : max;
+    memcpy(ret, models, count * sizeof *ret);
+    free(models);
+    return count;
+}
 
 struct model *fake_model(const char *name, int height)
 {

@@ -58,6 +58,11 @@ const char *fake_run_sizes(int height);
 
 void fake_plan(struct fake_session_plan plan);
 
+/* Writes at most `max` models of the host; returns their number. */
+struct model_host;
+struct model_status;
+size_t list_models(struct model_host *host, struct model_status *ret, size_t max);
+
 /* While a gate is shut, forward passes of that height / decodes of any image wait in it. */
 void fake_shut_runs(int height);
 void fake_open_runs(int height);

@@ -155,7 +155,7 @@ static struct model_host *start_on_gpus(size_t count, struct metrics *metrics)
 static size_t count_quarantined(struct model_host *host, struct lane_health *ret)
 {
     struct model_status *models = calloc(1, sizeof *models);
-    CHECK(models && model_host_models(host, models, 1) == 1);
+    CHECK(models && list_models(host, models, 1) == 1);
     size_t count = 0;
     for (size_t i = 0; i < models[0].lane_count; i++) {
         if (!models[0].health[i].is_quarantined)

@@ -142,7 +142,7 @@ static void test_states_and_refusals(void)
     CHECK(strstr(err.message, "'a'") && strstr(err.message, "loading"));
 
     struct model_status *models = calloc(4, sizeof *models);
-    CHECK(model_host_models(host, models, 4) == 2);
+    CHECK(list_models(host, models, 4) == 2);
     CHECK(!strcmp(models[0].name, "a") && models[0].state == MODEL_LOADING);
     CHECK(!models[0].is_default && !strcmp(models[0].phase, "waiting"));
     CHECK(models[0].seconds_left >= 1 && model_host_retry_after(host) >= 1);
@@ -158,7 +158,7 @@ static void test_states_and_refusals(void)
     CHECK(model_host_state(host) == MODEL_HOST_FAILED);
     CHECK(refused(host, "b", &err) == STATUS_NOT_READY);
     CHECK(strstr(err.message, "operator Fake"));
-    CHECK(model_host_models(host, models, 4) == 2);
+    CHECK(list_models(host, models, 4) == 2);
     CHECK(models[0].state == MODEL_READY && models[0].is_default && models[0].progress == 1);
     CHECK(models[0].lane_count == 1 && models[0].class_count == FAKE_CLASSES);
     CHECK(models[0].width == FAKE_WIDTH && models[0].height == 3 && models[0].channels == 1);
@@ -235,7 +235,7 @@ static void test_versions_are_replaced_under_load(void)
             fake_plan((struct fake_session_plan){.fails = true});
             CHECK(model_host_add_model(host, fake_model("m", 1), NULL, &err) == STATUS_UNSUPPORTED);
             struct model_status status[2];
-            CHECK(model_host_models(host, status, 2) == 1);
+            CHECK(list_models(host, status, 2) == 1);
             CHECK(status[0].state == MODEL_READY && strstr(status[0].failure, "Fake"));
             fake_plan((struct fake_session_plan){.run_us = 100});
         }
@@ -298,7 +298,7 @@ static void test_versions_live_side_by_side(void)
     CHECK(height_of(host, NULL) == -(int)STATUS_NOT_FOUND);
     CHECK(model_host_remove_model(host, "m", NULL, true, &err) == STATUS_NOT_FOUND);
     struct model_status status[2];
-    CHECK(model_host_models(host, status, 2) == 0);
+    CHECK(list_models(host, status, 2) == 0);
     model_host_settle(host);
     CHECK(model_host_state(host) == MODEL_HOST_UNLOADED);
     model_host_free(host);
@@ -308,7 +308,7 @@ static void test_versions_live_side_by_side(void)
 static struct precision_choice choice_of(struct model_host *host)
 {
     struct model_status *models = calloc(4, sizeof *models);
-    CHECK(models && model_host_models(host, models, 4) == 1);
+    CHECK(models && list_models(host, models, 4) == 1);
     const struct precision_choice choice = models[0].choices[DEVICE_CPU];
     free(models);
     return choice;
@@ -363,7 +363,7 @@ static void try_under_load(bool wins)
 static double pass_ms(struct model_host *host)
 {
     struct model_status *models = calloc(4, sizeof *models);
-    CHECK(models && model_host_models(host, models, 4) == 1);
+    CHECK(models && list_models(host, models, 4) == 1);
     const struct session_info *info = &models[0].lanes[0];
     const double ms = info->batches[info->batch_count - 1].milliseconds;
     free(models);

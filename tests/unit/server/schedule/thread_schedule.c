@@ -131,7 +131,7 @@ static void finish(struct job *job, enum status status)
 static size_t queued(struct model_host *host)
 {
     struct model_status *status = calloc(1, sizeof *status);
-    CHECK(status && model_host_models(host, status, 1) == 1);
+    CHECK(status && list_models(host, status, 1) == 1);
     size_t images = status->queued;
     free(status);
     return images;
