@@ -161,32 +161,36 @@ static bool is_inside(const struct mask_bitmap *bitmap, int64_t x, int64_t y)
            bitmap->pixels[(size_t)y * bitmap->width + (size_t)x];
 }
 
+bool mask_next_edge(struct mask_bitmap *bitmap, bool joins_corners, struct mask_edge *edge)
+{
+    static const int step_x[] = {1, 0, -1, 0}, step_y[] = {0, 1, 0, -1}; /* clockwise */
+    /* The two pixels beside the next edge if the outline goes straight on: right and left. */
+    static const int right_x[] = {0, -1, -1, 0}, right_y[] = {0, 0, -1, -1};
+    static const int left_x[] = {0, 0, -1, -1}, left_y[] = {-1, 0, 0, -1};
+    const int h = edge->heading;
+    if (h == 0)
+        bitmap->pixels[(size_t)edge->y * bitmap->width + (size_t)edge->x] |= IS_FOLLOWED;
+    edge->x += step_x[h];
+    edge->y += step_y[h];
+    const bool right = is_inside(bitmap, edge->x + right_x[h], edge->y + right_y[h]);
+    const bool left = is_inside(bitmap, edge->x + left_x[h], edge->y + left_y[h]);
+    const int turn = left && (right || joins_corners) ? 3 : right ? 0 : 1;
+    edge->heading = (h + turn) % 4;
+    return turn != 0;
+}
+
 /* Traces the outline from the upper edge of pixel (x, y) to the right. Returns twice the area that
  * it encloses: negative around a hole. */
 static int64_t follow(struct mask_bitmap *bitmap, int64_t x, int64_t y, struct outline *outline)
 {
-    static const int step_x[] = {1, 0, -1, 0}, step_y[] = {0, 1, 0, -1}; /* clockwise */
-    const struct corner start = {x, y};
+    struct mask_edge edge = {x, y, 0};
     int64_t area = 0;
-    int heading = 0;
     do {
-        if (heading == 0)
-            bitmap->pixels[(size_t)y * bitmap->width + (size_t)x] |= IS_FOLLOWED;
-        area += x * step_y[heading] - y * step_x[heading];
-        x += step_x[heading];
-        y += step_y[heading];
-        /* The two pixels beside the next edge if the outline goes straight on: right and left. */
-        static const int right_x[] = {0, -1, -1, 0}, right_y[] = {0, 0, -1, -1};
-        static const int left_x[] = {0, 0, -1, -1}, left_y[] = {-1, 0, 0, -1};
-        int turn = 0;
-        if (!is_inside(bitmap, x + right_x[heading], y + right_y[heading]))
-            turn = 1;
-        else if (is_inside(bitmap, x + left_x[heading], y + left_y[heading]))
-            turn = 3;
-        if (turn)
-            outline_add(outline, (struct corner){x + bitmap->left, y + bitmap->top});
-        heading = (heading + turn) % 4;
-    } while (x != start.x || y != start.y || heading != 0);
+        const struct mask_edge from = edge;
+        if (mask_next_edge(bitmap, false, &edge))
+            outline_add(outline, (struct corner){edge.x + bitmap->left, edge.y + bitmap->top});
+        area += from.x * (edge.y - from.y) - from.y * (edge.x - from.x);
+    } while (edge.x != x || edge.y != y || edge.heading != 0);
     return area;
 }
 
@@ -230,9 +234,7 @@ enum status mask_polygons_of(struct mask_bitmap *bitmap, struct mask_polygons *r
     size_t ends_capacity = 0;
     for (uint32_t y = 0; y < bitmap->height; y++)
         for (uint32_t x = 0; x < bitmap->width; x++) {
-            const uint8_t pixel = bitmap->pixels[(size_t)y * bitmap->width + x];
-            if (!pixel || (pixel & IS_FOLLOWED) || is_inside(bitmap, x, (int64_t)y - 1) ||
-                add_polygon(bitmap, x, y, &outline, &ends_capacity))
+            if (!mask_begins(bitmap, x, y) || add_polygon(bitmap, x, y, &outline, &ends_capacity))
                 continue;
             mask_polygons_done(&found);
             return error_no_memory(err, "for the outline of a mask");

@@ -46,6 +46,26 @@ struct mask_polygons {
     size_t polygons;
 };
 
+/* An edge between two pixels of an outline, of which the one on its right is inside the mask. It
+ * begins at the upper left corner of pixel (x, y) and leads to the right (`heading` 0), down (1),
+ * to the left (2) or up (3). */
+struct mask_edge {
+    int64_t x, y;
+    int heading;
+};
+
+/* True if an outline begins at the upper edge of pixel (x, y), and was not followed yet. */
+static inline bool mask_begins(const struct mask_bitmap *bitmap, uint32_t x, uint32_t y)
+{
+    const uint8_t *pixel = bitmap->pixels + (size_t)y * bitmap->width + x;
+    return *pixel == 1 && (y == 0 || !*(pixel - bitmap->width));
+}
+
+/* Moves to the outline's next edge, clockwise around a part or counter-clockwise around a hole, and
+ * marks the upper edges of pixels as followed. With `joins_corners` pixels that touch only at a
+ * corner belong to the same part. Returns true if the outline turns. */
+bool mask_next_edge(struct mask_bitmap *bitmap, bool joins_corners, struct mask_edge *edge);
+
 /* Makes clockwise outlines, within 0.75 pixels of the exact ones. Pixels that touch only at a
  * corner belong to different parts; holes are omitted. Marks pixels of the bitmap: use it once. The
  * caller frees *ret on success. STATUS_NO_MEMORY. */
