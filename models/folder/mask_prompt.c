@@ -12,7 +12,7 @@
 
 /* Names of inputs in the exports of segment-anything, of samexporter (also for MobileSAM and SAM
  * 2), and of Hugging Face. */
-enum prompt_input mask_prompt_input(const char *name, size_t size)
+enum prompt_input mask_prompt_input(const char *name)
 {
     static const struct {
         const char *name;
@@ -22,14 +22,9 @@ enum prompt_input mask_prompt_input(const char *name, size_t size)
                  {"point_labels", PROMPT_LABELS},
                  {"input_labels", PROMPT_LABELS}};
     for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (strlen(names[i].name) == size && !memcmp(names[i].name, name, size))
+        if (!strcmp(names[i].name, name))
             return names[i].input;
     return PROMPT_NONE;
-}
-
-static enum prompt_input prompt_input_of(const struct value *input)
-{
-    return mask_prompt_input(input->name, strlen(input->name));
 }
 
 /* Sets the free dimensions of an input: the number of points to PROMPT_POINTS_MAX, others to 1.
@@ -37,7 +32,7 @@ static enum prompt_input prompt_input_of(const struct value *input)
  * points, which the server does not fill. */
 static bool fix_shape(struct value *input)
 {
-    const enum prompt_input kind = prompt_input_of(input);
+    const enum prompt_input kind = mask_prompt_input(input->name);
     struct shape *shape = &input->shape;
     const int axis = shape->rank - (kind == PROMPT_POINTS ? 2 : 1);
     const bool is_prompt = kind == PROMPT_POINTS || kind == PROMPT_LABELS;
@@ -122,7 +117,7 @@ static enum status read_inputs(struct graph *graph, struct mask_prompt *ret, str
     bool has_points = false, has_labels = false, is_sam2 = false;
     for (size_t i = 0; i < graph->input_count; i++) {
         struct value *input = graph->inputs[i];
-        const enum prompt_input kind = prompt_input_of(input);
+        const enum prompt_input kind = mask_prompt_input(input->name);
         if (!fix_shape(input))
             return error_set(err, STATUS_MODEL,
                              "input '%.60s' of the decoder of masks has the shape %s; lensd takes "

@@ -196,13 +196,13 @@ struct halves_found {
     bool tokens, photos, vectors;
 };
 
-static void note_name(void *context, bool is_output, const char *name, size_t size)
+static void note_name(void *context, bool is_output, const char *name)
 {
     struct halves_found *found = context;
     enum text_input_kind kind;
     if (is_output)
-        found->vectors = found->vectors || model_is_text_vector(name, size);
-    else if (text_input_is_name(name, size, &kind))
+        found->vectors = found->vectors || model_is_text_vector(name);
+    else if (text_input_is_name(name, &kind))
         found->tokens = true;
     else
         found->photos = true;
@@ -234,10 +234,10 @@ static enum status find_text_within(const char *path, char **ret, struct error *
     return is_there && !*ret ? error_no_memory(err, "while looking for a model") : STATUS_OK;
 }
 
-static void note_points(void *context, bool is_output, const char *name, size_t size)
+static void note_points(void *context, bool is_output, const char *name)
 {
     bool *takes_points = context;
-    if (!is_output && mask_prompt_input(name, size) == PROMPT_POINTS)
+    if (!is_output && mask_prompt_input(name) == PROMPT_POINTS)
         *takes_points = true;
 }
 

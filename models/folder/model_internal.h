@@ -140,8 +140,8 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
 /* True if one of place->folders has a tokenizer's file. */
 bool model_has_tokenizer(const struct model_place *place);
 
-/* True if an output of this name (not terminated) has vectors of texts. */
-bool model_is_text_vector(const char *name, size_t size);
+/* True if an output of this name has vectors of texts. */
+bool model_is_text_vector(const char *name);
 
 /* Splits a graph that makes comparable vectors of photos and texts (models/folder/model_split.c).
  * Keeps the half that depends on photos, or with `wants_texts` on texts, and sets *ret_is_half.
@@ -177,8 +177,8 @@ enum prompt_input {
     PROMPT_LABELS,
 };
 
-/* Returns the kind of a mask decoder's input with this name (not terminated). */
-enum prompt_input mask_prompt_input(const char *name, size_t size);
+/* Returns the kind of a mask decoder's input with this name. */
+enum prompt_input mask_prompt_input(const char *name);
 
 /* Makes the graph of a mask decoder take up to PROMPT_POINTS_MAX points, and sets model->prompt
  * (models/folder/mask_prompt.c). Keeps two outputs: masks, then scores. STATUS_MODEL names what the

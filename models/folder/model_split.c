@@ -20,11 +20,11 @@ struct division {
     size_t output_count;
 };
 
-bool model_is_text_vector(const char *name, size_t size)
+bool model_is_text_vector(const char *name)
 {
     static const char *const names[] = {"text_embeds", "text_embeddings", "text_features"};
     for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (strlen(names[i]) == size && !memcmp(names[i], name, size))
+        if (!strcmp(names[i], name))
             return true;
     return false;
 }
@@ -60,7 +60,7 @@ static void find_texts(struct division *d)
 {
     for (size_t i = 0; i < d->graph->output_count && !d->texts; i++) {
         struct value *output = d->graph->outputs[i], *value = output;
-        if (!model_is_text_vector(output->name, strlen(output->name)))
+        if (!model_is_text_vector(output->name))
             continue;
         while (from_of(d, value) == FROM_BOTH && value->producer &&
                (value->producer->op == OP_RESHAPE || value->producer->op == OP_UNSQUEEZE))

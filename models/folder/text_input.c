@@ -10,7 +10,7 @@
 #define SHORTEST_ROW         16    /* tokens; shorter rows are hardly faster */
 #define SHORTEST_PART        16 /* a row has at least this fraction, 1 / 16, of the full length */
 
-bool text_input_is_name(const char *name, size_t size, enum text_input_kind *ret)
+bool text_input_is_name(const char *name, enum text_input_kind *ret)
 {
     static const struct {
         const char *name;
@@ -22,7 +22,7 @@ bool text_input_is_name(const char *name, size_t size, enum text_input_kind *ret
         {"token_type_ids", TEXT_TYPES},
     };
     for (size_t i = 0; i < COUNT_OF(names); i++) {
-        if (strlen(names[i].name) != size || memcmp(names[i].name, name, size) != 0)
+        if (strcmp(names[i].name, name) != 0)
             continue;
         *ret = names[i].kind;
         return true;
@@ -33,7 +33,7 @@ bool text_input_is_name(const char *name, size_t size, enum text_input_kind *ret
 bool text_input_kind_of(const struct value *input, enum text_input_kind *ret)
 {
     return input->shape.rank == 2 && (input->dtype == DTYPE_I64 || input->dtype == DTYPE_I32) &&
-           text_input_is_name(input->name, strlen(input->name), ret);
+           text_input_is_name(input->name, ret);
 }
 
 /* True if the graph takes tokens, and nothing else unless `beside`. *ret gets inputs for tokens. */

@@ -26,8 +26,8 @@ struct text_input {
     bool are_32[TEXT_INPUTS_MAX];                /* their dtype: int32, else int64 */
 };
 
-/* True if an input for tokens may have this name (not terminated); *ret is then its kind. */
-bool text_input_is_name(const char *name, size_t size, enum text_input_kind *ret);
+/* True if an input for tokens may have this name; *ret is then its kind. */
+bool text_input_is_name(const char *name, enum text_input_kind *ret);
 
 /* True if an input has the shape, dtype and name of an input for tokens; *ret is then its kind. */
 bool text_input_kind_of(const struct value *input, enum text_input_kind *ret);

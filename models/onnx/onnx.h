@@ -52,8 +52,7 @@ struct onnx_op_use {
 enum status onnx_list_ops(const char *path, struct onnx_op_use **ret, size_t *ret_count,
                           struct error *err) MUST_USE;
 
-/* Calls `visit` with the name of each input and output of a file's graph; `name` is not terminated.
- * For a damaged or unreadable file it visits fewer names or none, and reports no error; loading the
- * file does. Any thread. */
-typedef void (*onnx_name_visitor)(void *context, bool is_output, const char *name, size_t size);
+/* Calls `visit` with the name of each input, then of each output of a file's graph. A damaged or
+ * unreadable file has none, which is no error here; loading the file reports it. Any thread. */
+typedef void (*onnx_name_visitor)(void *context, bool is_output, const char *name);
 void onnx_visit_names(const char *path, onnx_name_visitor visit, void *context);

@@ -382,9 +382,9 @@ Test(onnx_files, lists_all_operators_of_a_file_it_cannot_run)
     make_done(&make);
 }
 
-static void write_name(void *context, bool is_output, const char *name, size_t size)
+static void write_name(void *context, bool is_output, const char *name)
 {
-    fprintf(context, "%s %.*s;", is_output ? "out" : "in", (int)size, name);
+    fprintf(context, "%s %s;", is_output ? "out" : "in", name);
 }
 
 Test(onnx_files, visits_names_of_inputs_and_outputs)
@@ -395,15 +395,11 @@ Test(onnx_files, visits_names_of_inputs_and_outputs)
     size_t size;
     uint8_t *bytes = make_pack(&make, &size);
     cr_assert_eq(write(fd, bytes, size), (ssize_t)size);
-    for (size_t cut = 0; cut < size; cut++) { /* any part of the file has some of them, or none */
+    for (size_t cut = 0; cut < size; cut++) { /* a part of the file has all of them, or none */
         FILE *out = fmemopen(names, sizeof names, "w");
         onnx_visit_names(path, write_name, out);
         fclose(out);
-        if (cut == 0)
-            cr_expect_str_eq(names, "in x;out y;");
-        else
-            cr_expect(!names[0] || !strncmp(names, "in x;", 5) || !strncmp(names, "out y;", 6),
-                      "%s", names);
+        cr_expect(!strcmp(names, "in x;out y;") || (cut > 0 && !names[0]), "%s", names);
         cr_assert_eq(ftruncate(fd, (off_t)(size - cut - 1)), 0);
     }
     onnx_visit_names("/nonexistent", write_name, NULL);
