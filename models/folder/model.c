@@ -403,7 +403,7 @@ static enum status read_text(const struct model_place *place, struct model *mode
 {
     const char *folders[] = {place->folders[0], place->folders[1]};
     return text_input_read(model->graph, model->words.form == WORDS_TOKENS, folders,
-                           folders[1] ? 2 : 1, &model->text, err);
+                           *folders[1] ? 2 : 1, &model->text, err);
 }
 
 static enum status fill(struct model *model, const struct model_place *place, const char *name,
@@ -480,7 +480,6 @@ enum status model_load(const char *path, const char *name, const struct model_li
     TRY(model_place_find(path, limits ? limits->version : NULL, &place, err));
     if (place.is_pipeline) {
         struct pipeline_config config;
-        model_place_done(&place);
         TRY(pipeline_config_read(path, &config, err));
         return error_set(err, STATUS_MODEL,
                          "%.200s: a pipeline of models, which only serve, predict and inspect "
@@ -491,7 +490,6 @@ enum status model_load(const char *path, const char *name, const struct model_li
     struct model *model = calloc(1, sizeof *model);
     enum status status =
         model ? fill(model, &place, name, limits, err) : error_no_memory(err, NULL);
-    model_place_done(&place);
     if (status != STATUS_OK) {
         model_free(model);
         return status;

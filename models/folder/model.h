@@ -5,6 +5,8 @@
  * session has its own packed copy. */
 #pragma once
 
+#include <limits.h>
+
 #include "engine/graph/graph.h"
 #include "models/folder/labels.h"
 #include "models/folder/preprocess.h"
@@ -128,11 +130,10 @@ enum status model_load(const char *path, const char *name, const struct model_li
 #define MODEL_TEXT_ENDING    ".text"
 #define MODEL_DECODER_ENDING ".decoder"
 
-/* Finds the second half of the model in a folder. *ret is a malloc'ed path for model_load(): an
- * .onnx file or, if one file has both halves, that file with MODEL_TEXT_ENDING appended; NULL if
- * there is no second half. *ret_ending is the ending of the half's name. STATUS_NO_MEMORY. */
-enum status model_find_half(const char *folder, char **ret, const char **ret_ending,
-                            struct error *err) MUST_USE;
+/* Finds the second half of the model in a folder. `ret` becomes a path for model_load(): an .onnx
+ * file or, if one file has both halves, that file with MODEL_TEXT_ENDING appended. *ret_ending is
+ * the ending of the half's name. Returns false if there is no second half; `ret` is unchanged. */
+bool model_find_half(const char *folder, char ret[static PATH_MAX], const char **ret_ending);
 
 /* Finds the .onnx file that model_load(path) would load (for a pipeline, its pipeline.json) and the
  * model's name, without reading the file. So lensd can report a missing file early, and log the

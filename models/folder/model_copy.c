@@ -33,11 +33,9 @@ static enum status copy_one(const struct model_place *place, const char *name, c
     if (found == STATUS_NOT_FOUND)
         return STATUS_OK;
     TRY(found);
-    char *to = path_join(folder, name);
-    const enum status status =
-        to ? write_copy(to, file.text, file.size, err) : error_no_memory(err, "while copying");
-    free(to);
-    return side_file_close(&file, status, err);
+    char to[PATH_MAX];
+    model_path(to, "%s/%s", folder, name);
+    return side_file_close(&file, write_copy(to, file.text, file.size, err), err);
 }
 
 enum status model_copy_files(const char *path, const char *labels, const char *folder,
@@ -66,7 +64,6 @@ enum status model_copy_files(const char *path, const char *labels, const char *f
             status = copy_one(&place, names[i], folder, err);
     for (size_t i = 0; status == STATUS_OK && tokenizer_file(i); i++)
         status = copy_one(&place, tokenizer_file(i), folder, err);
-    model_place_done(&place);
     return status;
 }
 

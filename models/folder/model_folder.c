@@ -15,6 +15,8 @@
 #include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,49 +24,54 @@
 
 #include "engine/base/file.h"
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "models/folder/model_internal.h"
 #include "models/folder/pipeline_config.h"
 #include "models/onnx/access.h"
 
 #define SIDE_FILE_MAX ((size_t)64 << 20)
 
-void model_place_done(struct model_place *place)
+void model_path(char to[static PATH_MAX], const char *format, ...)
 {
-    FREE_ALL(place->file, place->folders[0], place->folders[1], place->name, place->version);
-    *place = (struct model_place){0};
+    va_list args;
+    va_start(args, format);
+    if (vsnprintf(to, PATH_MAX, format, args) >= PATH_MAX)
+        to[0] = '\0';
+    va_end(args);
 }
 
-/* Returns the last part of a path, malloc'ed, without trailing slashes and an ".onnx" ending. If
- * the path is "." or contains "..", it is the last part of the real path. */
-static char *name_of_path(const char *path)
+/* Writes the last part of a path, without trailing slashes and an ".onnx" ending. If the path is
+ * "." or contains "..", it is the last part of the real path. */
+static void name_of_path(const char *path, char ret[static MODEL_PLACE_NAME])
 {
-    char *real = realpath(path, NULL);
-    const char *text = real && (!strcmp(path, ".") || strstr(path, "..")) ? real : path;
-    size_t end = strlen(text);
-    while (end > 1 && text[end - 1] == '/')
+    char real[PATH_MAX];
+    if ((!strcmp(path, ".") || strstr(path, "..")) && realpath(path, real))
+        path = real;
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
         end--;
     size_t start = end;
-    while (start && text[start - 1] != '/')
+    while (start && path[start - 1] != '/')
         start--;
-    if (end - start > 5 && !strncmp(text + end - 5, ".onnx", 5))
+    if (end - start > 5 && !strncmp(path + end - 5, ".onnx", 5))
         end -= 5;
-    char *name = end > start ? strndup(text + start, end - start) : strdup("model");
-    free(real);
-    return name;
+    snprintf(ret, MODEL_PLACE_NAME, "%.*s", end > start ? (int)(end - start) : 5,
+             end > start ? path + start : "model");
 }
 
-static char *parent_of(const char *path)
+static void parent_of(const char *path, char ret[static PATH_MAX])
 {
     const char *slash = strrchr(path, '/');
-    return !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
+    model_path(ret, "%.*s", slash && slash != path ? (int)(slash - path) : 1, slash ? path : ".");
 }
 
 /* The result of listing a folder once. */
 struct survey {
-    char *only;       /* a *.onnx file, the last one found; NULL if there is none */
-    size_t files;     /* *.onnx files */
-    char *checkpoint; /* a file that is not ONNX: weights, or else config.json; or NULL */
-    uint64_t version; /* highest N with N/model.onnx, or the wanted one */
+    char only[PATH_MAX]; /* a *.onnx file, the last one found */
+    size_t files;        /* *.onnx files */
+    char
+        checkpoint[NAME_MAX + 1]; /* a file that is not ONNX: weights, or else config.json; or "" */
+    uint64_t version;             /* highest N with N/model.onnx, or the wanted one */
     bool has_version;
 };
 
@@ -97,39 +104,33 @@ static bool is_weights(const char *name)
 }
 
 /* Notes a checkpoint. Prefers weights to config.json, and among weights the first by name. */
-static enum status note_checkpoint(const char *name, struct survey *survey, struct error *err)
+static void note_checkpoint(const char *name, struct survey *survey)
 {
-    bool weights = is_weights(name), known = survey->checkpoint && is_weights(survey->checkpoint);
-    if (!weights && (survey->checkpoint || strcmp(name, "config.json") != 0))
-        return STATUS_OK;
-    if (known && strcmp(survey->checkpoint, name) < 0)
-        return STATUS_OK;
-    free(survey->checkpoint);
-    survey->checkpoint = strdup(name);
-    return check_memory(survey->checkpoint, "while looking for a model", err);
+    const bool weights = is_weights(name), is_first = !survey->checkpoint[0];
+    if (weights
+            ? is_first || !is_weights(survey->checkpoint) || strcmp(name, survey->checkpoint) < 0
+            : is_first && !strcmp(name, "config.json"))
+        snprintf(survey->checkpoint, sizeof survey->checkpoint, "%s", name);
 }
 
-static enum status survey_entry(const char *folder, const char *name, const char *wanted,
-                                struct survey *survey, struct error *err)
+static void survey_entry(const char *folder, const char *name, const char *wanted,
+                         struct survey *survey)
 {
     uint64_t version;
-    char *path = path_join(folder, name);
-    TRY(check_memory(path, "while looking for a model", err));
+    char path[PATH_MAX];
+    model_path(path, "%s/%s", folder, name);
     const bool is_file = path_is_file(path);
     if (is_file && name[0] != '.' && ends_with(name, ".onnx")) {
         survey->files++;
-        free(survey->only);
-        survey->only = path;
-        return STATUS_OK;
-    }
-    if (model_version_number(name, &version) && (!wanted || !strcmp(name, wanted)) &&
-        folder_has_file(path, "model.onnx") &&
-        (!survey->has_version || version > survey->version)) {
+        memcpy(survey->only, path, sizeof path);
+    } else if (is_file) {
+        note_checkpoint(name, survey);
+    } else if (model_version_number(name, &version) && (!wanted || !strcmp(name, wanted)) &&
+               folder_has_file(path, "model.onnx") &&
+               (!survey->has_version || version > survey->version)) {
         survey->has_version = true;
         survey->version = version;
     }
-    free(path);
-    return is_file ? note_checkpoint(name, survey, err) : STATUS_OK;
 }
 
 static enum status survey_folder(const char *folder, const char *version, struct survey *survey,
@@ -139,11 +140,10 @@ static enum status survey_folder(const char *folder, const char *version, struct
     if (!dir)
         return error_set(err, STATUS_IO, "cannot read the folder: %s%s", strerror(errno),
                          access_advice(folder, errno));
-    enum status status = STATUS_OK;
-    for (struct dirent *entry; status == STATUS_OK && (entry = readdir(dir));)
-        status = survey_entry(folder, entry->d_name, version, survey, err);
+    for (struct dirent *entry; (entry = readdir(dir));)
+        survey_entry(folder, entry->d_name, version, survey);
     closedir(dir);
-    return status;
+    return STATUS_OK;
 }
 
 static enum status nothing_found(const struct survey *survey, struct error *err)
@@ -154,7 +154,7 @@ static enum status nothing_found(const struct survey *survey, struct error *err)
             "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton; no leading "
             "zeros) and a single *.onnx file, found %zu of those; name the .onnx file instead",
             survey->files);
-    if (survey->checkpoint)
+    if (survey->checkpoint[0])
         return error_set(
             err, STATUS_NOT_FOUND, "no .onnx file, but %.80s: %s", survey->checkpoint,
             ends_with(survey->checkpoint, ".ort")
@@ -182,7 +182,7 @@ static enum status refuse_second_model(const char *folder, struct error *err)
 
 /* The files of a model's halves in its folder. `photos` is the half for photos, `second` the half
  * for texts or SAM's mask decoder. */
-static const struct {
+static const struct half_files {
     const char *photos, *second, *ending; /* `ending` is that of the second half's name */
 } halves[] = {
     {"visual/model.onnx", "textual/model.onnx", MODEL_TEXT_ENDING},
@@ -210,7 +210,7 @@ static void note_name(void *context, bool is_output, const char *name)
 
 bool model_has_tokenizer(const struct model_place *place)
 {
-    for (size_t f = 0; f < COUNT_OF(place->folders) && place->folders[f]; f++)
+    for (size_t f = 0; f < COUNT_OF(place->folders) && place->folders[f][0]; f++)
         for (size_t i = 0; tokenizer_file(i); i++)
             if (folder_has_file(place->folders[f], tokenizer_file(i)))
                 return true;
@@ -218,20 +218,19 @@ bool model_has_tokenizer(const struct model_place *place)
 }
 
 /* Finds the half for texts of a file that has both halves of a model. */
-static enum status find_text_within(const char *path, char **ret, struct error *err)
+static bool find_text_within(const char *path, char ret[static PATH_MAX])
 {
     struct model_place place;
     struct error ignored;
     struct halves_found found = {false, false, false};
-    if (model_place_find(path, NULL, &place, &ignored) != STATUS_OK)
-        return STATUS_OK;
-    if (!place.is_pipeline && !place.is_numbered && !place.is_half && model_has_tokenizer(&place))
-        onnx_visit_names(place.file, note_name, &found);
-    const bool is_there = found.tokens && found.photos && found.vectors;
-    if (is_there && asprintf(ret, "%s" MODEL_TEXT_ENDING, place.file) < 0)
-        *ret = NULL;
-    model_place_done(&place);
-    return is_there && !*ret ? error_no_memory(err, "while looking for a model") : STATUS_OK;
+    if (model_place_find(path, NULL, &place, &ignored) != STATUS_OK || place.is_pipeline ||
+        place.is_numbered || place.is_half || !model_has_tokenizer(&place))
+        return false;
+    onnx_visit_names(place.file, note_name, &found);
+    if (!found.tokens || !found.photos || !found.vectors)
+        return false;
+    model_path(ret, "%s" MODEL_TEXT_ENDING, place.file);
+    return true;
 }
 
 static void note_points(void *context, bool is_output, const char *name)
@@ -241,75 +240,43 @@ static void note_points(void *context, bool is_output, const char *name)
         *takes_points = true;
 }
 
-/* Finds the files of a model's halves in a folder, malloc'ed; NULL if there are none. */
-static enum status find_pair(const char *folder, char **ret_photos, char **ret_second,
-                             const char **ret_ending, struct error *err)
+/* Returns the names of the files of a model's halves in a folder; NULL if there are none. */
+static const struct half_files *find_pair(const char *folder)
 {
-    *ret_photos = *ret_second = NULL;
-    for (size_t i = 0; i < COUNT_OF(halves) && !*ret_second; i++) {
-        char *photos = path_join(folder, halves[i].photos);
-        char *second = path_join(folder, halves[i].second);
-        const bool has_memory = photos && second;
-        bool is_pair = has_memory && path_is_file(photos) && path_is_file(second);
+    for (size_t i = 0; i < COUNT_OF(halves); i++) {
+        char second[PATH_MAX];
+        model_path(second, "%s/%s", folder, halves[i].second);
+        bool is_pair = folder_has_file(folder, halves[i].photos) && path_is_file(second);
         if (is_pair && !strcmp(halves[i].ending, MODEL_DECODER_ENDING)) {
             is_pair = false; /* other models have encoders and decoders, too */
             onnx_visit_names(second, note_points, &is_pair);
         }
-        *ret_ending = halves[i].ending;
-        *ret_photos = is_pair ? photos : NULL;
-        *ret_second = is_pair ? second : NULL;
-        if (!is_pair) {
-            FREE_ALL(photos, second);
-        }
-        TRY(check_memory(has_memory, "while looking for a model", err));
+        if (is_pair)
+            return &halves[i];
     }
-    return STATUS_OK;
+    return NULL;
 }
 
-enum status model_find_half(const char *folder, char **ret, const char **ret_ending,
-                            struct error *err)
+bool model_find_half(const char *folder, char ret[static PATH_MAX], const char **ret_ending)
 {
-    char *photos;
-    TRY(find_pair(folder, &photos, ret, ret_ending, err));
-    free(photos);
-    if (*ret)
-        return STATUS_OK;
-    *ret_ending = MODEL_TEXT_ENDING;
-    return find_text_within(folder, ret, err);
+    const struct half_files *pair = find_pair(folder);
+    *ret_ending = pair ? pair->ending : MODEL_TEXT_ENDING;
+    if (!pair)
+        return find_text_within(folder, ret);
+    model_path(ret, "%s/%s", folder, pair->second);
+    return true;
 }
 
-/* Makes `file`, a half of the model in `folder`, the model of `place`. Configurations are beside
- * the file, or in `folder`. */
-static enum status set_half(struct model_place *place, const char *file, const char *folder,
-                            struct error *err)
+/* Makes folders[0]/NAME, a half of a model, the model of `place`. Configurations are beside the
+ * file, or in that folder. */
+static void set_half(struct model_place *place, const char *name)
 {
-    char *beside = parent_of(file), *whole = strdup(folder), *path = strdup(file);
-    FREE_ALL(place->folders[0], place->file);
-    place->file = path;
+    memcpy(place->folders[1], place->folders[0], PATH_MAX);
+    model_path(place->file, "%s/%s", place->folders[1], name);
+    parent_of(place->file, place->folders[0]);
     place->is_half = true;
-    place->folders[0] = beside;
-    place->folders[1] = whole;
-    TRY(check_memory(path && beside && whole, "while looking for a model", err));
-    if (!strcmp(beside, whole)) {
-        free(whole);
-        place->folders[1] = NULL;
-    }
-    return STATUS_OK;
-}
-
-/* Chooses the half for photos, if the folder has both halves of a model. */
-static enum status find_half(struct model_place *place, struct error *err)
-{
-    char *folder = strdup(place->folders[0]), *photos = NULL, *second = NULL;
-    const char *ending;
-    enum status status = folder ? find_pair(folder, &photos, &second, &ending, err)
-                                : error_no_memory(err, "while looking for a model");
-    if (photos) {
-        status = set_half(place, photos, folder, err);
-        place->is_encoder = !strcmp(ending, MODEL_DECODER_ENDING);
-    }
-    FREE_ALL(folder, photos, second);
-    return status;
+    if (!strcmp(place->folders[0], place->folders[1]))
+        place->folders[1][0] = '\0';
 }
 
 /* Refuses a folder that has only one half of a model. */
@@ -327,90 +294,74 @@ static enum status refuse_lone_half(const char *folder, struct error *err)
     return STATUS_OK;
 }
 
-/* True if `path` is FOLDER/`ending`; then *ret_folder is malloc'ed (NULL: out of memory). */
-static bool is_half_at(const char *path, const char *ending, char **ret_folder)
+/* True if `path` is FOLDER/`ending`; then `ret` is the folder. */
+static bool is_half_at(const char *path, const char *ending, char ret[static PATH_MAX])
 {
     const size_t size = strlen(path), tail = strlen(ending);
-    const bool is_it = size >= tail && !strcmp(path + size - tail, ending) &&
-                       (size == tail || path[size - tail - 1] == '/');
-    if (is_it)
-        *ret_folder = size == tail ? strdup(".") : strndup(path, size - tail - 1);
-    return is_it;
+    if (size < tail || strcmp(path + size - tail, ending) != 0 ||
+        (size > tail && path[size - tail - 1] != '/'))
+        return false;
+    model_path(ret, "%.*s", size == tail ? 1 : (int)(size - tail - 1), size == tail ? "." : path);
+    return true;
 }
 
 /* If `path` is a model's second half, sets `place`, with the half's ending in place->name. */
-static enum status name_second_half(struct model_place *place, const char *path, struct error *err)
+static void name_second_half(struct model_place *place, const char *path)
 {
-    for (size_t i = 0; i < COUNT_OF(halves); i++) {
-        char *folder, *found = NULL;
-        const char *ending;
-        if (!is_half_at(path, halves[i].second, &folder))
-            continue;
-        enum status status = folder ? model_find_half(folder, &found, &ending, err)
-                                    : error_no_memory(err, "while looking for a model");
-        if (found && !strcmp(found, path)) {
-            char *name = name_of_path(folder);
-            free(place->name);
-            if (!name || asprintf(&place->name, "%s%s", name, ending) < 0)
-                place->name = NULL;
-            free(name);
-            status = set_half(place, path, folder, err);
-            place->makes_masks = !strcmp(ending, MODEL_DECODER_ENDING);
-        }
-        FREE_ALL(found, folder);
-        return status;
-    }
-    return STATUS_OK;
-}
-
-static enum status set_file(struct model_place *place, const char *name, struct error *err)
-{
-    place->file = path_join(place->folders[0], name);
-    return check_memory(place->file, "while looking for a model", err);
+    char folder[PATH_MAX], name[MODEL_PLACE_NAME];
+    size_t i = 0;
+    while (i < COUNT_OF(halves) && !is_half_at(path, halves[i].second, folder))
+        i++;
+    if (i == COUNT_OF(halves) || find_pair(folder) != &halves[i])
+        return;
+    name_of_path(folder, name);
+    snprintf(place->name, sizeof place->name, "%.250s%s", name, halves[i].ending);
+    memcpy(place->folders[0], folder, sizeof folder);
+    set_half(place, halves[i].second);
+    place->makes_masks = !strcmp(halves[i].ending, MODEL_DECODER_ENDING);
 }
 
 /* Tries the layouts; place->folders[0] is the folder itself. */
 static enum status find_in_folder(struct model_place *place, const char *version, struct error *err)
 {
     const char *folder = place->folders[0];
-    struct survey survey = {0};
+    struct survey survey = {.files = 0};
     place->is_pipeline = folder_has_file(folder, PIPELINE_FILE);
     if (place->is_pipeline) {
-        TRY(refuse_second_model(folder, err));
-        return set_file(place, PIPELINE_FILE, err);
+        model_path(place->file, "%s/" PIPELINE_FILE, folder);
+        return refuse_second_model(folder, err);
     }
-    TRY(find_half(place, err));
-    if (place->is_half)
+    const struct half_files *pair = find_pair(folder);
+    if (pair) {
+        place->is_encoder = !strcmp(pair->ending, MODEL_DECODER_ENDING);
+        set_half(place, pair->photos);
         return STATUS_OK;
-    if (folder_has_file(folder, "model.onnx"))
-        return set_file(place, "model.onnx", err);
+    }
+    if (folder_has_file(folder, "model.onnx")) {
+        model_path(place->file, "%s/model.onnx", folder);
+        return STATUS_OK;
+    }
     if (folder_has_file(folder, "onnx/model.onnx")) {
-        place->folders[1] = path_join(folder, "onnx");
-        TRY(check_memory(place->folders[1], "while looking for a model", err));
-        return set_file(place, "onnx/model.onnx", err);
+        model_path(place->folders[1], "%s/onnx", folder);
+        model_path(place->file, "%s/onnx/model.onnx", folder);
+        return STATUS_OK;
     }
-    enum status status = survey_folder(folder, version, &survey, err);
-    if (status == STATUS_OK && survey.has_version) {
+    TRY(survey_folder(folder, version, &survey, err));
+    if (survey.has_version) {
         place->is_numbered = true;
+        snprintf(place->version, sizeof place->version, "%" PRIu64, survey.version);
         /* Files of a version override those of the model. */
-        place->folders[1] = place->folders[0];
-        if (asprintf(&place->folders[0], "%s/%llu", folder, (unsigned long long)survey.version) < 0)
-            place->folders[0] = NULL;
-        free(place->version); /* NOLINT(clang-analyzer-unix.Malloc): folders[1] keeps `folder` */
-        if (asprintf(&place->version, "%llu", (unsigned long long)survey.version) < 0)
-            place->version = NULL;
-        status = place->folders[0] && place->version
-                     ? set_file(place, "model.onnx", err)
-                     : error_no_memory(err, "while looking for a model");
-    } else if (status == STATUS_OK && survey.files == 1) {
-        place->file = survey.only;
-        survey.only = NULL;
-    } else if (status == STATUS_OK) {
-        status = refuse_lone_half(folder, err);
-        IF_OK(status, nothing_found(&survey, err));
+        memcpy(place->folders[1], folder, PATH_MAX);
+        model_path(place->folders[0], "%s/%s", place->folders[1], place->version);
+        model_path(place->file, "%s/model.onnx", place->folders[0]);
+        return STATUS_OK;
     }
-    FREE_ALL(survey.only, survey.checkpoint);
-    return status;
+    if (survey.files == 1) {
+        memcpy(place->file, survey.only, sizeof survey.only);
+        return STATUS_OK;
+    }
+    TRY(refuse_lone_half(folder, err));
+    return nothing_found(&survey, err);
 }
 
 static enum status folder_find(const char *path, const char *version, struct model_place *place,
@@ -433,67 +384,35 @@ static enum status folder_find(const char *path, const char *version, struct mod
                          "%s%s",
                          errno == ENOENT ? "there is no such file or folder" : strerror(errno),
                          access_advice(path, errno));
-    place->version = strdup("1");
-    place->name = name_of_path(path);
+    name_of_path(path, place->name);
     if (S_ISDIR(info.st_mode)) {
         size_t length = strlen(path);
         while (length > 1 && path[length - 1] == '/')
             length--;
-        place->folders[0] = strndup(path, length);
-        TRY(check_memory(place->folders[0] && place->version && place->name,
-                         "while looking for a model", err));
+        model_path(place->folders[0], "%.*s", (int)length, path);
         return find_in_folder(place, version, err);
     }
-    place->file = strdup(path);
-    place->folders[0] = parent_of(path);
-    TRY(check_memory(place->file && place->folders[0] && place->version && place->name,
-                     "while looking for a model", err));
-    if (!strcmp(place->name, "model")) { /* the folder's name is more specific */
-        free(place->name);
-        place->name = name_of_path(place->folders[0]);
-    }
-    TRY(name_second_half(place, path, err));
-    return check_memory(place->name, "while looking for a model", err);
-}
-
-/* Returns the path without MODEL_TEXT_ENDING, malloc'ed; NULL unless the result names a file. */
-static char *file_of_text(const char *path)
-{
-    char *file = ends_with(path, MODEL_TEXT_ENDING) && !path_is_file(path)
-                     ? strndup(path, strlen(path) - strlen(MODEL_TEXT_ENDING))
-                     : NULL;
-    if (file && path_is_file(file))
-        return file;
-    free(file);
-    return NULL;
-}
-
-/* Makes `place`, whose file has both halves of a model, the place of the half for texts. */
-static enum status want_texts(struct model_place *place, struct error *err)
-{
-    char *name = NULL;
-    if (asprintf(&name, "%s" MODEL_TEXT_ENDING, place->name) < 0)
-        return error_no_memory(err, "while looking for a model");
-    free(place->name);
-    place->name = name;
-    place->wants_texts = true;
+    model_path(place->file, "%s", path);
+    parent_of(path, place->folders[0]);
+    if (!strcmp(place->name, "model")) /* the folder's name is more specific */
+        name_of_path(place->folders[0], place->name);
+    name_second_half(place, path);
     return STATUS_OK;
 }
 
 enum status model_place_find(const char *path, const char *version, struct model_place *ret,
                              struct error *err)
 {
-    struct model_place place = {0};
-    char *file = file_of_text(path);
-    enum status status = folder_find(file ? file : path, version, &place, err);
-    if (status == STATUS_OK && file)
-        status = want_texts(&place, err);
-    free(file);
-    if (status != STATUS_OK) {
-        model_place_done(&place);
+    char file[PATH_MAX] = "";
+    *ret = (struct model_place){.version = "1"};
+    if (ends_with(path, MODEL_TEXT_ENDING) && !path_is_file(path))
+        model_path(file, "%.*s", (int)(strlen(path) - strlen(MODEL_TEXT_ENDING)), path);
+    /* The path may name the half for texts of a file that has both halves. */
+    ret->wants_texts = path_is_file(file);
+    if (folder_find(ret->wants_texts ? file : path, version, ret, err) != STATUS_OK)
         return error_prefix(err, "%.200s", path);
-    }
-    *ret = place;
+    if (ret->wants_texts)
+        text_append(ret->name, sizeof ret->name, "", MODEL_TEXT_ENDING);
     return STATUS_OK;
 }
 
@@ -502,11 +421,12 @@ enum status model_find(const char *path, char **ret_file, char **ret_name, struc
     struct model_place place;
     struct error ignored;
     TRY(model_place_find(path, NULL, &place, err ? err : &ignored));
-    *ret_file = place.file;
-    *ret_name = place.name;
-    place.file = place.name = NULL;
-    model_place_done(&place);
-    return STATUS_OK;
+    *ret_file = strdup(place.file);
+    *ret_name = strdup(place.name);
+    if (*ret_file && *ret_name)
+        return STATUS_OK;
+    FREE_ALL(*ret_file, *ret_name);
+    return error_no_memory(err, "while looking for a model");
 }
 
 static enum status read_side(const char *folder, const char *name, char **ret, size_t *ret_size,
@@ -531,26 +451,21 @@ static enum status read_side(const char *folder, const char *name, char **ret, s
 enum status side_file_open(const struct model_place *place, const char *name, struct side_file *ret,
                            struct error *err)
 {
-    for (size_t i = 0; i < COUNT_OF(place->folders) && place->folders[i]; i++) {
-        *ret = (struct side_file){.path = path_join(place->folders[i], name)};
-        TRY(check_memory(ret->path, "while looking for a model", err));
+    for (size_t i = 0; i < COUNT_OF(place->folders) && place->folders[i][0]; i++) {
+        *ret = (struct side_file){.text = NULL};
+        model_path(ret->path, "%s/%s", place->folders[i], name);
         enum status status = read_side(place->folders[i], name, &ret->text, &ret->size, err);
         if (status == STATUS_OK)
             return STATUS_OK;
-        status = side_file_close(ret, status, err);
         if (status != STATUS_NOT_FOUND)
-            return status;
+            return side_file_close(ret, status, err);
     }
     const char *known = place->is_immich ? immich_file(place->file, name) : NULL;
     if (!known)
         return error_set(err, STATUS_NOT_FOUND, "no %s beside the model", name);
-    char *text = strdup(known), *path = strdup(name);
-    if (text && path) {
-        *ret = (struct side_file){.text = text, .size = strlen(known), .path = path};
-        return STATUS_OK;
-    }
-    FREE_ALL(text, path);
-    return error_no_memory(err, "while looking for a model");
+    *ret = (struct side_file){.text = strdup(known), .size = strlen(known)};
+    model_path(ret->path, "%s", name);
+    return check_memory(ret->text, "while looking for a model", err);
 }
 
 enum status side_json_open(const struct model_place *place, const char *name, struct side_file *ret,
@@ -566,22 +481,21 @@ enum status side_file_close(struct side_file *file, enum status status, struct e
     if (status != STATUS_OK && status != STATUS_NOT_FOUND)
         (void)error_prefix(err, "%.200s", file->path);
     cJSON_Delete(file->json);
-    FREE_ALL(file->text, file->path);
+    free(file->text);
     return status;
 }
 
 enum status model_side_folder(const struct model_place *place, const char *name, char **ret,
                               struct error *err)
 {
+    char path[PATH_MAX];
     *ret = NULL;
-    for (size_t i = 0; i < COUNT_OF(place->folders) && !*ret; i++) {
-        char *path = place->folders[i] ? path_join(place->folders[i], name) : NULL;
-        if (place->folders[i] && !path)
-            return error_no_memory(err, "while looking for a model");
-        if (path && path_is_folder(path))
-            *ret = path;
-        else
-            free(path);
+    for (size_t i = 0; i < COUNT_OF(place->folders) && place->folders[i][0]; i++) {
+        model_path(path, "%s/%s", place->folders[i], name);
+        if (!path_is_folder(path))
+            continue;
+        *ret = strdup(path);
+        return check_memory(*ret, "while looking for a model", err);
     }
     return STATUS_OK;
 }

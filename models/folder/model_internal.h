@@ -1,6 +1,7 @@
 /* Private to models/folder/: the places of a model's files, and shared readers. */
 #pragma once
 
+#include <limits.h>
 #include <string.h>
 
 #include "models/folder/model.h"
@@ -8,11 +9,13 @@
 
 struct cJSON;
 
+#define MODEL_PLACE_NAME (NAME_MAX + sizeof MODEL_DECODER_ENDING)
+
 /* The places of a model's files. */
 struct model_place {
-    char *file;       /* the .onnx file */
-    char *folders[2]; /* searched in order for labels and configurations; NULL: none */
-    char *name, *version;
+    char file[PATH_MAX];       /* the .onnx file */
+    char folders[2][PATH_MAX]; /* searched in order for labels and configurations; "": none */
+    char name[MODEL_PLACE_NAME], version[24];
     bool is_numbered; /* `file` is FOLDER/version/model.onnx */
     bool is_pipeline; /* `file` is a pipeline.json */
     bool is_half;     /* `file` is one half of a model; its folder has the other one */
@@ -23,11 +26,13 @@ struct model_place {
 };
 
 /* Finds the model of a path, an .onnx file or a folder (models/folder/model_folder.c). `version`
- * selects a numbered version; NULL: the newest. Errors are those of model_load(). The caller frees
- * with model_place_done(). */
+ * selects a numbered version; NULL: the newest. Errors are those of model_load(). */
 enum status model_place_find(const char *path, const char *version, struct model_place *ret,
                              struct error *err) MUST_USE;
-void model_place_done(struct model_place *place);
+
+/* Writes a path, or "" if it is longer than the system allows. */
+void model_path(char to[static PATH_MAX], const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* True if a folder's name is a version number: at most 15 digits without leading zeros. Triton also
  * ignores folders with leading zeros. */
@@ -37,8 +42,8 @@ bool model_version_number(const char *text, uint64_t *ret);
 struct side_file {
     char *text; /* terminated */
     size_t size;
-    char *path;         /* for messages */
-    struct cJSON *json; /* side_json_open() only */
+    char path[PATH_MAX]; /* for messages */
+    struct cJSON *json;  /* side_json_open() only */
 };
 
 /* Reads a file of at most 64 MiB from the model's folders. Refuses special files and links that

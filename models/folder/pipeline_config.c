@@ -187,8 +187,9 @@ enum status pipeline_config_parse(const char *text, size_t size, struct pipeline
 
 enum status pipeline_config_read(const char *folder, struct pipeline_config *ret, struct error *err)
 {
-    const struct model_place place = {.folders = {(char *)(uintptr_t)folder, NULL}};
+    struct model_place place = {.is_immich = false};
     struct side_file file;
+    model_path(place.folders[0], "%s", folder);
     TRY(side_json_open(&place, PIPELINE_FILE, &file, err));
     return side_file_close(&file, read_stages(file.json, ret, err), err);
 }

@@ -80,10 +80,9 @@ static enum status for_each_entry(const char *folder, entry_fn *take, void *cont
             break;
         if (entry->d_name[0] == '.')
             continue;
-        char *path = path_join(folder, entry->d_name);
-        status = path ? take(context, path, entry->d_name, err)
-                      : error_no_memory(err, "while looking through a repository");
-        free(path);
+        char path[PATH_MAX];
+        model_path(path, "%s/%s", folder, entry->d_name);
+        status = take(context, path, entry->d_name, err);
     }
     closedir(dir);
     return status;
@@ -213,20 +212,17 @@ static enum status describe(struct repository_model *model, struct error *err)
 {
     struct model_place place;
     TRY(model_place_find(model->path, NULL, &place, err));
-    if (place.is_pipeline) {
-        model_place_done(&place);
+    if (place.is_pipeline)
         return describe_pipeline(model, err);
-    }
     /* The folder of a single file may hold unrelated files, so it is not in the signature. */
     bool numbered = place.is_numbered, alone = path_is_file(model->path) && !place.is_half;
     uint64_t signature = file_signature(place.file, ""), own;
     enum status status = STATUS_OK;
     for (size_t i = 0; !numbered && !alone && i < COUNT_OF(place.folders); i++)
-        if (status == STATUS_OK && place.folders[i]) {
+        if (status == STATUS_OK && place.folders[i][0]) {
             status = folder_signature(place.folders[i], &own, err);
             signature = signature * 31 + own;
         }
-    model_place_done(&place);
     TRY(status);
     return numbered ? describe_versions(model, err) : add_version(model, 1, signature, err);
 }
@@ -270,16 +266,13 @@ static enum status add_model(struct repository *repository, const char *path, co
 static enum status add_halves(struct repository *repository, const char *path, const char *name,
                               struct error *err)
 {
-    char *second = NULL, *second_name = NULL;
+    char second[PATH_MAX], second_name[MODEL_PLACE_NAME];
     const char *ending;
     TRY(add_model(repository, path, name, NULL, err));
-    enum status status = model_find_half(path, &second, &ending, err);
-    if (status == STATUS_OK && second && asprintf(&second_name, "%s%s", name, ending) < 0)
-        status = error_no_memory(err, "while looking through a repository");
-    else if (status == STATUS_OK && second)
-        status = add_model(repository, second, second_name, NULL, err);
-    FREE_ALL(second, second_name);
-    return status;
+    if (!model_find_half(path, second, &ending))
+        return STATUS_OK;
+    snprintf(second_name, sizeof second_name, "%.250s%s", name, ending);
+    return add_model(repository, second, second_name, NULL, err);
 }
 
 /* Refuses DIR/NAME beside DIR/NAME.onnx, because the order of files must not decide. */
@@ -383,13 +376,10 @@ static enum status add_part(struct repository *repository, const char *folder, c
 {
     struct stat info;
     char own[256 + sizeof ".recognition"]; /* the longest folder name fits */
-    char *path = path_join(folder, part);
-    TRY(check_memory(path, "while looking through a repository", err));
+    char path[PATH_MAX];
+    model_path(path, "%s/%s", folder, part);
     snprintf(own, sizeof own, "%s.%s", name, part);
-    const enum status status =
-        stat(path, &info) == 0 ? add_model(repository, path, own, NULL, err) : STATUS_OK;
-    free(path);
-    return status;
+    return stat(path, &info) == 0 ? add_model(repository, path, own, NULL, err) : STATUS_OK;
 }
 
 /* Fills the stages of a pipeline of Immich's, except the names of their models. */
@@ -466,12 +456,11 @@ static enum status scan_immich(struct repository *repository, const char *folder
     TRY(folder_signature(folder, &ignored, err)); /* the cache itself must exist */
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < COUNT_OF(tasks); i++) {
-        char *path = path_join(folder, tasks[i]);
-        TRY(check_memory(path, "while looking through a repository", err));
+        char path[PATH_MAX];
+        model_path(path, "%s/%s", folder, tasks[i]);
         if (path_is_folder(path))
             status = for_each_entry(path, add_immich, &(struct immich_folder){repository, tasks[i]},
                                     err);
-        free(path);
     }
     return status;
 }
@@ -524,10 +513,9 @@ enum status repository_scan_model(const char *path, const char *name, struct rep
                                   struct error *err)
 {
     struct repository repository = {0};
-    char *file, *own;
-    TRY(model_find(path, &file, &own, err));
-    enum status status = add_halves(&repository, path, name ? name : own, err);
-    FREE_ALL(file, own);
+    struct model_place place;
+    TRY(model_place_find(path, NULL, &place, err));
+    enum status status = add_halves(&repository, path, name ? name : place.name, err);
     if (status == STATUS_OK && repository.models[0].stages)
         status = add_stages(&repository, err);
     return scan_done(&repository, false, status, ret);

@@ -118,8 +118,9 @@ enum status triton_config_read(const char *text, size_t size, struct triton_conf
 
 enum status version_policy_read(const char *folder, struct version_policy *ret, struct error *err)
 {
-    struct model_place place = {.folders = {(char *)(uintptr_t)folder, NULL}};
+    struct model_place place = {.is_immich = false};
     struct side_file file;
+    model_path(place.folders[0], "%s", folder);
     *ret = (struct version_policy){.kind = VERSIONS_LATEST, .latest = 1};
     const enum status status = side_file_open(&place, "config.pbtxt", &file, err);
     if (status == STATUS_NOT_FOUND)

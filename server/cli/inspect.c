@@ -26,8 +26,8 @@ struct inspection {
     struct onnx_op_use *uses;
     size_t use_count;
     char transform[400];
-    char tokenizer[200]; /* "": the model takes no texts */
-    char *second_half;   /* file of the model's text encoder or mask decoder; NULL: none */
+    char tokenizer[200];        /* "": the model takes no texts */
+    char second_half[PATH_MAX]; /* file of the model's text encoder or mask decoder; or "" */
     const char *second_ending;
     const char *formats[IMAGE_FORMATS];
     size_t format_count;
@@ -36,7 +36,7 @@ struct inspection {
 static void inspection_done(struct inspection *in)
 {
     model_free(in->model);
-    FREE_ALL(in->file, in->name, in->second_half, in->uses);
+    FREE_ALL(in->file, in->name, in->uses);
 }
 
 /* ---- operators ---- */
@@ -140,7 +140,7 @@ static enum status inspect_model(const struct config *config, struct inspection 
     if (in->model->text.tokenizer)
         tokenizer_describe(in->model->text.tokenizer, in->tokenizer, sizeof in->tokenizer);
     if (in->file && in->model->image_input != SIZE_MAX)
-        TRY(model_find_half(config->model, &in->second_half, &in->second_ending, err));
+        (void)model_find_half(config->model, in->second_half, &in->second_ending);
     in->format_count = image_formats(in->formats);
     in->compiles = inspect_compile(in->model, in->note, sizeof in->note, &in->problem) == STATUS_OK;
     return STATUS_OK;
@@ -197,9 +197,10 @@ static void write_task(struct writer *w, const struct inspection *in)
             write_text(w, inputs, NULL, model->inputs[i].name);
         write_members(w, w->root, "tokenizer=%s tokens=%zu", in->tokenizer, model->text.length);
     }
-    const bool is_text = in->second_half && !strcmp(in->second_ending, MODEL_TEXT_ENDING);
-    write_members(w, w->root, "text_half=%s decoder?=%s", is_text ? in->second_half : NULL,
-                  is_text ? NULL : in->second_half);
+    const char *half = in->second_half[0] ? in->second_half : NULL;
+    const bool is_text = half && !strcmp(in->second_ending, MODEL_TEXT_ENDING);
+    write_members(w, w->root, "text_half=%s decoder?=%s", is_text ? half : NULL,
+                  is_text ? NULL : half);
     if (model)
         write_members(w, w->root, "task=%s task_evidence=%s", task_name(model->task.kind),
                       model->task.evidence);
@@ -317,7 +318,7 @@ static void print_model(const struct inspection *in, const struct model *model)
     if (model->words.form == WORDS_TOKENS)
         printf("%-12sthe labels that a request looks for, at most %zu tokens in all\n", "words",
                model->text.length);
-    if (in->second_half)
+    if (in->second_half[0])
         printf("%-12sin the half %s\n",
                strcmp(in->second_ending, MODEL_TEXT_ENDING) ? "masks" : "texts",
                SHOWN(in->second_half));

@@ -20,12 +20,11 @@ static void text_on_done(struct predict_request *request)
 static enum status open_text_model(const struct config *config, struct model **ret,
                                    struct error *err)
 {
-    char *half = NULL;
+    char half[PATH_MAX];
     const char *ending;
-    if (!model_is_embedded(config->model))
-        TRY(model_find_half(config->model, &half, &ending, err));
-    enum status status = model_open(half ? half : config->model, NULL, ret, err);
-    free(half);
+    const bool has_half =
+        !model_is_embedded(config->model) && model_find_half(config->model, half, &ending);
+    enum status status = model_open(has_half ? half : config->model, NULL, ret, err);
     if (status == STATUS_OK && !deployment_takes_texts(*ret)) {
         status = error_set(err, STATUS_INVALID,
                            "model '%s' takes no texts; name a folder with a half for texts and a "

@@ -90,8 +90,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     at = write_next("config.json", at, end);
     (void)write_next("config.pbtxt", at, end);
 
-    char *folder = (char *)(uintptr_t)scratch_folder();
-    const struct model_place place = {.folders = {folder, NULL}};
+    const char *folder = scratch_folder();
+    struct model_place place = {.is_immich = false};
+    model_path(place.folders[0], "%s", folder);
     struct task_config config;
     struct version_policy policy;
     struct error err = {0};
