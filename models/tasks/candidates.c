@@ -85,13 +85,16 @@ static void heap_make(struct detection *heap, size_t count, int sign)
         heap_sift(heap, count, i, sign);
 }
 
-void candidates_add(struct candidates *candidates, const struct detection *given)
+void candidates_add(struct candidates *candidates, struct detection box, float score, size_t index,
+                    size_t place)
 {
     struct detections *found = &candidates->found;
-    struct detection box = *given, *added = &box;
+    struct detection *added = &box;
     const struct task_words *words = candidates->options->words;
-    if (words && box.index >= words->count) /* rows after the last word repeat word 0 */
-        box.index = 0;
+    box.score = score;
+    /* rows after the last word repeat word 0 */
+    box.index = words && index >= words->count ? 0 : (uint32_t)index;
+    box.place = (uint32_t)place;
     const size_t most = candidates->is_oriented ? DETECT_MAX_ORIENTED : DETECT_MAX_CANDIDATES;
     if (!(added->score > candidates->options->confidence) || !isfinite(added->score) ||
         !isfinite(added->angle) || !isfinite(added->x1) || !isfinite(added->y1) ||

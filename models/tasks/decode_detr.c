@@ -19,11 +19,8 @@ enum status decode_rtdetr(const struct task_rows *outputs, struct candidates *ca
         const size_t best = 4 + decode_greatest(row + 4, columns - 4);
         if (!(row[best] > candidates->options->confidence))
             continue;
-        struct detection found = decode_shares(row, candidates->geometry);
-        found.score = row[best];
-        found.index = (uint32_t)(best - 4);
-        found.place = (uint32_t)i;
-        candidates_add(candidates, &found);
+        candidates_add(candidates, decode_shares(row, candidates->geometry), row[best], best - 4,
+                       i);
     }
     return STATUS_OK;
 }
@@ -41,15 +38,6 @@ static struct softmax_scale softmax_scale(const float *logits, size_t classes)
     return scale;
 }
 
-/* Returns the best class of a row of logits except the last, and its softmax over all logits. */
-static struct detection softmax_row(const float *logits, size_t classes)
-{
-    const struct softmax_scale scale = softmax_scale(logits, classes);
-    const size_t best = decode_greatest(logits, classes - 1);
-    return (struct detection){.index = (uint32_t)best,
-                              .score = expf(logits[best] - scale.greatest) / scale.sum};
-}
-
 enum status decode_mask_queries(const struct task_rows *outputs, struct candidates *candidates,
                                 struct error *err)
 {
@@ -65,20 +53,12 @@ enum status decode_mask_queries(const struct task_rows *outputs, struct candidat
     for (size_t i = 0; i < (size_t)logits->shape.dims[0]; i++) {
         const float *row = logits->data + i * classes;
         const struct softmax_scale scale = softmax_scale(row, classes);
-        struct detection found = {.place = (uint32_t)i};
-        if (is_panoptic) {
-            found.index = (uint32_t)decode_greatest(row, classes);
-            found.score = expf(row[found.index] - scale.greatest) / scale.sum;
-            if (found.index + 1 < classes) /* the last one is "nothing" */
-                candidates_add(candidates, &found);
-            continue;
-        }
-        for (size_t c = 0; c + 1 < classes; c++) {
-            found.index = (uint32_t)c;
-            found.score = expf(row[c] - scale.greatest) / scale.sum;
-            found.place = (uint32_t)(i * classes + c);
-            candidates_add(candidates, &found);
-        }
+        const struct detection none = {.index = 0}; /* query_masks_add() sets the box */
+        const size_t best = is_panoptic ? decode_greatest(row, classes) : classes;
+        for (size_t c = 0; c + 1 < classes; c++) /* the last one is "nothing" */
+            if (!is_panoptic || c == best)
+                candidates_add(candidates, none, expf(row[c] - scale.greatest) / scale.sum, c,
+                               is_panoptic ? i : i * classes + c);
     }
     return STATUS_OK;
 }
@@ -92,11 +72,7 @@ static void add_pairs(const float *logits, size_t classes, size_t query,
     for (size_t c = 0; c < classes; c++) {
         if (logits[c] < floor)
             continue;
-        struct detection found = *box;
-        found.score = 1 / (1 + expf(-logits[c]));
-        found.index = (uint32_t)c;
-        found.place = (uint32_t)(query * classes + c);
-        candidates_add(candidates, &found);
+        candidates_add(candidates, *box, 1 / (1 + expf(-logits[c])), c, query * classes + c);
     }
 }
 
@@ -112,16 +88,15 @@ enum status decode_detr(const struct task_rows *outputs, struct candidates *cand
         return task_rows_wrong(logits, "logits, [queries, classes]", err);
     const size_t classes = (size_t)logits->shape.dims[1];
     for (size_t i = 0; i < (size_t)boxes->shape.dims[0]; i++) {
-        struct detection found = decode_shares(boxes->data + 4 * i, candidates->geometry);
+        const float *row = logits->data + i * classes;
+        const struct detection box = decode_shares(boxes->data + 4 * i, candidates->geometry);
         if (is_sigmoid) {
-            add_pairs(logits->data + i * classes, classes, i, &found, candidates);
+            add_pairs(row, classes, i, &box, candidates);
             continue;
         }
-        const struct detection scored = softmax_row(logits->data + i * classes, classes);
-        found.score = scored.score;
-        found.index = scored.index;
-        found.place = (uint32_t)i;
-        candidates_add(candidates, &found);
+        const struct softmax_scale scale = softmax_scale(row, classes);
+        const size_t best = decode_greatest(row, classes - 1); /* the last one is "nothing" */
+        candidates_add(candidates, box, expf(row[best] - scale.greatest) / scale.sum, best, i);
     }
     return STATUS_OK;
 }

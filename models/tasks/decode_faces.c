@@ -83,12 +83,8 @@ enum status decode_faces(const struct task_rows *outputs, struct candidates *can
         TRY(check_grid(&grid, err));
         for (size_t i = 0; i < grid.anchors; i++) {
             const float score = face_score(&grid, i);
-            if (!(score > candidates->options->confidence))
-                continue;
-            struct detection found = face_box(&grid, i);
-            found.score = score;
-            found.place = (uint32_t)(first + i);
-            candidates_add(candidates, &found);
+            if (score > candidates->options->confidence)
+                candidates_add(candidates, face_box(&grid, i), score, 0, first + i);
         }
         first += grid.anchors;
     }

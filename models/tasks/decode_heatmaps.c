@@ -83,13 +83,15 @@ enum status decode_heatmaps(const struct task_rows *outputs, struct candidates *
         shape->dims[2] < 2)
         return task_rows_wrong(outputs, "[points, height, width], with maps of at least 2 x 2",
                                err);
-    struct detection body = decode_corners(g->left, g->top, g->left + g->gain_x * g->photo_width,
-                                           g->top + g->gain_y * g->photo_height);
+    float score = 0;
+    const struct detection body =
+        decode_corners(g->left, g->top, g->left + g->gain_x * g->photo_width,
+                       g->top + g->gain_y * g->photo_height);
     for (size_t p = 0; p < points; p++) {
         float point[3];
         heatmap_point(outputs, g, p, point);
-        body.score += fminf(fmaxf(point[2], 0), 1) / (float)points;
+        score += fminf(fmaxf(point[2], 0), 1) / (float)points;
     }
-    candidates_add(candidates, &body);
+    candidates_add(candidates, body, score, 0, 0);
     return STATUS_OK;
 }

@@ -28,13 +28,13 @@ enum status decode_lists(const struct task_rows *outputs, struct candidates *can
         count = (size_t)outputs[3].data[0];
     for (size_t i = 0; i < count; i++) {
         const float *box = outputs[0].data + 4 * i;
-        struct detection found = is_tensorflow ? decode_corners(box[1] * width, box[0] * height,
-                                                                box[3] * width, box[2] * height)
-                                               : decode_corners(box[0], box[1], box[2], box[3]);
-        found.score = outputs[2].data[i];
-        found.place = (uint32_t)i;
-        if (decode_class(outputs[1].data[i], &found.index))
-            candidates_add(candidates, &found);
+        const struct detection found =
+            is_tensorflow
+                ? decode_corners(box[1] * width, box[0] * height, box[3] * width, box[2] * height)
+                : decode_corners(box[0], box[1], box[2], box[3]);
+        uint32_t index;
+        if (decode_class(outputs[1].data[i], &index))
+            candidates_add(candidates, found, outputs[2].data[i], index, i);
     }
     return STATUS_OK;
 }

@@ -30,8 +30,7 @@ enum status decode_words(const struct task_rows *outputs, struct candidates *can
     for (size_t i = 0; i < (size_t)boxes->shape.dims[0]; i++) {
         const float *row = logits->data + i * columns;
         float best = -INFINITY, best_of_words = -INFINITY;
-        struct detection found = decode_shares(boxes->data + 4 * i, candidates->geometry);
-        found.index = (uint32_t)words->count;
+        size_t index = words->count;
         for (size_t c = 0; c < columns; c++) {
             const size_t word = word_of(words, c);
             if (words->of_tokens && row[c] > best)
@@ -39,13 +38,11 @@ enum status decode_words(const struct task_rows *outputs, struct candidates *can
             if (word >= words->count || !(row[c] > best_of_words))
                 continue;
             best_of_words = row[c];
-            found.index = (uint32_t)word;
+            index = word;
         }
-        if (found.index == words->count)
-            continue;
-        found.score = 1 / (1 + expf(-(words->of_tokens ? best : best_of_words)));
-        found.place = (uint32_t)i;
-        candidates_add(candidates, &found);
+        if (index < words->count)
+            candidates_add(candidates, decode_shares(boxes->data + 4 * i, candidates->geometry),
+                           1 / (1 + expf(-(words->of_tokens ? best : best_of_words))), index, i);
     }
     return STATUS_OK;
 }

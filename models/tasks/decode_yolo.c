@@ -53,11 +53,8 @@ enum status decode_yolov8(const struct task_rows *outputs, struct candidates *ca
         for (size_t i = 0; i < count && hits > 0; i++) {
             const float *at = rows->data + first + i;
             struct detection found = decode_centred(at[0], at[all], at[2 * all], at[3 * all]);
-            found.index = index[i];
-            found.score = greatest[i];
             found.angle = candidates->is_oriented ? at[(4 + classes) * all] : 0;
-            found.place = (uint32_t)(first + i);
-            candidates_add(candidates, &found);
+            candidates_add(candidates, found, greatest[i], index[i], first + i);
         }
     }
     return STATUS_OK;
@@ -85,10 +82,7 @@ static void decode_cells(const struct task_rows *rows, size_t first, size_t coun
                 decode_centred((row[0] + (float)column) * stride, (row[1] + (float)line) * stride,
                                expf(row[2]) * stride, expf(row[3]) * stride);
         }
-        found.index = (uint32_t)best;
-        found.score = score;
-        found.place = (uint32_t)(first + i);
-        candidates_add(candidates, &found);
+        candidates_add(candidates, found, score, best, first + i);
     }
 }
 
@@ -147,11 +141,10 @@ enum status decode_final(const struct task_rows *outputs, struct candidates *can
             layout == LAYOUT_RTDETR_FINAL ? decode_shares(at, candidates->geometry)
             : candidates->is_oriented     ? decode_centred(at[0], at[1], at[2], at[3])
                                           : decode_corners(at[0], at[1], at[2], at[3]);
+        uint32_t index;
         found.angle = candidates->is_oriented ? at[6] : 0;
-        found.score = is_paddle ? row[1] : at[4];
-        found.place = (uint32_t)i;
-        if (decode_class(is_paddle ? row[0] : at[5], &found.index))
-            candidates_add(candidates, &found);
+        if (decode_class(is_paddle ? row[0] : at[5], &index))
+            candidates_add(candidates, found, is_paddle ? row[1] : at[4], index, i);
     }
     return STATUS_OK;
 }

@@ -12,14 +12,10 @@ enum status decode_yolo_nas(const struct task_rows *outputs, struct candidates *
         return task_rows_wrong(scores, "scores for each box, [candidates, classes]", err);
     const size_t classes = (size_t)scores->shape.dims[1];
     for (size_t i = 0; i < scores->count; i++) {
-        if (!(scores->data[i] > candidates->options->confidence))
-            continue;
         const float *box = boxes->data + i / classes * 4;
-        struct detection found = decode_corners(box[0], box[1], box[2], box[3]);
-        found.score = scores->data[i];
-        found.index = (uint32_t)(i % classes);
-        found.place = (uint32_t)i;
-        candidates_add(candidates, &found);
+        if (scores->data[i] > candidates->options->confidence)
+            candidates_add(candidates, decode_corners(box[0], box[1], box[2], box[3]),
+                           scores->data[i], i % classes, i);
     }
     return STATUS_OK;
 }

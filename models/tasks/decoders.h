@@ -13,9 +13,11 @@ struct candidates {
     bool is_out_of_memory;
 };
 
-/* Adds a candidate if its score is above options->confidence, the options allow its class, and its
- * box is finite. Keeps the best DETECT_MAX_CANDIDATES (oriented: DETECT_MAX_ORIENTED). */
-void candidates_add(struct candidates *candidates, const struct detection *given);
+/* Adds a candidate, the `place`th of the outputs, if its score is above options->confidence, the
+ * options allow its class, and its box is finite. Only the sides and the angle of `box` are read.
+ * Keeps the best DETECT_MAX_CANDIDATES (oriented: DETECT_MAX_ORIENTED). */
+void candidates_add(struct candidates *candidates, struct detection box, float score, size_t index,
+                    size_t place);
 
 /* Sorts the candidates, best first, and keeps the best max_detections. With options->iou below 1,
  * it first drops each candidate that overlaps a better one of its class (with `agnostic`, of any

@@ -324,9 +324,7 @@ static void add_rectangle(struct text_map *map, struct text_rectangle found, uin
         decode_centred((float)found.x, (float)found.y, (float)(2 * found.half_width),
                        (float)(2 * found.half_height));
     box.angle = (float)atan2(found.sine, found.cosine);
-    box.score = (float)fmin(score, 1);
-    box.place = place;
-    candidates_add(candidates, &box);
+    candidates_add(candidates, box, (float)fmin(score, 1), 0, place);
 }
 
 static void add_contours(struct text_map *map, struct candidates *candidates)
