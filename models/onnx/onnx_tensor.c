@@ -48,7 +48,7 @@ enum status onnx_dtype(int32_t number, enum dtype *ret, struct error *err)
 
 /* ---- values in a typed list ---- */
 
-static enum status take_int32_data(const Onnx__TensorProto *proto, struct tensor *tensor,
+static enum status take_int32_data(const int32_t *src, size_t count, struct tensor *tensor,
                                    struct error *err)
 {
     static const struct {
@@ -57,14 +57,9 @@ static enum status take_int32_data(const Onnx__TensorProto *proto, struct tensor
                   [DTYPE_U16] = {0, UINT16_MAX},       [DTYPE_F16] = {0, UINT16_MAX},
                   [DTYPE_BF16] = {0, UINT16_MAX},      [DTYPE_BOOL] = {0, 1},
                   [DTYPE_I16] = {INT16_MIN, INT16_MAX}};
-    const int32_t *src = proto->int32_data;
-    if (tensor->dtype == DTYPE_I32) {
-        memcpy(tensor->data, src, tensor->bytes);
-        return STATUS_OK;
-    }
     const int low = ranges[tensor->dtype].low, high = ranges[tensor->dtype].high;
     const bool is_byte = dtype_size(tensor->dtype) == 1;
-    for (size_t i = 0; i < proto->n_int32_data; i++) {
+    for (size_t i = 0; i < count; i++) {
         if (src[i] < low || src[i] > high)
             return error_set(err, STATUS_MODEL, "element %zu is %d, outside %d to %d", i,
                              (int)src[i], low, high);
@@ -76,46 +71,35 @@ static enum status take_int32_data(const Onnx__TensorProto *proto, struct tensor
     return STATUS_OK;
 }
 
-static enum status take_uint64_data(const Onnx__TensorProto *proto, struct tensor *tensor,
+static enum status take_uint64_data(const uint64_t *src, size_t count, struct tensor *tensor,
                                     struct error *err)
 {
-    if (tensor->dtype == DTYPE_U64) {
-        memcpy(tensor->data, proto->uint64_data, tensor->bytes);
-        return STATUS_OK;
-    }
     uint32_t *dst = tensor->data;
-    for (size_t i = 0; i < proto->n_uint64_data; i++) {
-        if (proto->uint64_data[i] > UINT32_MAX)
+    for (size_t i = 0; i < count; i++) {
+        if (src[i] > UINT32_MAX)
             return error_set(err, STATUS_MODEL, "element %zu is %llu, outside uint32", i,
-                             (unsigned long long)proto->uint64_data[i]);
-        dst[i] = (uint32_t)proto->uint64_data[i];
+                             (unsigned long long)src[i]);
+        dst[i] = (uint32_t)src[i];
     }
     return STATUS_OK;
 }
 
 /* ---- which field holds the values ---- */
 
-enum storage { IN_NONE, IN_RAW, IN_FLOAT, IN_INT32, IN_INT64, IN_DOUBLE, IN_UINT64, IN_FILE };
+/* A field that may have the values. */
+struct tensor_field {
+    const char *name;
+    enum dtype dtype; /* of a typed list's elements; DTYPE_NONE: raw_data, or external data */
+    size_t count;     /* elements of a list, bytes of raw_data; 0: the field is absent */
+    const void *list;
+};
 
-static const char *const storage_names[] = {"no field",    "raw_data",     "float_data",
-                                            "int32_data",  "int64_data",   "double_data",
-                                            "uint64_data", "external data"};
-
-static enum storage storage_of_dtype(enum dtype dtype)
+/* Returns the type of the list that holds elements of `dtype`. */
+static enum dtype list_dtype(enum dtype dtype)
 {
-    switch (dtype) {
-    case DTYPE_F32:
-        return IN_FLOAT;
-    case DTYPE_F64:
-        return IN_DOUBLE;
-    case DTYPE_I64:
-        return IN_INT64;
-    case DTYPE_U32:
-    case DTYPE_U64:
-        return IN_UINT64;
-    default:
-        return IN_INT32;
-    }
+    return dtype == DTYPE_U32                             ? DTYPE_U64
+           : dtype_size(dtype) == 8 || dtype == DTYPE_F32 ? dtype
+                                                          : DTYPE_I32;
 }
 
 /* Returns the range of raw_data in the file; {0, 0}: the tensor has none. */
@@ -128,42 +112,37 @@ static struct wire_reference raw_place(const Onnx__TensorProto *proto)
 }
 
 /* Finds the field that has the values; two fields, or another data type's list, are an error. */
-static enum status find_storage(const Onnx__TensorProto *proto, enum dtype dtype, size_t count,
-                                enum storage *ret, size_t *ret_count, struct error *err)
+static enum status find_field(const Onnx__TensorProto *proto, enum dtype dtype, size_t count,
+                              struct tensor_field *ret, struct error *err)
 {
-    const struct {
-        enum storage storage;
-        size_t count;
-    } fields[] = {
-        {IN_FLOAT, proto->n_float_data},   {IN_INT32, proto->n_int32_data},
-        {IN_INT64, proto->n_int64_data},   {IN_DOUBLE, proto->n_double_data},
-        {IN_UINT64, proto->n_uint64_data}, {IN_RAW, (size_t)raw_place(proto).size},
+    const struct tensor_field fields[] = {
+        {"external data", DTYPE_NONE, proto->data_location == 1, NULL},
+        {"float_data", DTYPE_F32, proto->n_float_data, proto->float_data},
+        {"int32_data", DTYPE_I32, proto->n_int32_data, proto->int32_data},
+        {"int64_data", DTYPE_I64, proto->n_int64_data, proto->int64_data},
+        {"double_data", DTYPE_F64, proto->n_double_data, proto->double_data},
+        {"uint64_data", DTYPE_U64, proto->n_uint64_data, proto->uint64_data},
+        {"raw_data", DTYPE_NONE, (size_t)raw_place(proto).size, NULL},
     };
-    enum storage found = IN_NONE;
-    size_t found_count = 0;
-    if (proto->data_location == 1)
-        found = IN_FILE;
-    else if (proto->data_location != 0)
+    size_t own = 0;
+    while (fields[own].dtype != list_dtype(dtype))
+        own++;
+    *ret = (struct tensor_field){.name = NULL};
+    if (proto->data_location != 0 && proto->data_location != 1)
         return error_set(err, STATUS_MODEL, "data_location %d is neither DEFAULT nor EXTERNAL",
                          (int)proto->data_location);
     for (size_t i = 0; i < COUNT_OF(fields); i++) {
-        if (!fields[i].count)
-            continue;
-        if (found != IN_NONE)
-            return error_set(err, STATUS_MODEL, "values in both %s and %s", storage_names[found],
-                             storage_names[fields[i].storage]);
-        found = fields[i].storage;
-        found_count = fields[i].count;
+        if (fields[i].count && ret->name)
+            return error_set(err, STATUS_MODEL, "values in both %s and %s", ret->name,
+                             fields[i].name);
+        *ret = fields[i].count ? fields[i] : *ret;
     }
-    if (found == IN_NONE && count)
+    if (!ret->name && count)
         return error_set(err, STATUS_MODEL, "%zu elements are declared but there is no data",
                          count);
-    if (found != IN_NONE && found != IN_RAW && found != IN_FILE && found != storage_of_dtype(dtype))
+    if (ret->dtype != DTYPE_NONE && ret->dtype != list_dtype(dtype))
         return error_set(err, STATUS_MODEL, "%s values in %s, expected %s or raw_data",
-                         dtype_name(dtype), storage_names[found],
-                         storage_names[storage_of_dtype(dtype)]);
-    *ret = found;
-    *ret_count = found_count;
+                         dtype_name(dtype), ret->name, fields[own].name);
     return STATUS_OK;
 }
 
@@ -187,36 +166,20 @@ static enum status find_raw(const struct onnx_file *file, const Onnx__TensorProt
     return STATUS_OK;
 }
 
-/* Copies the values into the tensor. `place`: position of the bytes, for IN_RAW and IN_FILE. */
-static enum status fill(const struct onnx_file *file, const Onnx__TensorProto *proto,
-                        enum storage storage, const struct onnx_external *place,
-                        struct tensor *tensor, struct error *err)
+/* Copies the values into the tensor: from the list, or from the bytes at `place`. */
+static enum status fill(const struct onnx_file *file, const struct tensor_field *field,
+                        bool is_external, const struct onnx_external *place, struct tensor *tensor,
+                        struct error *err)
 {
     if (!tensor->bytes)
         return STATUS_OK;
-    switch (storage) {
-    case IN_RAW:
-        memcpy(tensor->data, file->data + place->offset, tensor->bytes);
-        break;
-    case IN_FILE:
+    if (field->dtype != DTYPE_NONE && field->dtype != tensor->dtype)
+        return tensor->dtype == DTYPE_U32 ? take_uint64_data(field->list, field->count, tensor, err)
+                                          : take_int32_data(field->list, field->count, tensor, err);
+    if (is_external)
         TRY(onnx_external_read(place, tensor->data, tensor->bytes, err));
-        break;
-    case IN_FLOAT:
-        memcpy(tensor->data, proto->float_data, tensor->bytes);
-        break;
-    case IN_DOUBLE:
-        memcpy(tensor->data, proto->double_data, tensor->bytes);
-        break;
-    case IN_INT64:
-        memcpy(tensor->data, proto->int64_data, tensor->bytes);
-        break;
-    case IN_INT32:
-        return take_int32_data(proto, tensor, err);
-    case IN_UINT64:
-        return take_uint64_data(proto, tensor, err);
-    case IN_NONE:
-        break;
-    }
+    else
+        memcpy(tensor->data, field->list ? field->list : file->data + place->offset, tensor->bytes);
     if (tensor->dtype == DTYPE_BOOL)
         tidy_bools(tensor);
     return STATUS_OK;
@@ -236,18 +199,19 @@ static enum status read_elements(struct onnx_file *file, const Onnx__TensorProto
                                  struct tensor **ret, struct error *err)
 {
     const struct shape shape = *declared;
-    size_t count = 0, bytes = 0, stored = 0;
+    size_t count = 0, bytes = 0;
     TRY(shape_check(&shape, dtype, &count, &bytes, err));
-    enum storage storage = IN_NONE;
-    TRY(find_storage(proto, dtype, count, &storage, &stored, err));
+    struct tensor_field field;
+    TRY(find_field(proto, dtype, count, &field, err));
     struct onnx_external place = {.fd = -1};
-    if (storage == IN_FILE)
+    const bool is_external = proto->data_location == 1, is_raw = !is_external && !field.list;
+    if (is_external)
         TRY(onnx_external_find(file, proto, bytes, &place, err));
-    else if (stored != (storage == IN_RAW ? bytes : count))
+    else if (field.count != (is_raw ? bytes : count))
         return error_set(err, STATUS_MODEL, "%s of shape %s needs %zu %s in %s, found %zu",
-                         dtype_name(dtype), SHAPE_STRING(&shape), storage == IN_RAW ? bytes : count,
-                         storage == IN_RAW ? "bytes" : "elements", storage_names[storage], stored);
-    else if (storage == IN_RAW)
+                         dtype_name(dtype), SHAPE_STRING(&shape), is_raw ? bytes : count,
+                         is_raw ? "bytes" : "elements", field.name, field.count);
+    else if (is_raw)
         TRY(find_raw(file, proto, &place, err));
     struct tensor *tensor;
     /* Mapped pages are not charged: the kernel can reclaim them. */
@@ -262,7 +226,7 @@ static enum status read_elements(struct onnx_file *file, const Onnx__TensorProto
     }
     TRY(onnx_charge(file, bytes + TENSOR_OVERHEAD, err)); /* not worth mapping, or impossible */
     TRY(tensor_create(NULL, dtype, &shape, &tensor, err));
-    enum status status = fill(file, proto, storage, &place, tensor, err);
+    enum status status = fill(file, &field, is_external, &place, tensor, err);
     if (status != STATUS_OK) {
         tensor_unref(tensor);
         return status;
