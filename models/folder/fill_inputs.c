@@ -77,57 +77,38 @@ static const struct input_constant *find_named(const struct input_constant *cons
     return NULL;
 }
 
-/* Returns a value with the photo's sides, [rows, 2], read from the shape of the image input. */
-static struct value *fill_sides(struct edit *edit, const struct model *model,
-                                const struct known_input *known, const struct shape *shape)
+/* Returns the sides of the image input whose indexes in its shape are `which`. */
+static struct value *image_sides(struct edit *edit, const struct model *model,
+                                 const struct shape *shape, const int64_t *which)
 {
     struct value *image = edit->graph->inputs[model->image_input];
-    struct value *dims =
-        edit_insert_value(edit, 0, OP_SHAPE, 13, "image's sides", &image, 1, DTYPE_I64, &SHAPE(4));
-    struct value *which = edit_constant(edit, DTYPE_I64, shape, NULL);
-    if (!dims || !which)
-        return NULL;
-    const int height = model->input_channels_last ? 1 : 2;
-    for (size_t i = 0; i < shape_count(shape); i++)
-        ((int64_t *)which->known->data)[i] =
-            known->numbers[i % 2] <= SIDE_HEIGHT ? height : height + 1;
-    return edit_insert_value(edit, 1, OP_GATHER, 13, "sides of inputs",
-                             (struct value *[]){dims, which}, 2, DTYPE_I64, shape);
+    struct value *const inputs[] = {
+        edit_insert_value(edit, 0, OP_SHAPE, 13, "image's sides", &image, 1, DTYPE_I64, &SHAPE(4)),
+        edit_constant(edit, DTYPE_I64, shape, which)};
+    return edit_insert_value(edit, 1, OP_GATHER, 13, "sides of inputs", inputs, 2, DTYPE_I64,
+                             shape);
 }
 
-/* Returns a mask of ones, [batch, height, width] of the photos. NULL: edit->status is the error. */
-static struct value *fill_pixels(struct edit *edit, const struct model *model)
-{
-    struct value *image = edit->graph->inputs[model->image_input];
-    const float one = 1;
-    const int64_t axes[2][3] = {{0, 2, 3}, {0, 1, 2}};
-    struct value *dims =
-        edit_insert_value(edit, 0, OP_SHAPE, 13, "photo's sides", &image, 1, DTYPE_I64, &SHAPE(4));
-    struct value *which =
-        edit_constant(edit, DTYPE_I64, &SHAPE(3), axes[model->input_channels_last]);
-    struct value *ones = edit_constant(edit, DTYPE_F32, &SHAPE(1), &one);
-    if (!dims || !which || !ones)
-        return NULL;
-    struct value *sides =
-        edit_insert_value(edit, 1, OP_GATHER, 13, "sides of pixels",
-                          (struct value *[]){dims, which}, 2, DTYPE_I64, &SHAPE(3));
-    return sides ? edit_insert_value(edit, 2, OP_EXPAND, 13, "pixels",
-                                     (struct value *[]){ones, sides}, 2, DTYPE_F32, NULL)
-                 : NULL;
-}
-
-/* Replaces an input by `named`, or by `known` if `named` is NULL. False: see edit->status. */
-static bool fill_input(struct edit *edit, const struct model *model, struct value *input,
+/* Replaces an input by `named`, or by `known` if `named` is NULL. */
+static void fill_input(struct edit *edit, const struct model *model, struct value *input,
                        const struct known_input *known, const struct input_constant *named)
 {
     const struct shape shape = fill_shape(input);
+    const int rows = model->input_channels_last ? 1 : 2; /* the photo's height in the shape */
     struct value *filled;
     size_t at = 0;
-    if (!named && !known->count) {
-        filled = fill_pixels(edit, model);
+    if (!named && !known->count) { /* ones, [batch, height, width] of the photos */
+        const float one = 1;
+        struct value *ones = edit_constant(edit, DTYPE_F32, &SHAPE(1), &one);
+        struct value *sides = image_sides(edit, model, &SHAPE(3), (int64_t[]){0, rows, rows + 1});
+        filled = edit_insert_value(edit, 2, OP_EXPAND, 13, "pixels",
+                                   (struct value *[]){ones, sides}, 2, DTYPE_F32, NULL);
         at = 3;
     } else if (!named && known->numbers[0] < 0) {
-        filled = fill_sides(edit, model, known, &shape);
+        int64_t which[2 * ROWS_MAX];
+        for (size_t i = 0; i < shape_count(&shape); i++)
+            which[i] = known->numbers[i % 2] <= SIDE_HEIGHT ? rows : rows + 1;
+        filled = image_sides(edit, model, &shape, which);
         at = 2;
     } else {
         filled = edit_constant(edit, DTYPE_F32, &shape, NULL);
@@ -141,7 +122,6 @@ static bool fill_input(struct edit *edit, const struct model *model, struct valu
         filled = edit_insert_cast(edit, at, "filled input", filled, input->dtype);
     if (filled)
         edit_replace(edit->graph, input, filled);
-    return filled != NULL;
 }
 
 static enum status check_named(const struct model *model, const struct input_constant *constants,
@@ -216,8 +196,7 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
             (!named && !model->prompt.is_set && (stranger || model->image_input == SIZE_MAX)) ||
             (model->prompt.is_set && !find_known(model, input)))
             continue;
-        if (!fill_input(&edit, model, input, find_known(model, input), named))
-            return edit_end(&edit) == STATUS_OK ? error_no_memory(err, NULL) : edit.status;
+        fill_input(&edit, model, input, find_known(model, input), named);
         text_append(model->filled, sizeof model->filled, ", ", "%.60s", input->name);
         drop_input(model, i);
     }

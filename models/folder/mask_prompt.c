@@ -51,54 +51,58 @@ static bool fix_shape(struct value *input)
 
 /* Makes `all` (float32) input `i` of the graph. The readers of the old input now read the elements
  * of `all` whose indexes along `axis` are in `used` (int64, [n]). */
-static bool pick_used(struct edit *edit, size_t i, struct value *all, int axis, struct value *used)
+static void pick_used(struct edit *edit, size_t i, struct value *all, int axis, struct value *used)
 {
     struct graph *graph = edit->graph;
     struct value *old = graph->inputs[i];
     const size_t at = edit_position(graph, used->producer) + 1;
     struct value *typed = edit_insert_cast(edit, at, "points", all, old->dtype);
-    struct node *node = typed ? edit_insert_node(edit, at + 1, OP_GATHER, 13, "used points",
-                                                 (struct value *[]){typed, used}, 2)
-                              : NULL;
-    if (!node || !node_set_int(graph, node, "axis", axis))
-        return edit_no_memory(edit);
+    struct node *node = edit_insert_node(edit, at + 1, OP_GATHER, 13, "used points",
+                                         (struct value *[]){typed, used}, 2);
+    if (!node || !node_set_int(graph, node, "axis", axis)) {
+        (void)edit_no_memory(edit);
+        return;
+    }
     node_set_output(node, 0, old);
     old->shape = SHAPE_NONE;
     old->name = "";
     graph->inputs[i] = all;
-    return true;
 }
 
-static struct value *add_input(struct graph *graph, const struct value *like)
+static struct value *add_input(struct edit *edit, const struct value *like)
 {
-    return graph_add_value(graph, like->name, DTYPE_F32, &like->shape);
+    struct value *input = graph_add_value(edit->graph, like->name, DTYPE_F32, &like->shape);
+    if (!input)
+        (void)edit_no_memory(edit);
+    return input;
 }
 
 /* Cuts off the points whose labels are PROMPT_NO_POINT. */
-static bool cut_points(struct edit *edit, struct mask_prompt *prompt)
+static void cut_points(struct edit *edit, struct mask_prompt *prompt)
 {
-    struct graph *graph = edit->graph;
-    struct value *points = add_input(graph, graph->inputs[prompt->points]);
-    struct value *labels = add_input(graph, graph->inputs[prompt->labels]);
+    struct value **inputs = edit->graph->inputs;
+    const struct shape points_shape = inputs[prompt->points]->shape;
+    const struct shape labels_shape = inputs[prompt->labels]->shape;
+    struct value *points = add_input(edit, inputs[prompt->points]);
+    struct value *labels = add_input(edit, inputs[prompt->labels]);
     const int64_t flat = -1;
     const float least = PROMPT_NO_POINT;
     struct value *bound = edit_constant(edit, DTYPE_F32, &SHAPE(1), &least);
-    struct value *list = edit_constant(edit, DTYPE_I64, &SHAPE(1), &flat), *value = NULL;
-    if (points && labels && bound && list)
-        value = edit_insert_value(edit, 0, OP_GREATER, 13, "used labels",
-                                  (struct value *[]){labels, bound}, 2, DTYPE_BOOL, &labels->shape);
-    if (value)
-        value = edit_insert_value(edit, 1, OP_RESHAPE, 13, "used labels, flat",
-                                  (struct value *[]){value, list}, 2, DTYPE_BOOL,
-                                  &SHAPE(PROMPT_POINTS_MAX));
-    if (value)
-        value = edit_insert_value(edit, 2, OP_NON_ZERO, 13, "places of points", &value, 1,
-                                  DTYPE_I64, NULL);
-    if (value)
-        value = edit_insert_value(edit, 3, OP_RESHAPE, 13, "places of points, flat",
-                                  (struct value *[]){value, list}, 2, DTYPE_I64, NULL);
-    return value && pick_used(edit, prompt->points, points, points->shape.rank - 2, value) &&
-           pick_used(edit, prompt->labels, labels, labels->shape.rank - 1, value);
+    struct value *list = edit_constant(edit, DTYPE_I64, &SHAPE(1), &flat);
+    struct value *value =
+        edit_insert_value(edit, 0, OP_GREATER, 13, "used labels", (struct value *[]){labels, bound},
+                          2, DTYPE_BOOL, &labels_shape);
+    value = edit_insert_value(edit, 1, OP_RESHAPE, 13, "used labels, flat",
+                              (struct value *[]){value, list}, 2, DTYPE_BOOL,
+                              &SHAPE(PROMPT_POINTS_MAX));
+    value =
+        edit_insert_value(edit, 2, OP_NON_ZERO, 13, "places of points", &value, 1, DTYPE_I64, NULL);
+    value = edit_insert_value(edit, 3, OP_RESHAPE, 13, "places of points, flat",
+                              (struct value *[]){value, list}, 2, DTYPE_I64, NULL);
+    if (!value)
+        return;
+    pick_used(edit, prompt->points, points, points_shape.rank - 2, value);
+    pick_used(edit, prompt->labels, labels, labels_shape.rank - 1, value);
 }
 
 /* Returns the first output with one of these names, or NULL. */
@@ -169,8 +173,7 @@ enum status mask_prompt_prepare(struct model *model, struct error *err)
                          "the decoder of masks has no output of %s; lensd takes low_res_masks, "
                          "pred_masks or masks, with iou_predictions or iou_scores",
                          outputs[0] ? "scores" : "masks");
-    if (!cut_points(&edit, &model->prompt))
-        return edit_end(&edit) == STATUS_OK ? error_no_memory(err, NULL) : edit.status;
+    cut_points(&edit, &model->prompt);
     graph->output_count = COUNT_OF(outputs); /* the graph has at least as many outputs */
     memcpy(graph->outputs, outputs, sizeof outputs);
     edit_sweep(&edit);

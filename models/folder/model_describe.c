@@ -294,12 +294,11 @@ static enum status split_rows(struct model *model, const struct graph *one, bool
     graph_free(two);
     if (!*ret_any)
         return STATUS_OK;
-    struct value *from = graph->outputs[0], *to = NULL;
+    struct value *from = graph->outputs[0];
     struct value *sides = edit_constant(&edit, DTYPE_I64, &SHAPE(3), (int64_t[]){-1, each, 6});
-    if (sides)
-        to = edit_insert_value(&edit, graph->node_count, OP_RESHAPE, 13, from->name,
-                               (struct value *[]){from, sides}, 2, from->dtype,
-                               &SHAPE(DIM_UNKNOWN, each, 6));
+    struct value *to = edit_insert_value(&edit, graph->node_count, OP_RESHAPE, 13, from->name,
+                                         (struct value *[]){from, sides}, 2, from->dtype,
+                                         &SHAPE(DIM_UNKNOWN, each, 6));
     TRY(check_memory(to != NULL, NULL, err));
     rename_output(graph, from, to);
     model_warn(model,

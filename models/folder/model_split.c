@@ -147,21 +147,18 @@ static enum status prune_graph(struct division *d, uint8_t from, struct error *e
 /* Replaces an input for tokens by ones. The detector now gets vectors, and uses tokens only to see
  * which words are present: those with a token of 1. A file may have very many tokens, so an Expand
  * makes the ones when a session is compiled, within its memory limit. */
-static bool replace_tokens(struct edit *edit, struct value *input, int64_t count)
+static void replace_tokens(struct edit *edit, struct value *input, int64_t count)
 {
     const int64_t one = 1, length = input->shape.dims[1];
     const int64_t sides[] = {count, length == DIM_UNKNOWN ? 1 : length};
     struct value *parts[] = {edit_constant(edit, DTYPE_I64, &SHAPE(1), &one),
                              edit_constant(edit, DTYPE_I64, &SHAPE(2), sides)};
-    struct value *ones = parts[0] && parts[1]
-                             ? edit_insert_value(edit, 0, OP_EXPAND, 13, "tokens of words", parts,
-                                                 2, DTYPE_I64, &SHAPE(sides[0], sides[1]))
-                             : NULL;
+    struct value *ones = edit_insert_value(edit, 0, OP_EXPAND, 13, "tokens of words", parts, 2,
+                                           DTYPE_I64, &SHAPE(sides[0], sides[1]));
     if (ones)
         ones = edit_insert_cast(edit, 1, "tokens of words", ones, input->dtype);
     if (ones)
         edit_replace(edit->graph, input, ones);
-    return ones != NULL;
 }
 
 /* Makes the vectors of words an input of the detector, which then runs one photo at a time. */
@@ -182,8 +179,8 @@ static enum status feed_words(struct division *d, struct error *err)
         struct value *input = graph->inputs[i];
         if (from_of(d, input) == FROM_PHOTO)
             graph->inputs[kept++] = input;
-        else if (!replace_tokens(&edit, input, count))
-            return edit_end(&edit) == STATUS_OK ? error_no_memory(err, NULL) : edit.status;
+        else
+            replace_tokens(&edit, input, count);
     }
     for (size_t i = 0; i < kept; i++)
         if (graph->inputs[i]->shape.rank > 0 && graph->inputs[i]->shape.dims[0] == DIM_UNKNOWN)
