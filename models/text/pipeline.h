@@ -222,6 +222,10 @@ void added_tokens_done(struct added_tokens *added);
 enum status sentencepiece_read(char *bytes, size_t size, struct tokenizer *ret,
                                struct error *err) MUST_USE;
 
+/* forms.json, which embed.py makes part of the binary. */
+extern const unsigned char tokenizer_forms[];
+extern const size_t tokenizer_forms_size;
+
 /* Reads the files that the folders have (tokenizer_files.c). */
 enum status tokenizer_read_files(const char *const folders[], size_t count, struct tokenizer *ret,
                                  struct error *err) MUST_USE;

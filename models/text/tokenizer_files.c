@@ -65,62 +65,27 @@ static enum status read_json(const char *const folders[], size_t count, const ch
 
 /* ---- Vocabularies without a tokenizer.json ---- */
 
-/* A tokenizer class of transformers: a tokenizer.json without vocabulary; tokens around a text. */
-struct form {
-    const char *json, *bos, *eos;
-};
-
-#define SPECIAL(token) "{\"content\":\"" token "\",\"normalized\":false}"
-
-#define BERT(small)                                                                                \
-    {                                                                                              \
-        "{\"normalizer\":{\"type\":\"BertNormalizer\",\"lowercase\":" small "},"                   \
-        "\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\"model\":{\"type\":\"WordPiece\"},"    \
-        "\"added_tokens\":[" SPECIAL("[UNK]") "," SPECIAL("[SEP]") "," SPECIAL(                    \
-            "[PAD]") "," SPECIAL("[CLS]") "," SPECIAL("[MASK]") "]}",                              \
-            "[CLS]", "[SEP]"                                                                       \
-    }
-
-static const struct form bert[] = {BERT("false"), BERT("true")};
-
-static const struct form clip = {
-    "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":"
-    "\"Replace\","
-    "\"pattern\":{\"Regex\":\"\\\\s+\"},\"content\":\" \"},{\"type\":\"Lowercase\"}]},"
-    "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{"
-    "\"Regex\":\"'s|'t|'re|'ve|'m|'ll|'d|[\\\\p{L}]+|[\\\\p{N}]|[^\\\\s\\\\p{L}\\\\p{N}]+\"},"
-    "\"behavior\":\"Removed\",\"invert\":true},{\"type\":\"ByteLevel\",\"add_prefix_space\":false}]"
-    "},"
-    "\"model\":{\"type\":\"BPE\",\"end_of_word_suffix\":\"</w>\",\"unk_token\":\"<|endoftext|>\"},"
-    "\"added_tokens\":[" SPECIAL("<|startoftext|>") "," SPECIAL("<|endoftext|>") "]}",
-    "<|startoftext|>", "<|endoftext|>"};
-
-#define BYTES_BPE                                                                                  \
-    "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"                      \
-    "\"model\":{\"type\":\"BPE\"},\"added_tokens\":["
-
-static const struct form roberta = {BYTES_BPE SPECIAL("<s>") "," SPECIAL("</s>") "," SPECIAL(
-                                        "<unk>") "," SPECIAL("<pad>") "," SPECIAL("<mask>") "]}",
-                                    "<s>", "</s>"};
-
-static const struct form gpt2 = {BYTES_BPE SPECIAL("<|endoftext|>") "]}", "", ""};
-
-/* Reads the tokenizer of a form. Takes over `vocabulary` and `merges` (NULL: none). */
-static enum status read_form(const struct form *form, cJSON *vocabulary, cJSON *merges,
+/* Reads the tokenizer of a class of transformers: forms.json has its tokenizer.json, without
+ * vocabulary, and the tokens around a text. Takes over `vocabulary` and `merges` (NULL: none). */
+static enum status read_form(const char *class, cJSON *vocabulary, cJSON *merges,
                              struct tokenizer *ret, struct error *err)
 {
-    cJSON *json = NULL;
-    enum status status = parse(form->json, strlen(form->json), &json, err);
+    cJSON *forms = NULL;
+    const char *bos, *eos;
+    enum status status = parse((const char *)tokenizer_forms, tokenizer_forms_size, &forms, err);
+    const cJSON *form = json_get(forms, class), *json = json_get(form, "tokenizer");
     cJSON *model = cJSON_GetObjectItemCaseSensitive(json, "model");
     if (!cJSON_AddItemToObject(model, "vocab", vocabulary))
         cJSON_Delete(vocabulary);
     if (merges && !cJSON_AddItemToObject(model, "merges", merges))
         cJSON_Delete(merges);
     IF_OK(status, tokenizer_read_json(json, ret, err));
-    cJSON_Delete(json);
-    return status != STATUS_OK ? status
-                               : template_set(ret, (int32_t)tokenizer_id(ret, form->bos),
-                                              (int32_t)tokenizer_id(ret, form->eos), err);
+    IF_OK(status, json_text(form, "bos", "", &bos, err));
+    IF_OK(status, json_text(form, "eos", "", &eos, err));
+    IF_OK(status,
+          template_set(ret, (int32_t)tokenizer_id(ret, bos), (int32_t)tokenizer_id(ret, eos), err));
+    cJSON_Delete(forms);
+    return status;
 }
 
 /* Adds the lines of a text, without trailing blanks, and changes the text. An object gets them as
@@ -159,7 +124,7 @@ static enum status read_vocabulary_text(const struct sources *in, char *text, si
     cJSON_Delete(config);
     IF_OK(status, add_lines(text, size, vocabulary, err));
     if (status == STATUS_OK)
-        return read_form(&bert[is_small], vocabulary, NULL, ret, err);
+        return read_form(is_small ? "bert, lower case" : "bert", vocabulary, NULL, ret, err);
     cJSON_Delete(vocabulary);
     return status;
 }
@@ -184,9 +149,9 @@ static enum status read_vocabulary_json(const struct sources *in, char *text, si
     enum status status = parse(text, size, &vocabulary, err);
     IF_OK(status, read_merges(in, merges, err));
     if (status == STATUS_OK)
-        return read_form(cJSON_GetObjectItemCaseSensitive(vocabulary, clip.bos)      ? &clip
-                         : cJSON_GetObjectItemCaseSensitive(vocabulary, roberta.bos) ? &roberta
-                                                                                     : &gpt2,
+        return read_form(json_get(vocabulary, "<|startoftext|>") ? "clip"
+                         : json_get(vocabulary, "<s>")           ? "roberta"
+                                                                 : "gpt2",
                          vocabulary, merges, ret, err);
     cJSON_Delete(vocabulary);
     cJSON_Delete(merges);
