@@ -23,9 +23,7 @@ static enum status check_header(const Onnx__ModelProto *model, struct error *err
                         (long long)model->ir_version, IR_VERSION_MAX);
         return error_advise(err, "re-export the model with an older one");
     }
-    const struct opsets opsets = {(const Onnx__OperatorSetIdProto *const *)model->opset_import,
-                                  model->n_opset_import};
-    TRY(opsets_check(&opsets, err));
+    TRY(opsets_check(&(struct opsets){model->opset_import, model->n_opset_import}, err));
     if (!model->n_opset_import)
         return error_set(err, STATUS_MODEL,
                          "the model does not say which opset of ai.onnx it needs");
@@ -80,8 +78,7 @@ static enum status build(struct onnx_file *file, const Onnx__ModelProto *model,
     struct graph *graph = graph_create(NULL);
     struct scope scope = {.import = &import,
                           .graph = graph,
-                          .opsets = {(const Onnx__OperatorSetIdProto *const *)model->opset_import,
-                                     model->n_opset_import},
+                          .opsets = {model->opset_import, model->n_opset_import},
                           .prefix = ""};
     enum status status = STATUS_OK;
     if (!graph || !import.keys)

@@ -36,9 +36,7 @@ enum status functions_index(struct import *import)
         if (!*name || name_map_find(&import->functions, kept))
             return error_set(import->err, STATUS_MODEL,
                              "function '%.100s' is defined twice or has no name", name);
-        const struct opsets opsets = {
-            (const Onnx__OperatorSetIdProto *const *)function->opset_import,
-            function->n_opset_import};
+        const struct opsets opsets = {function->opset_import, function->n_opset_import};
         if (opsets_check(&opsets, import->err) != STATUS_OK)
             return error_prefix(import->err, "function '%.100s'", name);
         TRY(check_memory(name_map_put(&import->functions, kept, function),
@@ -188,16 +186,14 @@ enum status function_call(struct scope *caller, const Onnx__NodeProto *call,
     else
         snprintf(prefix, sizeof prefix, "%.60s#%zu/", function_name, import->calls);
     import->calls++;
-    struct scope scope = {
-        .import = import,
-        .graph = caller->graph,
-        .caller = caller,
-        .function = function,
-        .opsets = {(const Onnx__OperatorSetIdProto *const *)function->opset_import,
-                   function->n_opset_import},
-        .prefix = prefix,
-        .bodies = caller->bodies,
-        .calls = caller->calls + 1};
+    struct scope scope = {.import = import,
+                          .graph = caller->graph,
+                          .caller = caller,
+                          .function = function,
+                          .opsets = {function->opset_import, function->n_opset_import},
+                          .prefix = prefix,
+                          .bodies = caller->bodies,
+                          .calls = caller->calls + 1};
     if (call->n_attribute > MAX_ATTRIBUTES || function->n_attribute_proto > MAX_ATTRIBUTES)
         return error_set(import->err, STATUS_MODEL, "function '%.100s' has too many attributes",
                          function_name);

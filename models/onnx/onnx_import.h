@@ -31,7 +31,7 @@
 #define IMPORT_MAX_WORK      (2u << 20)
 
 struct opsets {
-    const Onnx__OperatorSetIdProto *const *entries;
+    Onnx__OperatorSetIdProto *const *entries;
     size_t count;
 };
 

@@ -74,8 +74,7 @@ static enum status list_model(struct list *list, const Onnx__ModelProto *model)
     if (!model->graph)
         return error_set(err, STATUS_MODEL, "no graph: this is not an ONNX model");
     TRY(functions_index(&list->import));
-    const struct opsets opsets = {(const Onnx__OperatorSetIdProto *const *)model->opset_import,
-                                  model->n_opset_import};
+    const struct opsets opsets = {model->opset_import, model->n_opset_import};
     if (opsets.count > IMPORT_MAX_OPSETS)
         return error_set(err, STATUS_MODEL,
                          "%zu operator sets are imported; at most %d are accepted", opsets.count,
@@ -83,8 +82,7 @@ static enum status list_model(struct list *list, const Onnx__ModelProto *model)
     TRY(list_nodes(list, model->graph->node, model->graph->n_node, &opsets));
     for (size_t i = 0; i < model->n_functions; i++) {
         const Onnx__FunctionProto *function = model->functions[i];
-        const struct opsets own = {(const Onnx__OperatorSetIdProto *const *)function->opset_import,
-                                   function->n_opset_import};
+        const struct opsets own = {function->opset_import, function->n_opset_import};
         TRY(list_nodes(list, function->node, function->n_node, &own));
     }
     return STATUS_OK;
