@@ -6,8 +6,7 @@
 
 #include "engine/base/size.h"
 
-/* Returns the edit distance of the first 40 bytes; a swap of two neighbours is one edit. */
-static size_t distance(const char *a, const char *b)
+size_t text_distance(const char *a, const char *b)
 {
     enum { MAX = 40 };
     size_t rows[3][MAX + 1];
@@ -37,7 +36,7 @@ const char *text_nearest(const char *word, const char *const *names, size_t coun
     const char *nearest = NULL;
     size_t best = strlen(word) / 3 + 1;
     for (size_t i = 0; i < count; i++) {
-        size_t d = distance(word, names[i]);
+        size_t d = text_distance(word, names[i]);
         /* A prefix of a name, such as --max-bo, counts as one typing error. */
         if (strlen(word) >= 3 && !strncmp(word, names[i], strlen(word)) && d > 1)
             d = 1;

@@ -44,5 +44,9 @@ void text_append(char *text, size_t size, const char *separator, const char *for
 const char *bytes_text(uint64_t bytes, char text[static BYTES_TEXT]);
 #define BYTES_STRING(bytes) bytes_text((bytes), (char[BYTES_TEXT]){0})
 
+/* Returns the number of letters to add, omit, replace or swap with their neighbour that turns the
+ * first 40 bytes of one text into those of the other. */
+size_t text_distance(const char *a, const char *b);
+
 /* Returns the most similar of `count` names, or NULL if none is similar to `word`. */
 const char *text_nearest(const char *word, const char *const *names, size_t count);

@@ -395,23 +395,6 @@ static enum status read_huggingface(cJSON *json, struct preprocess *p, struct er
 
 /* ---- misspelt keys ---- */
 
-/* True if one letter was added, omitted or replaced, or two neighbours were swapped. */
-static bool is_one_slip(const char *a, const char *b)
-{
-    size_t same = 0;
-    while (a[same] && a[same] == b[same])
-        same++;
-    a += same;
-    b += same;
-    if (!*a && !*b)
-        return false;
-    if ((*a && !strcmp(a + 1, b)) || (*b && !strcmp(a, b + 1)))
-        return true;
-    if (!*a || !*b)
-        return false;
-    return !strcmp(a + 1, b + 1) || (a[0] == b[1] && a[1] && a[1] == b[0] && !strcmp(a + 2, b + 2));
-}
-
 /* Adds a remark if lensd does not support the image processor's class, or only in part. */
 static void remark_class(const cJSON *json, char *ret, size_t capacity)
 {
@@ -481,7 +464,7 @@ void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacit
     cJSON_ArrayForEach(item, json)
     {
         for (size_t k = 0; item->string && k < COUNT_OF(keys); k++)
-            if (is_one_slip(item->string, keys[k]) && !json_get(json, keys[k]))
+            if (text_distance(item->string, keys[k]) == 1 && !json_get(json, keys[k]))
                 text_append(ret, capacity, "; ", "unknown key \"%.40s\": did you mean \"%s\"?",
                             item->string, keys[k]);
     }
