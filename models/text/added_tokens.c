@@ -34,9 +34,10 @@ static bool touches_word(const char *text, size_t size, size_t start, size_t end
            (end < size && character_is_word(character_next(text, size, &at)));
 }
 
-void added_tokens_split(const struct added_tokens *added, const struct trie *trie, const char *text,
-                        size_t size, bool at_start, struct text_parts *to)
+void step_added(const struct text_step *step, const char *text, size_t size, bool at_start,
+                struct text_parts *to)
 {
+    const struct trie *trie = step->trie;
     size_t done = 0, length = 0;
     for (size_t i = 0; trie->bits && i < size; i += length) {
         const int32_t found = trie_longest(trie, 0, text + i, size - i, &length);
@@ -44,7 +45,7 @@ void added_tokens_split(const struct added_tokens *added, const struct trie *tri
             length = 1;
             continue;
         }
-        const struct added_token *token = &added->list[found];
+        const struct added_token *token = &step->added->list[found];
         size_t start = i, end = i + length, before;
         if (token->is_single_word && touches_word(text, size, start, end))
             continue;

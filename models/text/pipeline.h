@@ -110,6 +110,9 @@ struct text_step {
     bool flags[2]; /* their meaning depends on the kind */
     size_t length; /* Precompiled: units of the double array in `content`; texts follow them */
     size_t content_size;
+    const struct added_tokens
+        *added; /* to split at those that the trie, raw or normalized, finds */
+    const struct trie *trie;
 };
 
 #define STEPS_MAX 32
@@ -144,7 +147,9 @@ enum status steps_read(const struct cJSON *json, const char *what, const char *l
                        const struct step_kind *kinds, size_t kind_count, struct step_list *list,
                        struct error *err) MUST_USE;
 void steps_done(struct step_list *list);
-/* Runs each step on each part that is text. *parts gets the result; *spare is scratch. */
+/* Runs a step, or each step of a list, on each part that is text. *parts gets the result; *spare is
+ * scratch. */
+void step_run(const struct text_step *step, struct text_parts *parts, struct text_parts *spare);
 void steps_run(const struct step_list *list, struct text_parts *parts, struct text_parts *spare);
 /* Adds Immich's "canonicalize": removes ASCII punctuation, makes lower case. */
 void normalizers_canonicalize(struct step_list *list);
@@ -178,9 +183,8 @@ struct added_tokens {
     struct trie raw, normalized, contents; /* map to indexes in `list` */
 };
 
-/* Splits a text at the added tokens that `trie`, raw or normalized, finds. */
-void added_tokens_split(const struct added_tokens *added, const struct trie *trie, const char *text,
-                        size_t size, bool at_start, struct text_parts *to);
+/* Splits a text at added tokens. */
+step_fn step_added;
 
 /* ---- The whole ---- */
 

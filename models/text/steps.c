@@ -128,21 +128,26 @@ void steps_done(struct step_list *list)
     list->count = 0;
 }
 
+void step_run(const struct text_step *step, struct text_parts *parts, struct text_parts *spare)
+{
+    if (parts->failed)
+        return;
+    spare->size = spare->count = 0;
+    for (size_t i = 0; i < parts->count; i++) {
+        const struct text_part *part = &parts->list[i];
+        if (part->token >= 0)
+            text_parts_add_part(spare, parts->text + part->start, part->size, part->token,
+                                part->at_start);
+        else
+            step->run(step, parts->text + part->start, part->size, part->at_start, spare);
+    }
+    const struct text_parts swap = *parts;
+    *parts = *spare;
+    *spare = swap;
+}
+
 void steps_run(const struct step_list *list, struct text_parts *parts, struct text_parts *spare)
 {
-    for (size_t s = 0; s < list->count && !parts->failed; s++) {
-        const struct text_step *step = &list->steps[s];
-        spare->size = spare->count = 0;
-        for (size_t i = 0; i < parts->count; i++) {
-            const struct text_part *part = &parts->list[i];
-            if (part->token >= 0)
-                text_parts_add_part(spare, parts->text + part->start, part->size, part->token,
-                                    part->at_start);
-            else
-                step->run(step, parts->text + part->start, part->size, part->at_start, spare);
-        }
-        const struct text_parts swap = *parts;
-        *parts = *spare;
-        *spare = swap;
-    }
+    for (size_t s = 0; s < list->count; s++)
+        step_run(&list->steps[s], parts, spare);
 }

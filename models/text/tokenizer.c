@@ -63,34 +63,18 @@ const char *tokenizer_describe(const struct tokenizer *tokenizer, char *buffer, 
 
 /* ---- Encoding ---- */
 
-static void split_added(const struct tokenizer *tokenizer, const struct trie *trie,
-                        struct text_parts *parts, struct text_parts *spare)
-{
-    if (!trie->bits || parts->failed)
-        return;
-    spare->size = spare->count = 0;
-    for (size_t i = 0; i < parts->count; i++) {
-        const struct text_part *part = &parts->list[i];
-        const char *text = parts->text + part->start;
-        if (part->token >= 0)
-            text_parts_add_part(spare, text, part->size, part->token, part->at_start);
-        else
-            added_tokens_split(&tokenizer->added, trie, text, part->size, part->at_start, spare);
-    }
-    const struct text_parts swap = *parts;
-    *parts = *spare;
-    *spare = swap;
-}
-
 static void make_ids(const struct tokenizer *tokenizer, const char *text, size_t size,
                      struct id_list *ids)
 {
     struct text_parts parts = {0}, spare = {0};
+    const struct added_tokens *added = &tokenizer->added;
     text_parts_add_part(&parts, text, size, -1, true);
     steps_run(&tokenizer->cleaners, &parts, &spare);
-    split_added(tokenizer, &tokenizer->added.raw, &parts, &spare);
+    step_run(&(struct text_step){.run = step_added, .added = added, .trie = &added->raw}, &parts,
+             &spare);
     steps_run(&tokenizer->normalizers, &parts, &spare);
-    split_added(tokenizer, &tokenizer->added.normalized, &parts, &spare);
+    step_run(&(struct text_step){.run = step_added, .added = added, .trie = &added->normalized},
+             &parts, &spare);
     steps_run(&tokenizer->pre_tokenizers, &parts, &spare);
     ids->failed = parts.failed;
     for (size_t i = 0; i < parts.count && !ids->failed; i++)
