@@ -6,7 +6,7 @@
 
 #include "engine/base/size.h"
 #include "engine/base/text.h"
-#include "models/tasks/anomaly.h"
+#include "models/tasks/answer.h"
 #include "models/tasks/decoders.h"
 
 static void __attribute__((format(printf, 3, 4)))

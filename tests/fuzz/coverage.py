@@ -31,8 +31,8 @@ TARGETS = {
     "settings": ["engine/backend/tuning_store.c", "server/app/config.c", "server/http/transport/keys.c",
                  "server/precision/choice_store.c"],
     "tasks": ["models/tasks/candidates.c", "models/tasks/decode_detr.c", "models/tasks/decode_lists.c",
-              "models/tasks/decode_yolo.c", "models/tasks/detect.c", "models/tasks/embed.c",
-              "models/tasks/segment.c"],
+              "models/tasks/decode_yolo.c", "models/tasks/detect.c", "models/tasks/segment.c",
+              "models/tasks/zero_shot.c"],
     "tensors": ["proto/json_check.c", "proto/v1.c", "proto/v2_data.c", "proto/v2_request.c"],
     "tokenizer": ["models/text"],
 }

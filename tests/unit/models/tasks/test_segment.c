@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "models/tasks/anomaly.h"
+#include "models/tasks/answer.h"
 #include "models/tasks/depth.h"
 #include "models/tasks/detect.h"
 #include "models/tasks/mask.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "models/tasks/anomaly.h"
+#include "models/tasks/answer.h"
 #include "models/tasks/task.h"
 
 #define OUTPUT(name, ...) ((struct task_output){name, DTYPE_F32, SHAPE(__VA_ARGS__)})
