@@ -159,13 +159,14 @@ void area_interpolate(const float *src, size_t width, const struct area_place *c
     }
 }
 
-/* Sets the box around the pixels of class `index`; empty if there are none. */
-static void bound_area(const struct area_runs *runs, uint16_t index, uint64_t height,
-                       struct detection *box)
+bool area_take(const struct area_runs *runs, uint16_t index, uint32_t height, struct detection *box,
+               struct segment *ret)
 {
-    uint64_t at = 0, left = UINT64_MAX, top = UINT64_MAX, right = 0, bottom = 0;
+    uint64_t at = 0, area = 0, left = UINT64_MAX, top = UINT64_MAX, right = 0, bottom = 0;
+    size_t pieces = 0;
     for (size_t i = 0; i < runs->count; at += runs->items[i++].length) {
         const struct area_run *run = &runs->items[i];
+        pieces += run->index == index;
         if (run->index != index || run->length == 0)
             continue;
         const uint64_t last = at + run->length - 1;
@@ -176,26 +177,12 @@ static void bound_area(const struct area_runs *runs, uint16_t index, uint64_t he
         right = last / height + 1 > right ? last / height + 1 : right;
         top = first_row < top ? first_row : top;
         bottom = last_row + 1 > bottom ? last_row + 1 : bottom;
+        area += run->length;
     }
     box->x1 = right ? (float)left : 0;
     box->y1 = right ? (float)top : 0;
     box->x2 = (float)right;
     box->y2 = (float)bottom;
-}
-
-bool area_take(const struct area_runs *runs, uint16_t index, uint32_t height, struct detection *box,
-               struct segment *ret)
-{
-    size_t pieces = 0;
-    uint64_t area = 0;
-    for (size_t i = 0; i < runs->count; i++) {
-        if (runs->items[i].index != index)
-            continue;
-        area += runs->items[i].length;
-        pieces++;
-    }
-    bound_area(runs, index, height, box);
-    char *counts = area_counts(runs, index, pieces);
-    *ret = (struct segment){box->index, area, counts};
-    return counts != NULL;
+    *ret = (struct segment){box->index, area, area_counts(runs, index, pieces)};
+    return ret->counts != NULL;
 }

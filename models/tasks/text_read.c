@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "engine/base/size.h"
+#include "models/tasks/decoders.h"
 
 void text_done(struct text_reading *line)
 {
@@ -39,10 +40,7 @@ enum status text_decode(const struct task_rows *row, struct text_reading *ret, s
     TRY(check_memory(line.characters, "for the text in an image", err));
     for (size_t i = 0; i < positions; i++) {
         const float *scores = row->data + i * classes;
-        size_t best = 0;
-        for (size_t c = 1; c < classes; c++)
-            if (scores[c] > scores[best])
-                best = c;
+        const size_t best = decode_greatest(scores, classes);
         if (!isfinite(scores[best])) {
             text_done(&line);
             return error_set(err, STATUS_NUMERIC,
