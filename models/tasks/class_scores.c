@@ -38,24 +38,17 @@ enum status scores_of_image(const struct tensor *output, int batch, int row,
                             struct error *err)
 {
     const struct shape *shape = &output->shape;
-    size_t count = shape_count(shape) / (size_t)batch;
-    assert(row >= 0 && row < batch);
-    if (count == 0 || (batch > 1 && (shape->rank < 1 || shape->dims[0] != batch)))
-        return error_set(err, STATUS_INVALID,
-                         "the model's output has the shape %s for a batch of %d images, not one "
-                         "row of scores per image",
-                         SHAPE_STRING(shape), batch);
+    const bool has_rows = batch > 1 || (shape->rank >= 1 && shape->dims[0] == 1);
+    struct task_rows rows;
+    TRY(task_rows_of(output, has_rows, batch, row, buffer, &rows, err));
     int wide = 0;
-    for (int i = batch > 1 ? 1 : 0; i < shape->rank; i++)
-        wide += shape->dims[i] != 1;
-    if (wide > 1)
+    for (int i = 0; i < rows.shape.rank; i++)
+        wide += rows.shape.dims[i] != 1;
+    if (wide > 1 || rows.count == 0)
         return error_set(err, STATUS_INVALID,
                          "the model's output has the shape %s for %d image%s, which is not one "
                          "score per class",
                          SHAPE_STRING(shape), batch, batch > 1 ? "s" : "");
-    const bool has_rows = shape->rank >= 1 && shape->dims[0] == batch;
-    struct task_rows rows;
-    TRY(task_rows_of(output, has_rows, batch, row, buffer, &rows, err));
     *ret = rows.data;
     *ret_count = rows.count;
     return STATUS_OK;
@@ -140,23 +133,13 @@ static enum status find_greatest(const float *scores, size_t count, float *ret, 
     return STATUS_OK;
 }
 
-static void set_probabilities(const float *scores, size_t count, float greatest,
-                              bool is_probabilities, struct prediction *best, size_t k)
+/* Returns the probability of a score among `count`; `sum` is that of exp(score - greatest). */
+static float score_probability(double score, double greatest, double sum, size_t count,
+                               bool is_probabilities)
 {
-    if (is_probabilities) {
-        for (size_t i = 0; i < k; i++)
-            best[i].probability = scores[best[i].index];
-        return;
-    }
-    if (count == 1) {
-        best[0].probability = (float)(1 / (1 + exp(-(double)scores[0])));
-        return;
-    }
-    double sum = 0;
-    for (size_t i = 0; i < count; i++)
-        sum += exp((double)scores[i] - (double)greatest);
-    for (size_t i = 0; i < k; i++)
-        best[i].probability = (float)(exp((double)scores[best[i].index] - (double)greatest) / sum);
+    return (float)(is_probabilities ? score
+                   : count == 1     ? 1 / (1 + exp(-score))
+                                    : exp(score - greatest) / sum);
 }
 
 enum status scores_top_k(const float *scores, size_t count, bool is_probabilities, size_t k,
@@ -176,10 +159,15 @@ enum status scores_top_k(const float *scores, size_t count, bool is_probabilitie
     for (size_t i = 0; i < count; i++)
         ranking_add(&ranking, (double)scores[i], i);
     ranking_sort(&ranking);
-    for (size_t i = 0; i < k; i++)
+    double sum = 0;
+    for (size_t i = 0; i < count && !is_probabilities; i++)
+        sum += exp((double)scores[i] - (double)greatest);
+    for (size_t i = 0; i < k; i++) {
         best[i].index = ranking.best[i].index;
+        best[i].probability = score_probability(ranking.best[i].value, (double)greatest, sum, count,
+                                                is_probabilities);
+    }
     free(ranking.best);
-    set_probabilities(scores, count, greatest, is_probabilities, best, k);
     *ret_predictions = best;
     *ret_count = k;
     return STATUS_OK;
@@ -197,13 +185,10 @@ enum status scores_from_best(const struct session_best *best, size_t count, bool
     if (!predictions)
         return error_set(err, STATUS_NO_MEMORY, "no memory for %zu predictions", k);
     for (size_t i = 0; i < k; i++) {
-        const double score = (double)best->scores[i].score;
         predictions[i].index = best->scores[i].index;
-        predictions[i].label = NULL;
-        predictions[i].probability = is_probabilities ? best->scores[i].score
-                                     : count == 1
-                                         ? (float)(1 / (1 + exp(-score)))
-                                         : (float)(exp(score - (double)best->greatest) / best->sum);
+        predictions[i].probability =
+            score_probability((double)best->scores[i].score, (double)best->greatest, best->sum,
+                              count, is_probabilities);
     }
     *ret_predictions = predictions;
     *ret_count = k;
