@@ -129,8 +129,10 @@ static const cJSON *class_defaults(const cJSON *table, const char *name)
 }
 
 /* Adds the keys that the file omits and transformers' class sets by default (processors.json, made
- * by tests/conformance/processor_table.py). */
-static enum status add_class_defaults(cJSON *json, struct error *err)
+ * by tests/conformance/processor_table.py). Appends a remark if lensd does not support the class, or
+ * only in part. */
+static enum status add_class_defaults(cJSON *json, char *remarks, size_t capacity,
+                                      struct error *err)
 {
     const char *name = class_name(json);
     cJSON *table;
@@ -139,7 +141,15 @@ static enum status add_class_defaults(cJSON *json, struct error *err)
     if (!name)
         return STATUS_OK;
     TRY(json_parse((const char *)processor_table, processor_table_size, &table, err));
-    cJSON_ArrayForEach(item, class_defaults(table, name))
+    const cJSON *row = class_defaults(table, name), *inexact = json_get(row, "inexact");
+    if (!row)
+        text_append(remarks, capacity, "; ",
+                    "lensd does not know the image processor %.60s: it uses the settings in the "
+                    "file, without defaults of that class",
+                    name);
+    else if (inexact)
+        text_append(remarks, capacity, "; ", "%.60s %s", name, inexact->valuestring);
+    cJSON_ArrayForEach(item, row)
     {
         if (json_get(json, item->string))
             continue;
@@ -384,7 +394,7 @@ static enum status read_huggingface(cJSON *json, struct preprocess *p, struct er
 {
     if (!cJSON_IsObject(json))
         return error_set(err, STATUS_MODEL, "the file is not a JSON object");
-    TRY(add_class_defaults(json, err));
+    TRY(add_class_defaults(json, (char[1]){0}, 1, err));
     preprocess_default(p);
     TRY(read_geometry(json, p, err));
     TRY(read_crop_rounding(json, p, err));
@@ -394,27 +404,6 @@ static enum status read_huggingface(cJSON *json, struct preprocess *p, struct er
 }
 
 /* ---- misspelt keys ---- */
-
-/* Adds a remark if lensd does not support the image processor's class, or only in part. */
-static void remark_class(const cJSON *json, char *ret, size_t capacity)
-{
-    const char *name = class_name(json);
-    struct error ignored;
-    cJSON *table;
-    if (!name || json_get(json, "pretrained_cfg") ||
-        json_parse((const char *)processor_table, processor_table_size, &table, &ignored) !=
-            STATUS_OK)
-        return;
-    const cJSON *row = class_defaults(table, name), *inexact = json_get(row, "inexact");
-    if (!row)
-        text_append(ret, capacity, "",
-                    "lensd does not know the image processor %.60s: it uses the settings in the "
-                    "file, without defaults of that class",
-                    name);
-    else if (inexact)
-        text_append(ret, capacity, "", "%.60s %s", name, inexact->valuestring);
-    cJSON_Delete(table);
-}
 
 /* Adds remarks on settings that make images of several sizes; lensd makes only one. */
 static void remark_sizes(const cJSON *json, char *ret, size_t capacity)
@@ -460,7 +449,6 @@ void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacit
     cJSON *json = cJSON_ParseWithLength(text, size);
     const cJSON *item;
     ret[0] = '\0';
-    remark_class(json, ret, capacity);
     cJSON_ArrayForEach(item, json)
     {
         for (size_t k = 0; item->string && k < COUNT_OF(keys); k++)
@@ -469,7 +457,8 @@ void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacit
                             item->string, keys[k]);
     }
     struct error ignored;
-    if (!ret[0] && cJSON_IsObject(json) && add_class_defaults(json, &ignored) == STATUS_OK)
+    if (cJSON_IsObject(json) && !json_get(json, "pretrained_cfg") &&
+        add_class_defaults(json, ret, capacity, &ignored) == STATUS_OK && !ret[0])
         remark_sizes(json, ret, capacity);
     cJSON_Delete(json);
 }
