@@ -129,8 +129,8 @@ static const cJSON *class_defaults(const cJSON *table, const char *name)
 }
 
 /* Adds the keys that the file omits and transformers' class sets by default (processors.json, made
- * by tests/conformance/processor_table.py). Appends a remark if lensd does not support the class, or
- * only in part. */
+ * by tests/conformance/processor_table.py). Appends a remark if lensd does not support the class,
+ * or only in part. */
 static enum status add_class_defaults(cJSON *json, char *remarks, size_t capacity,
                                       struct error *err)
 {
