@@ -18,6 +18,7 @@
 #include "engine/base/thread.h"
 #include "proto/answers.h"
 #include "server/http/transport/connection_table.h"
+#include "server/http/transport/event_loop.h"
 #include "server/http/transport/raw_answer.h"
 #include "server/http/transport/respond.h"
 
@@ -482,7 +483,7 @@ static bool has_pool(const struct connection *connection, int64_t now)
            now - connection->answered < limit_ms * NS_PER_MS / 2;
 }
 
-int connections_release_pools(struct connection_loop *loop)
+int connections_release_pools(struct event_loop *loop)
 {
     struct connection *connection;
     const int64_t now = clock_now();

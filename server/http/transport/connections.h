@@ -42,6 +42,7 @@
 #include "server/schedule/runtime/model_host.h"
 
 struct connections; /* the table and its thread */
+struct event_loop;
 struct exchange;
 struct http_server;
 TAILQ_HEAD(connection_list, connection);
@@ -77,21 +78,13 @@ void connections_stop(struct connections *connections);
 /* The watcher's thread must have ended, and every connection must be closed. Accepts NULL. */
 void connections_free(struct connections *connections);
 
-/* State that all connections of one event loop share. Only the loop's thread uses `idle`. */
-struct connection_loop {
-    struct connections *table;
-    _Atomic uint64_t runs;       /* iterations of the loop */
-    size_t pool_bytes;           /* size of libmicrohttpd's memory pool of a connection */
-    struct connection_list idle; /* for connections_release_pools(); oldest answer first */
-};
-
 struct connection {
     /* The caller of connection_open() sets these members. */
     int fd;
-    gnutls_session_t tls;         /* NULL without TLS; not used after connection_close() */
-    struct connection_loop *loop; /* NULL if is_multiplexed; outlives the connection */
-    bool is_admin;                /* came to --admin-port, which has a limit of its own */
-    bool is_multiplexed;          /* HTTP/2: the caller checks times and hang-ups itself */
+    gnutls_session_t tls;    /* NULL without TLS; not used after connection_close() */
+    struct event_loop *loop; /* NULL if is_multiplexed; outlives the connection */
+    bool is_admin;           /* came to --admin-port, which has a limit of its own */
+    bool is_multiplexed;     /* HTTP/2: the caller checks times and hang-ups itself */
 
     /* connection_open() sets these members. */
     struct connections *table;
@@ -163,7 +156,7 @@ void connection_note_idle(struct connection *connection, int64_t answered);
 /* Gives memory back to the system: the pools of connections that have been idle for a second. Call
  * it on the loop's thread, outside libmicrohttpd. Returns the milliseconds until the next call; -1:
  * no call is necessary before another request is answered. */
-int connections_release_pools(struct connection_loop *loop);
+int connections_release_pools(struct event_loop *loop);
 
 /* Enters a phase. Returns false, without a change, if the connection was refused: do not answer. */
 bool connection_enter(struct connection *connection, enum connection_phase phase);

@@ -89,7 +89,7 @@ static void daemon_suspend(struct exchange *x)
 
 static void daemon_resume(struct exchange *x)
 {
-    event_loop_resume(x->loop, x->handle);
+    event_loop_resume(x->connection->loop, x->handle);
 }
 
 static const struct exchange_carrier daemon_carrier = {
@@ -335,7 +335,7 @@ __attribute__((format(printf, 2, 0))) static void on_log(void *context, const ch
 /* The request line has arrived. */
 static void *on_uri(void *context, const char *uri, struct MHD_Connection *handle)
 {
-    struct daemon_loop *loop = context;
+    struct event_loop *loop = context;
     struct connection *connection = connection_of(handle);
     /* The target is copied: libmicrohttpd is about to split it in place. */
     struct exchange *x =
@@ -348,7 +348,6 @@ static void *on_uri(void *context, const char *uri, struct MHD_Connection *handl
     char *query = !uri ? NULL : strchr(uri, '?');
     if (query && query[1])
         query[1] = '\0';
-    x->loop = &loop->events;
     x->handle = handle;
     connection->exchange = x;
     return x;
@@ -557,7 +556,7 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
 static void on_connection(void *context, struct MHD_Connection *handle, void **socket_context,
                           enum MHD_ConnectionNotificationCode what)
 {
-    struct daemon_loop *loop = context;
+    struct event_loop *loop = context;
     struct http_server *server = loop->server;
     struct connection *connection = *socket_context;
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
@@ -571,7 +570,7 @@ static void on_connection(void *context, struct MHD_Connection *handle, void **s
                    : NULL;
         const struct connection given = {.fd = fd,
                                          .tls = info ? info->tls_session : NULL,
-                                         .loop = &loop->connections,
+                                         .loop = loop,
                                          .is_admin = loop->is_admin};
         *socket_context = fd >= 0 ? connection_open(server->connections, &given, address) : NULL;
     } else if (connection) {
@@ -584,17 +583,17 @@ static void on_connection(void *context, struct MHD_Connection *handle, void **s
     }
 }
 
-static struct MHD_Daemon *start_one(struct http_server *server, struct daemon_loop *loop,
-                                    size_t max_connections)
+static struct MHD_Daemon *start_one(struct event_loop *loop)
 {
+    struct http_server *server = loop->server;
     const struct http_options *o = &server->options;
     static char tls_priorities[] = TLS_PRIORITIES;
     unsigned flags =
         MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     struct MHD_OptionItem items[] = {
-        {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)max_connections, NULL},
+        {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)loop->limit, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, (intptr_t)((o->idle_timeout_ms + 999) / 1000), NULL},
-        {MHD_OPTION_CONNECTION_MEMORY_LIMIT, (intptr_t)loop->connections.pool_bytes, NULL},
+        {MHD_OPTION_CONNECTION_MEMORY_LIMIT, (intptr_t)loop->pool_bytes, NULL},
         {MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, NULL}, /* main() ignores SIGPIPE */
         {MHD_OPTION_END, 0, NULL},
         {MHD_OPTION_END, 0, NULL},
@@ -622,26 +621,24 @@ static bool start_loop(struct http_server *server, bool is_admin, size_t limit)
 {
     struct http_daemon *daemon = server->daemon;
     const struct http_options *o = &server->options;
-    struct daemon_loop *loop = &daemon->loops[daemon->loop_count];
-    struct proxy_pending *proxied = NULL;
-    *loop = (struct daemon_loop){.server = server,
-                                 .is_admin = is_admin,
-                                 .connections = {.table = server->connections,
-                                                 .pool_bytes = POOL_BYTES + 2 * o->max_header}};
-    TAILQ_INIT(&loop->connections.idle);
+    struct event_loop *loop = &daemon->loops[daemon->loop_count];
+    *loop = (struct event_loop){.server = server,
+                                .listen_fd = is_admin ? daemon->admin.fd : daemon->listener.fd,
+                                .limit = limit,
+                                .is_admin = is_admin,
+                                .pool_bytes = POOL_BYTES + 2 * o->max_header};
     if (o->proxy_protocol && !is_admin) {
-        proxied = proxy_pending_create(&server->proxies, o->metrics);
-        if (!proxied)
+        loop->proxied = proxy_pending_create(&server->proxies, o->metrics);
+        if (!loop->proxied)
             return false;
     }
-    struct MHD_Daemon *mhd = start_one(server, loop, limit);
+    struct MHD_Daemon *mhd = start_one(loop);
     if (!mhd) {
-        proxy_pending_free(proxied);
+        proxy_pending_free(loop->proxied);
         return false;
     }
     daemon->loop_count++;
-    return event_loop_start(&loop->events, mhd, is_admin ? daemon->admin.fd : daemon->listener.fd,
-                            limit, proxied, &loop->connections);
+    return event_loop_start(loop, mhd);
 }
 
 enum status daemon_start(struct http_server *server, struct error *err)
@@ -666,14 +663,14 @@ void daemon_accept(struct http_server *server, bool is_admin, bool accepts)
 {
     for (size_t i = 0; i < server->daemon->loop_count; i++)
         if (server->daemon->loops[i].is_admin == is_admin)
-            event_loop_accept(&server->daemon->loops[i].events, accepts);
+            event_loop_accept(&server->daemon->loops[i], accepts);
 }
 
 size_t daemon_unread(const struct http_server *server)
 {
     size_t count = 0;
     for (size_t i = 0; i < server->daemon->loop_count; i++)
-        count += atomic_load(&server->daemon->loops[i].events.unread);
+        count += atomic_load(&server->daemon->loops[i].unread);
     return count;
 }
 
@@ -681,7 +678,7 @@ void daemon_stop(struct http_server *server)
 {
     struct http_daemon *daemon = server->daemon;
     for (size_t i = 0; i < daemon->loop_count; i++)
-        event_loop_stop(&daemon->loops[i].events);
+        event_loop_stop(&daemon->loops[i]);
     free(daemon->loops);
     daemon->loops = NULL;
     daemon->loop_count = 0;

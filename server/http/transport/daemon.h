@@ -10,18 +10,10 @@ struct grpc_server;
 struct request_log;
 struct zmq_server;
 
-/* The thread of --admin-port, or one of the threads counted by --http-threads, which share the
- * listening socket, but not connections. */
-struct daemon_loop {
-    struct event_loop events;
-    struct connection_loop connections;
-    struct http_server *server;
-    bool is_admin;
-};
-
 struct http_daemon {
-    struct daemon_loop *loops;
-    size_t loop_count;                     /* started so far */
+    struct event_loop *loops; /* of --http-threads, which share the listening socket, and a last one
+                                 if there is --admin-port */
+    size_t loop_count;        /* started so far */
     struct listener listener, admin, grpc; /* fd -1: not open */
     struct grpc_server *grpc_server;       /* NULL without --grpc-port */
     struct zmq_server *zmq_server;         /* NULL without --zmq-port */

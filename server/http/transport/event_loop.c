@@ -14,6 +14,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "engine/base/thread.h"
+#include "server/http/transport/exchange.h"
 #include "server/http/transport/proxy_pending.h"
 #include "server/http/transport/recv_hook.h"
 
@@ -75,10 +76,10 @@ static int sooner(int ms, int other)
 }
 
 /* Returns poll()'s timeout in milliseconds; -1 to wait until an event. */
-static int sleep_ms(const struct event_loop *loop, bool is_paused)
+static int sleep_ms(struct event_loop *loop, bool is_paused)
 {
     MHD_UNSIGNED_LONG_LONG longest;
-    int ms = connections_release_pools(loop->connections);
+    int ms = connections_release_pools(loop);
     if (MHD_get_timeout(loop->mhd, &longest) == MHD_YES)
         ms = sooner(longest < INT_MAX ? (int)longest : INT_MAX, ms);
     if (loop->proxied)
@@ -97,7 +98,7 @@ static void *event_loop_run(void *context)
     struct event_loop *loop = context;
     bool accepts, is_due = false;
     int unpolled = 0;
-    recv_hook_start(loop->connections->table);
+    recv_hook_start(loop->server->connections);
     while (begin_run(loop, &accepts)) {
         const bool is_paused = clock_now() < loop->full_until;
         if (accepts && is_due && !is_paused)
@@ -108,7 +109,7 @@ static void *event_loop_run(void *context)
         }
         MHD_run(loop->mhd);
         loop->added = 0;
-        atomic_fetch_add_explicit(&loop->connections->runs, 1, memory_order_release);
+        atomic_fetch_add_explicit(&loop->runs, 1, memory_order_release);
         const int ms = sleep_ms(loop, is_paused);
         is_due = false;
         if (ms == 0 && ++unpolled < RUNS_PER_POLL)
@@ -126,16 +127,12 @@ static void *event_loop_run(void *context)
     return NULL;
 }
 
-bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd, int listen_fd, size_t limit,
-                      struct proxy_pending *proxied, struct connection_loop *connections)
+bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd)
 {
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(mhd, MHD_DAEMON_INFO_EPOLL_FD);
-    *loop = (struct event_loop){.mhd = mhd,
-                                .epoll_fd = info ? info->epoll_fd : -1,
-                                .listen_fd = listen_fd,
-                                .limit = limit,
-                                .proxied = proxied,
-                                .connections = connections};
+    loop->mhd = mhd;
+    loop->epoll_fd = info ? info->epoll_fd : -1;
+    TAILQ_INIT(&loop->idle);
     pthread_mutex_init(&loop->lock, NULL);
     loop->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     loop->has_thread = loop->epoll_fd >= 0 && loop->wake_fd >= 0 &&
@@ -147,13 +144,12 @@ void event_loop_accept(struct event_loop *loop, bool accepts)
 {
     const struct timespec pause = {.tv_nsec = NS_PER_MS};
     pthread_mutex_lock(&loop->lock);
-    const _Atomic uint64_t *runs = &loop->connections->runs;
-    const uint64_t before = atomic_load_explicit(runs, memory_order_relaxed);
+    const uint64_t before = atomic_load_explicit(&loop->runs, memory_order_relaxed);
     loop->accepts = accepts;
     wake_locked(loop);
     pthread_mutex_unlock(&loop->lock);
     /* A run that has already begun may still accept; the wake-up starts another run. */
-    while (!accepts && atomic_load_explicit(runs, memory_order_acquire) == before)
+    while (!accepts && atomic_load_explicit(&loop->runs, memory_order_acquire) == before)
         nanosleep(&pause, NULL);
 }
 

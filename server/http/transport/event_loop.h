@@ -21,34 +21,40 @@
 
 struct MHD_Connection;
 struct MHD_Daemon;
+struct http_server;
 struct proxy_pending;
 
 struct event_loop {
+    /* The caller of event_loop_start() sets these members. */
+    struct http_server *server;
+    int listen_fd;     /* non-blocking; other loops and processes may share it */
+    size_t limit;      /* maximum number of open connections */
+    bool is_admin;     /* the loop of --admin-port, not one of those counted by --http-threads */
+    size_t pool_bytes; /* size of libmicrohttpd's memory pool of a connection */
+    struct proxy_pending *proxied; /* owned; NULL if no PROXY headers are expected */
+
     struct MHD_Daemon *mhd; /* started with MHD_USE_EPOLL and MHD_USE_NO_LISTEN_SOCKET, without a
                                thread of its own */
     int epoll_fd;           /* the daemon's */
     int wake_fd;            /* an eventfd: readable while `woken` */
-    int listen_fd;          /* non-blocking; other loops and processes may share it */
-    size_t limit;           /* maximum number of open connections */
-    struct proxy_pending *proxied; /* owned; NULL if no PROXY headers are expected */
-    struct connection_loop *connections;
     pthread_t thread;
     bool has_thread;
     /* Used by the thread only. */
     int64_t full_until; /* accept() failed for lack of resources: do not call it before this time */
     size_t added;       /* connections handed to the daemon since its last run */
-    _Atomic size_t unread; /* connections whose PROXY header has not arrived; any thread reads it */
+    struct connection_list idle; /* for connections_release_pools(); oldest answer first */
+    /* Set by the thread; any thread reads them. */
+    _Atomic uint64_t runs; /* iterations of the loop */
+    _Atomic size_t unread; /* connections whose PROXY header has not arrived */
 
     pthread_mutex_t lock;
     bool woken, stop, accepts; /* guarded by lock */
 };
 
-/* Drives `mhd`. The loop takes ownership of `mhd` and `proxied`, even on failure, and borrows
- * `connections`, whose list must be initialized. Returns false if the system has no thread or
- * descriptor left. *loop must not move until event_loop_stop(). Accepts nothing until
- * event_loop_accept(). */
-bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd, int listen_fd, size_t limit,
-                      struct proxy_pending *proxied, struct connection_loop *connections);
+/* Drives `mhd`. The loop takes ownership of `mhd` and loop->proxied, even on failure. Returns false
+ * if the system has no thread or descriptor left. *loop must not move until event_loop_stop().
+ * Accepts nothing until event_loop_accept(). */
+bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd);
 
 /* Starts or stops accepting connections. When this returns after a stop, the daemon's callbacks
  * have seen every accepted connection. */

@@ -112,7 +112,6 @@ struct exchange {
     const struct exchange_carrier *carrier;
     const struct route_table *routes; /* the table in which the path is looked up */
     void *handle;                     /* private to the carrier */
-    struct event_loop *loop;          /* private to daemon.c */
     enum exchange_state state;
     int64_t started;  /* clock_now() at the request line */
     int64_t answered; /* clock_now() when the answer was handed to the socket; 0: not yet */

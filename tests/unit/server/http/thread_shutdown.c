@@ -68,14 +68,13 @@ static void test_a_daemon_stops_on_the_thread_of_its_loop(void)
 {
     int listening;
     const struct sockaddr_in address = listen_on_loopback(&listening);
-    struct event_loop loop;
-    struct connection_loop connections = {.table = NULL};
-    TAILQ_INIT(&connections.idle);
+    static struct http_server server;
+    struct event_loop loop = {.server = &server, .listen_fd = listening, .limit = 8};
     CHECK(!sem_init(&opened, 0, 0));
     struct MHD_Daemon *mhd = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, refuse,
         NULL, MHD_OPTION_NOTIFY_CONNECTION, note_connection, NULL, MHD_OPTION_END);
-    CHECK(mhd && event_loop_start(&loop, mhd, listening, 8, NULL, &connections));
+    CHECK(mhd && event_loop_start(&loop, mhd));
     event_loop_accept(&loop, true);
     const int client = connect_to(&address);
     CHECK(!sem_wait(&opened));
@@ -141,7 +140,7 @@ static void test_the_watcher_ends_before_connections_close(void)
                                  .daemon = &daemon};
     const size_t before = count_threads();
     struct connections *connections = connections_create(&server);
-    struct connection_loop loop = {.table = NULL};
+    struct event_loop loop = {.limit = 4};
     const struct sockaddr_in address = listen_on_loopback(&listening);
     CHECK(daemon.log && connections && connections_start(connections, &err) == STATUS_OK);
     CHECK(count_threads() == before + 1);
@@ -175,7 +174,7 @@ static void test_a_request_that_nobody_has_read_is_seen(void)
 {
     struct http_server server = {
         .options = {.max_connections = 4, .max_connections_per_address = 4}};
-    struct connection_loop loop = {.table = NULL};
+    struct event_loop loop = {.limit = 4};
     struct connections *connections = connections_create(&server);
     int listening;
     const struct sockaddr_in address = listen_on_loopback(&listening);
