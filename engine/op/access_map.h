@@ -43,7 +43,7 @@ void access_map_join(struct access_map_group *group);
 bool access_map_store(struct graph *graph, struct node *node, const char *name,
                       const struct access_map *map);
 
-/* Reads the attribute `name`. STATUS_MODEL unless it has `groups` groups, whose steps stay inside a
- * tensor of `elements` elements. */
-enum status access_map_load(const struct node *node, const char *name, int groups, size_t elements,
-                            struct access_map *ret, struct error *err) MUST_USE;
+/* Reads the attribute `name`, which access_map_store() has made: `groups` groups, whose steps stay
+ * inside a tensor of `elements` elements. */
+struct access_map access_map_load(const struct node *node, const char *name, int groups,
+                                  size_t elements);

@@ -23,11 +23,8 @@ struct attention {
     bool nan_is_zero;
 };
 
-/* Reads and checks the node's attributes and operands, whose shapes must be known. The attribute
- * "shape" is the result's shape. STATUS_MODEL, STATUS_SHAPE. Thread-safe. */
-enum status attention_load(const struct node *node, struct attention *ret, struct shape *ret_shape,
-                           struct error *err) MUST_USE;
+/* Sets the attributes. Returns false when out of memory. */
+bool attention_store(struct graph *graph, struct node *node, const struct attention *attention);
 
-/* Sets the attributes. Returns false when out of memory. `shape` is the result's shape. */
-bool attention_store(struct graph *graph, struct node *node, const struct attention *attention,
-                     const struct shape *shape);
+/* Reads the attributes that attention_store() has set. Thread-safe. */
+void attention_load(const struct node *node, struct attention *ret);

@@ -480,7 +480,7 @@ static bool fuse(struct match *m, const struct node *softmax, const struct node 
                                          softmax->name, inputs, 3 + m->attention.bias_count);
     if (!node)
         return false;
-    if (!attention_store(graph, node, &m->attention, &m->result->shape))
+    if (!attention_store(graph, node, &m->attention))
         return edit_no_memory(m->edit);
     edit_take_over(node, m->result->producer);
     return true;

@@ -29,9 +29,7 @@ static void shorten(struct edit *edit, struct value *value)
                          plain ? 13 : 1, last->name, &view.base, 1);
     if (!node)
         return;
-    if (!plain &&
-        (!access_map_store(graph, node, "map", &map) ||
-         !node_set_ints(graph, node, "shape", value->shape.dims, (size_t)value->shape.rank)))
+    if (!plain && !access_map_store(graph, node, "map", &map))
         edit_no_memory(edit);
     for (size_t o = 0; o < last->output_count; o++)
         if (last->outputs[o] == value)

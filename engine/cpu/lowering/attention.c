@@ -447,9 +447,8 @@ STEP_CREATE(lower_attention)
 {
     const struct node *node = lowering->node;
     struct attention a;
-    struct shape shape;
     struct attention_scratch t;
-    TRY(attention_load(node, &a, &shape, err));
+    attention_load(node, &a);
     struct attention_step *s = step_create(lowering, sizeof *s, attention_run, ret, err);
     TRY(allocated(s));
     s->step.kernel = "attention";
@@ -470,7 +469,7 @@ STEP_CREATE(lower_attention)
         2 * (double)a.batch * (double)a.rows * (double)a.keys * (double)(a.depth + a.width);
     for (size_t i = 0; i < node->input_count; i++)
         s->step.bytes += value_bytes(node->inputs[i]);
-    s->step.bytes += shape_count(&shape) * dtype_size(node->outputs[0]->dtype);
+    s->step.bytes += value_bytes(node->outputs[0]);
     return STATUS_OK;
 }
 

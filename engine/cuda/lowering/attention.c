@@ -93,8 +93,7 @@ CUDA_CREATE(lower_attention)
     struct cuda_backend *backend = compile->backend;
     struct attention loaded;
     struct cuda_attention_step proto = {.dtype = node->outputs[0]->dtype};
-    struct shape shape;
-    TRY(attention_load(node, &loaded, &shape, err));
+    attention_load(node, &loaded);
     if (!convert_attention(&loaded, &proto.attention))
         return STATUS_OK;
     proto.on_tensor_cores = proto.dtype != DTYPE_F32 && has_tensor_cores(backend, proto.dtype) &&

@@ -103,8 +103,7 @@ CUDA_CREATE(lower_chain)
 {
     const struct value *x = compile->node->inputs[0];
     struct cuda_copy_step s = {.kind = MOVE_MAP, .size = (int)dtype_size(x->dtype)};
-    struct access_map walk;
-    TRY(access_map_load(compile->node, "map", 1, shape_count(&x->shape), &walk, err));
+    const struct access_map walk = access_map_load(compile->node, "map", 1, shape_count(&x->shape));
     const struct access_map_group *group = &walk.group[0];
     s.map.offset = walk.offset;
     for (int p = 0; p < group->count; p++)
