@@ -22,7 +22,7 @@
     /* elementwise, broadcasting */                                                                \
     X(ADD, "Add", "") X(SUB, "Sub", "") X(MUL, "Mul", "") X(DIV, "Div", "") X(POW, "Pow", "")      \
     X(MOD, "Mod", "") X(PRELU, "PRelu", "") X(MAX, "Max", "") X(MIN, "Min", "")                    \
-    X(SUM, "Sum", "") X(MEAN, "Mean", "") X(AND, "And", "") X(OR, "Or", "") X(XOR, "Xor", "")      \
+    X(AND, "And", "") X(OR, "Or", "") X(XOR, "Xor", "")                                            \
     X(EQUAL, "Equal", "") X(GREATER, "Greater", "") X(LESS, "Less", "")                            \
     X(GREATER_OR_EQUAL, "GreaterOrEqual", "") X(LESS_OR_EQUAL, "LessOrEqual", "")                  \
     X(WHERE, "Where", "")                                                                          \

@@ -163,36 +163,8 @@ binary_row binary_row_find(enum binary_op op, enum dtype dtype)
 
 /* ---- kernels ---- */
 
-static bool is_predicate(enum binary_op op)
-{
-    return op >= BINARY_AND;
-}
-
-/* dst = a op b with broadcasting; dst has shape `out` and may be `a` if their shapes are equal. */
-static enum status binary_run(enum binary_op op, enum dtype dtype, const struct shape *out,
-                              const struct shape *a_shape, const void *a,
-                              const struct shape *b_shape, const void *b, void *dst,
-                              struct error *err)
-{
-    binary_row row = binary_row_find(op, dtype);
-    enum dtype result = is_predicate(op) ? DTYPE_BOOL : dtype;
-    const struct shape *const shapes[] = {a_shape, b_shape};
-    struct broadcast operands;
-    broadcast_start(&operands, out, shapes, 2);
-    do {
-        enum status status = row(element(a, dtype, operands.rows.offset[0]), operands.moves[0],
-                                 element(b, dtype, operands.rows.offset[1]), operands.moves[1],
-                                 element_at(dst, result, operands.done), operands.row);
-        if (status != STATUS_OK)
-            return error_set(err, status, "an integer is divided by zero");
-    } while (broadcast_next(&operands));
-    return STATUS_OK;
-}
-
 #define BY_OP(NAME, name) [OP_##NAME] = BINARY_##NAME,
-static const enum binary_op by_op[OP_COUNT] = {[OP_SUM] = BINARY_ADD,
-                                               [OP_MEAN] = BINARY_ADD,
-                                               BINARY_NUMBERS(BY_OP) BINARY_FLAGS(BY_OP)
+static const enum binary_op by_op[OP_COUNT] = {BINARY_NUMBERS(BY_OP) BINARY_FLAGS(BY_OP)
                                                    BINARY_COMPARISONS(BY_OP)};
 
 static enum binary_op binary_of(const struct node *node)
@@ -202,71 +174,21 @@ static enum binary_op binary_of(const struct node *node)
 
 KERNEL(kernel_binary)
 {
-    const struct node *node = args->node;
     const struct tensor *a = args->in[0], *b = args->in[1];
     struct tensor *out = *args->out[0];
-    return binary_run(binary_of(node), a->dtype, &out->shape, &a->shape, a->data, &b->shape,
-                      b->data, out->data, err);
-}
-
-/* Sum and Mean of 16-bit floats add in float32, so that precision and range do not depend on order
- * and number of operands. */
-static enum status sum_half(const struct kernel_args *args, struct error *err)
-{
-    struct tensor *out = *args->out[0];
-    size_t count = shape_count(&out->shape), inputs = args->node->input_count;
-    float *sum = kernel_scratch(args, count, sizeof *sum, err);
-    TRY(allocated(sum));
-    for (size_t i = 0; i < count; i++)
-        sum[i] = 0;
-    for (size_t k = 0; k < inputs; k++) {
-        const struct tensor *in = args->in[k];
-        const struct shape *const shapes[] = {&in->shape};
-        struct broadcast operands;
-        broadcast_start(&operands, &out->shape, shapes, 1);
-        do {
-            float block[BLOCK];
-            FOR_BLOCKS(done, n, operands.row) {
-                size_t from = operands.rows.offset[0] + (operands.moves[0] ? done : 0);
-                load_floats(element(in->data, in->dtype, from), in->dtype, block,
-                            operands.moves[0] ? n : 1);
-                for (size_t i = 0; i < n; i++)
-                    sum[operands.done + done + i] += block[operands.moves[0] ? i : 0];
-            }
-        } while (broadcast_next(&operands));
-    }
-    if (args->node->op == OP_MEAN)
-        for (size_t i = 0; i < count; i++)
-            sum[i] /= (float)inputs;
-    store_floats(sum, out->dtype, out->data, count);
+    const binary_row row = binary_row_find(binary_of(args->node), a->dtype);
+    const struct shape *const shapes[] = {&a->shape, &b->shape};
+    struct broadcast operands;
+    broadcast_start(&operands, &out->shape, shapes, 2);
+    do {
+        enum status status =
+            row(element(a->data, a->dtype, operands.rows.offset[0]), operands.moves[0],
+                element(b->data, b->dtype, operands.rows.offset[1]), operands.moves[1],
+                element_at(out->data, out->dtype, operands.done), operands.row);
+        if (status != STATUS_OK)
+            return error_set(err, status, "an integer is divided by zero");
+    } while (broadcast_next(&operands));
     return STATUS_OK;
-}
-
-/* Max, Min, Sum, Mean of any number of operands, combined one by one with the output. */
-KERNEL(kernel_variadic)
-{
-    const struct node *node = args->node;
-    const struct tensor *first = args->in[0];
-    struct tensor *out = *args->out[0];
-    bool half = out->dtype == DTYPE_F16 || out->dtype == DTYPE_BF16;
-    if (half && (node->op == OP_SUM || node->op == OP_MEAN))
-        return sum_half(args, err);
-    enum binary_op op = binary_of(node);
-    if (node->input_count == 1) {
-        memcpy(out->data, first->data, out->bytes);
-        return STATUS_OK;
-    }
-    TRY(binary_run(op, out->dtype, &out->shape, &first->shape, first->data, &args->in[1]->shape,
-                   args->in[1]->data, out->data, err));
-    for (size_t i = 2; i < node->input_count; i++)
-        TRY(binary_run(op, out->dtype, &out->shape, &out->shape, out->data, &args->in[i]->shape,
-                       args->in[i]->data, out->data, err));
-    if (node->op != OP_MEAN)
-        return STATUS_OK;
-    uint64_t divisor; /* room for an element of any dtype */
-    store_doubles(&(double){(double)node->input_count}, out->dtype, &divisor, 1);
-    return binary_run(BINARY_DIV, out->dtype, &out->shape, &out->shape, out->data, &SHAPE_SCALAR,
-                      &divisor, out->data, err);
 }
 
 /* ---- Clip ---- */
@@ -320,16 +242,13 @@ static enum status infer_prelu(struct node *node, struct error *err)
     return infer_like(node, err);
 }
 
-/* Records of operators with two operands that broadcast, and (VARIADIC) with any number. */
+/* Records of operators with two operands that broadcast. */
 #define BINARY(id, first, types, infer)                                                            \
     OP_ROW_OF(id, first, 2, 2, "A:" #types " B:=", OP_BROADCAST, NULL, infer, &batch_elementwise,  \
               binary)
 #define COMPARISON(id, first, types)                                                               \
     OP_ROW_OF(id, first, 2, 2, "A:" #types " B:=", OP_BROADCAST | OP_PREDICATE, NULL, comparison,  \
               &batch_elementwise, binary)
-#define VARIADIC(id, types)                                                                        \
-    OP_ROW_OF(id, 1, 1, OP_VARIADIC, "data:" #types " ...data:=!", OP_BROADCAST, NULL, binary,     \
-              &batch_elementwise, variadic)
 
 const struct op_info ops_binary[] = {
     BINARY(ADD, 7, number, binary),
@@ -338,10 +257,8 @@ const struct op_info ops_binary[] = {
     BINARY(DIV, 7, number, binary),
     OP_ROW(MOD, 10, 2, 2, "A:number B:=", OP_BROADCAST, "fmod:int", binary, &batch_elementwise),
     BINARY(PRELU, 7, number, prelu),
-    VARIADIC(MAX, number),
-    VARIADIC(MIN, number),
-    VARIADIC(SUM, float),
-    VARIADIC(MEAN, float),
+    BINARY(MAX, 1, number, binary),
+    BINARY(MIN, 1, number, binary),
     BINARY(AND, 7, bool, binary),
     BINARY(OR, 7, bool, binary),
     BINARY(XOR, 7, bool, binary),

@@ -123,6 +123,14 @@ static void set_int(struct onnx_rewrite *r, struct node *node, const char *name,
         (void)edit_no_memory(&r->edit);
 }
 
+static struct value *form_cast(struct onnx_rewrite *r, struct value *x, enum dtype dtype)
+{
+    struct value *value = apply(r, OP_CAST, x, NULL);
+    if (value)
+        set_int(r, value->producer, "to", dtype);
+    return value;
+}
+
 static struct value *form_transpose(struct onnx_rewrite *r, struct value *x, const int64_t *perm,
                                     int rank)
 {
@@ -390,9 +398,7 @@ static void tile_by_repeats(struct onnx_rewrite *r)
     struct node *node = r->node;
     struct value *operands[2]; /* tiles, axis */
     for (size_t i = 0; i < 2; i++) {
-        struct value *number = apply(r, OP_CAST, node->inputs[1 + i], NULL);
-        if (number)
-            set_int(r, number->producer, "to", DTYPE_I64);
+        struct value *number = form_cast(r, node->inputs[1 + i], DTYPE_I64);
         operands[i] = apply(r, OP_RESHAPE, number, form_int(r, 1));
     }
     struct value *ones = int64_fill(r, rank_of(r, node->inputs[0]), 1);
@@ -538,6 +544,37 @@ static void mean_variance(struct onnx_rewrite *r)
     r->node->attr_count = 0;
 }
 
+/* Combines the operands of Sum, Mean, Max or Min two by two. Sums of 16-bit floats are float32
+ * until the end, so that precision and range do not depend on order and number of operands. */
+static void combine(struct onnx_rewrite *r)
+{
+    struct node *node = r->node;
+    struct value **inputs = node->inputs, *const first = inputs[0];
+    const size_t count = node->input_count;
+    const enum dtype dtype = first ? first->dtype : DTYPE_NONE;
+    const bool is_mean = node->op == OP_DIV, adds = is_mean || node->op == OP_ADD;
+    const bool is_half = adds && (dtype == DTYPE_F16 || dtype == DTYPE_BF16);
+    node->op = count == 1 ? OP_IDENTITY : is_mean ? OP_ADD : node->op;
+    for (size_t i = 0; i < count; i++) {
+        if (!inputs[i]) {
+            FAIL(r, STATUS_MODEL, "input %zu is left out", i);
+            return;
+        }
+        if (is_half)
+            inputs[i] = form_cast(r, inputs[i], DTYPE_F32);
+    }
+    for (size_t i = 1; i + 1 < count; i++)
+        inputs[0] = apply(r, node->op, inputs[0], inputs[i]);
+    if (count > 1)
+        inputs[1] = inputs[count - 1];
+    node->input_count = count > 1 ? 2 : 1;
+    if (is_mean)
+        follow(r, OP_DIV,
+               is_half ? form_float(r, (float)count) : form_number_like(r, (float)count, first));
+    if (is_half)
+        set_int(r, follow(r, OP_CAST, NULL), "to", dtype);
+}
+
 /* Gathers at the positions where the condition, a list, is true. */
 static void compress(struct onnx_rewrite *r)
 {
@@ -618,9 +655,7 @@ static struct value *quantized_gates(struct onnx_rewrite *r, size_t i, size_t sc
     struct value *shape = form_ints(r, 3, beside_rows), *parts[3];
     for (size_t k = 0; k < 3; k++) {
         struct value *from = r->node->inputs[k ? scale + k - 1 : i];
-        parts[k] = apply(r, OP_CAST, k ? apply(r, OP_RESHAPE, from, shape) : from, NULL);
-        if (parts[k])
-            set_int(r, parts[k]->producer, "to", DTYPE_F32);
+        parts[k] = form_cast(r, k ? apply(r, OP_RESHAPE, from, shape) : from, DTYPE_F32);
     }
     struct value *product = apply(r, OP_MUL, apply(r, OP_SUB, parts[0], parts[2]), parts[1]);
     return form_transpose(r, product, turned, 3);
@@ -800,6 +835,7 @@ static void skip_norm(struct onnx_rewrite *r)
 #define OLD(name, op, last, inputs, attrs, rewrite)                                                \
     FORM("", name, op, 1, last, inputs, inputs, 1, 1, attrs, rewrite)
 #define BINARY(name, op)        OLD(name, op, 6, 2, "axis:int broadcast:int", broadcast_as_numpy)
+#define COMBINED(name, op)      FORM("", name, op, 1, 0, 1, OP_VARIADIC, 1, 1, NULL, combine)
 #define REDUCE(name, op, moved) OLD(name, op, moved - 1, 1, "axes:ints keepdims:int", axes_operand)
 #define MS(name, op, min_in, max_in, attrs, rewrite)                                               \
     FORM("com.microsoft", name, op, 1, 0, min_in, max_in, 1, 1, attrs, rewrite)
@@ -871,6 +907,10 @@ static const struct onnx_form forms[] = {
          "sampling_ratio:int spatial_scale:float",
          roi_without_half_pixel),
     FORM("", "MeanVarianceNormalization", DIV, 9, 0, 1, 1, 1, 1, "axes:ints", mean_variance),
+    COMBINED("Sum", ADD),
+    COMBINED("Mean", DIV),
+    COMBINED("Max", MAX),
+    COMBINED("Min", MIN),
     FORM("", "Compress", GATHER, 9, 0, 2, 2, 1, 1, "axis:int", compress),
     MS("QuantizeLinear", QUANTIZE_LINEAR, 2, 3, QUANTIZE_ATTRS, quantize_as_13),
     MS("DequantizeLinear", DEQUANTIZE_LINEAR, 2, 3, QUANTIZE_ATTRS, quantize_as_13),

@@ -69,8 +69,6 @@ static const struct recipe {
     {OP_REDUCE_MEAN, "xl>x"},
     {OP_MAX, "xx>x"},
     {OP_MIN, "xx>x"},
-    {OP_SUM, "xx>x"},
-    {OP_MEAN, "xx>x"},
     {OP_CENTER_CROP_PAD, "xo>x"},
     {OP_REDUCE_SUM, "xl>x"},
     {OP_LSTM, "qRR>YYY"},

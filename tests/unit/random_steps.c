@@ -422,16 +422,13 @@ static struct value *softmax(struct builder *b, struct value *x)
     return finish(b, node);
 }
 
-static struct value *variadic(struct builder *b, struct value *x)
+static struct value *several(struct builder *b, struct value *x)
 {
-    static const enum op ops[] = {OP_SUM, OP_MAX, OP_MIN, OP_MEAN};
+    static const enum op ops[] = {OP_ADD, OP_MAX, OP_MIN, OP_SUB};
     int64_t c = x->shape.dims[1], w = x->shape.dims[3];
-    struct node *node;
-    add(b, ops[random_below(&b->state, 4)], 3,
-        (struct value *[]){constant(b, SHAPE(c, 1, 1), 0.5f, 0), x,
-                           constant(b, SHAPE(1, 1, w), 0.5f, 0)},
-        1, &node);
-    return b->failed ? NULL : finish(b, node);
+    const enum op op = ops[random_below(&b->state, 4)];
+    struct value *y = binary(b, op, constant(b, SHAPE(c, 1, 1), 0.5f, 0), x);
+    return y ? binary(b, op, y, constant(b, SHAPE(1, 1, w), 0.5f, 0)) : NULL;
 }
 
 static struct value *padded_conv(struct builder *b, struct value *x)
@@ -478,7 +475,7 @@ struct value *rare_step(struct builder *b, struct value *x)
         group_norm, blocks,   gather,   through_rank_5, through_rank_3, expand,
         power,      gelu,     gelu,     hard_swish,     hard_swish,     layer_norm,
         layer_norm, odd_conv, odd_conv, odd_pool,       attention,      odd_matmul,
-        shared,     softmax,  variadic, padded_conv,    scaled_conv,
+        shared,     softmax,  several,  padded_conv,    scaled_conv,
     };
     uint32_t choice = random_below(&b->state, COUNT_OF(steps) + 1);
     return choice < COUNT_OF(steps) ? steps[choice](b, x) : quantized(b);

@@ -225,9 +225,9 @@ static void elementwise_choose_rows(struct elementwise_step *s)
 
 /* enum binary_kind plus 1; 0: the operator is not binary. */
 static const int binary_kinds[OP_COUNT] = {
-    [OP_ADD] = 1 + BINARY_ADD, [OP_SUM] = 1 + BINARY_ADD,    [OP_SUB] = 1 + BINARY_SUB,
-    [OP_MUL] = 1 + BINARY_MUL, [OP_DIV] = 1 + BINARY_DIV,    [OP_MAX] = 1 + BINARY_MAX,
-    [OP_MIN] = 1 + BINARY_MIN, [OP_PRELU] = 1 + BINARY_PRELU};
+    [OP_ADD] = 1 + BINARY_ADD,    [OP_SUB] = 1 + BINARY_SUB, [OP_MUL] = 1 + BINARY_MUL,
+    [OP_DIV] = 1 + BINARY_DIV,    [OP_MAX] = 1 + BINARY_MAX, [OP_MIN] = 1 + BINARY_MIN,
+    [OP_PRELU] = 1 + BINARY_PRELU};
 
 static bool dtype_fits(const struct value *value, enum dtype dtype)
 {

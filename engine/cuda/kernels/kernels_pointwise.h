@@ -10,7 +10,6 @@ extern "C" {
 /* Operators of one operand a, of two operands a and b, and WHERE: a ? b : c. */
 enum cuda_pointwise_op {
     CUDA_N_COPY, /* converts */
-    CUDA_N_SCALE,
     CUDA_N_ABS,
     CUDA_N_NEG,
     CUDA_N_SIGN,

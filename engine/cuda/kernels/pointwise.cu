@@ -57,7 +57,6 @@ template <typename C> __device__ inline C unary(const cuda_pointwise &n, C x)
 {
     const C alpha = (C)n.alpha, beta = (C)n.beta;
     switch (n.op) {
-        CASE(CUDA_N_SCALE, x * alpha);
         CASE(CUDA_N_ABS, m_fabs(x));
         CASE(CUDA_N_NEG, -x);
         CASE(CUDA_N_SIGN, x > 0 ? (C)1 : x < 0 ? (C)-1 : x);

@@ -33,9 +33,8 @@ CUDA_RUN(elementwise_run)
 
 /* By operator: its enum cuda_binary plus 1; 0: the kernel does not have the operator. */
 static const int binary_kinds[OP_COUNT] = {
-    [OP_ADD] = 1 + CUDA_ADD, [OP_SUM] = 1 + CUDA_ADD, [OP_SUB] = 1 + CUDA_SUB,
-    [OP_MUL] = 1 + CUDA_MUL, [OP_DIV] = 1 + CUDA_DIV, [OP_MAX] = 1 + CUDA_MAX,
-    [OP_MIN] = 1 + CUDA_MIN};
+    [OP_ADD] = 1 + CUDA_ADD, [OP_SUB] = 1 + CUDA_SUB, [OP_MUL] = 1 + CUDA_MUL,
+    [OP_DIV] = 1 + CUDA_DIV, [OP_MAX] = 1 + CUDA_MAX, [OP_MIN] = 1 + CUDA_MIN};
 
 /* True if the operand has this dtype, or is a float32 constant, which is uploaded in this dtype. */
 static bool operand_fits(const struct value *value, enum dtype dtype)

@@ -1,41 +1,25 @@
 /* Elementwise operators that elementwise.c does not take: integers, booleans, float64, comparisons,
- * Where, Cast, PRelu, powers and roots, Sum, Mean, Max and Min of any number of operands. */
+ * Where, Cast, PRelu, powers and roots. */
 #include "engine/cuda/kernels/kernels_pointwise.h"
 #include "engine/cuda/lowering/lowering.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "engine/base/size.h"
 
-/* A launch of a step. Each operand after the second adds a launch, whose left operand is y. */
-struct pointwise_launch {
+struct pointwise_step {
+    struct cuda_step step;
     struct cuda_pointwise numbers;
     struct cuda_operand operands[CUDA_OPERANDS];
 };
 
-struct pointwise_step {
-    struct cuda_step step;
-    struct pointwise_launch *launches;
-    size_t count;
-};
-
-static void pointwise_free(struct cuda_step *base)
-{
-    free(((struct pointwise_step *)base)->launches);
-}
-
 CUDA_RUN(pointwise_run)
 {
     struct pointwise_step *s = (struct pointwise_step *)base;
-    for (size_t l = 0; l < s->count; l++) {
-        const struct pointwise_launch *launch = &s->launches[l];
-        const void *operands[CUDA_OPERANDS] = {0};
-        for (int o = 0; o < launch->numbers.operands; o++)
-            operands[o] = cuda_operand_at(program, &launch->operands[o]);
-        cuda_compute_pointwise(program->backend->stream, operands, program->data[base->y],
-                               &launch->numbers);
-    }
+    const void *operands[CUDA_OPERANDS] = {0};
+    for (int o = 0; o < s->numbers.operands; o++)
+        operands[o] = cuda_operand_at(program, &s->operands[o]);
+    cuda_compute_pointwise(program->backend->stream, operands, program->data[base->y], &s->numbers);
     return cuda_launched(base, program, err);
 }
 
@@ -45,14 +29,13 @@ enum kind {
     KIND_FLOAT = 1,  /* takes floats */
     KIND_WHOLE = 2,  /* takes integers and booleans */
     KIND_DOUBLE = 4, /* converts integers to float64 */
-    KIND_CHAIN = 8,  /* takes any number of operands */
-    KIND_SMOOTH = 16 /* rounding the operands to 16 bits changes the result only a little */
+    KIND_SMOOTH = 8  /* rounding the operands to 16 bits changes the result only a little */
 };
 
 struct pointwise_entry {
     enum op op;
     enum cuda_pointwise_op number;
-    int operands;
+    int operands; /* without CastLike's target type and Clip's bounds */
     unsigned kinds;
     const char *alpha_name, *beta_name; /* names of attributes; NULL: none */
     double alpha, beta;
@@ -95,10 +78,8 @@ static const struct pointwise_entry table[] = {
     {OP_MOD, CUDA_N_MOD, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
     {OP_PRELU, CUDA_N_PRELU, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
     {OP_POW, CUDA_N_POW, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_SUM, CUDA_N_ADD, 2, KIND_FLOAT | KIND_CHAIN | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_MEAN, CUDA_N_ADD, 2, KIND_FLOAT | KIND_CHAIN | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_MAX, CUDA_N_MAX, 2, KIND_FLOAT | KIND_WHOLE | KIND_CHAIN | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_MIN, CUDA_N_MIN, 2, KIND_FLOAT | KIND_WHOLE | KIND_CHAIN | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_MAX, CUDA_N_MAX, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_MIN, CUDA_N_MIN, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
     {OP_AND, CUDA_N_AND, 2, KIND_WHOLE, NULL, NULL, 0, 0},
     {OP_OR, CUDA_N_OR, 2, KIND_WHOLE, NULL, NULL, 0, 0},
     {OP_XOR, CUDA_N_XOR, 2, KIND_WHOLE, NULL, NULL, 0, 0},
@@ -118,19 +99,12 @@ static const struct pointwise_entry *entry_of(enum op op)
     return NULL;
 }
 
-/* Returns the number of operands, without CastLike's target type and Clip's bounds. */
-static size_t number_count(const struct node *node, const struct pointwise_entry *entry)
-{
-    return entry->kinds & KIND_CHAIN ? node->input_count : (size_t)entry->operands;
-}
-
 /* Finds the type to compute in. Returns false if there is none. */
 static bool pointwise_domain_of(const struct node *node, const struct pointwise_entry *entry,
                                 enum cuda_domain *ret)
 {
-    const size_t first = node->op == OP_WHERE ? 1 : 0, count = number_count(node, entry);
     bool narrow = true, whole = true, is_unsigned = false;
-    for (size_t i = first; i < count; i++) {
+    for (int i = node->op == OP_WHERE ? 1 : 0; i < entry->operands; i++) {
         const enum dtype dtype = node->inputs[i]->dtype;
         narrow = narrow && is_computed(dtype);
         whole = whole && !dtype_is_float(dtype);
@@ -197,13 +171,12 @@ static bool pointwise_classify(const struct node *node, struct cuda_pointwise *n
 {
     const struct pointwise_entry *entry = entry_of(node->op);
     const struct value *y = node_output(node, 0);
-    if (!entry || !y ||
-        node->input_count < (entry->kinds & KIND_CHAIN ? 1 : (size_t)entry->operands) ||
-        node->epilogue.activation || node->epilogue.residual || y->shape.rank < 0 ||
-        y->shape.rank > CUDA_MAX_RANK || shape_count(&y->shape) == 0)
+    if (!entry || !y || node->input_count < (size_t)entry->operands || node->epilogue.activation ||
+        node->epilogue.residual || y->shape.rank < 0 || y->shape.rank > CUDA_MAX_RANK ||
+        shape_count(&y->shape) == 0)
         return false;
     bool is_constant = true;
-    for (size_t i = 0; i < number_count(node, entry); i++) {
+    for (int i = 0; i < entry->operands; i++) {
         if (!node->inputs[i] || node->inputs[i]->shape.rank < 0)
             return false;
         is_constant = is_constant && node->inputs[i]->known;
@@ -235,83 +208,29 @@ KERNEL_CLAIM(pointwise_claim)
 
 /* ---- the lowering ---- */
 
-static enum status set_operand(const struct cuda_lowering *compile, struct pointwise_launch *launch,
-                               int o, const struct value *value, struct error *err)
-{
-    launch->numbers.dtypes[o] = (int)value->dtype;
-    return cuda_operand_of(compile, value, value->dtype, &launch->operands[o], err);
-}
-
-/* Fills launch l of a chain: y = y op operand l + 1; launch 0 takes the first two operands. */
-static enum status fill_launch(const struct cuda_lowering *compile, const struct cuda_pointwise *n,
-                               size_t l, struct pointwise_launch *launch, struct error *err)
-{
-    const struct node *node = compile->node;
-    const struct value *y = node->outputs[0];
-    struct shape shapes[CUDA_OPERANDS];
-    launch->numbers = *n;
-    launch->numbers.y_dtype = (int)y->dtype;
-    for (int o = 0; o < n->operands; o++) {
-        const size_t input = l ? l + 1 : (size_t)o;
-        const bool is_y = l && o == 0;
-        shapes[o] = is_y ? y->shape : node->inputs[input]->shape;
-        TRY(set_operand(compile, launch, o, is_y ? y : node->inputs[input], err));
-    }
-    launch->numbers.map = cuda_map_broadcast(&y->shape, shapes, n->operands);
-    return STATUS_OK;
-}
-
-/* Fills a launch y = `from` * scale: the division of a mean, or a single operand as it is. */
-static enum status fill_single(const struct cuda_lowering *compile, const struct value *from,
-                               double scale, struct pointwise_launch *launch, struct error *err)
-{
-    const struct value *y = compile->node->outputs[0];
-    launch->numbers = (struct cuda_pointwise){.op = CUDA_N_SCALE,
-                                              .domain = y->dtype == DTYPE_F64   ? CUDA_IN_DOUBLE
-                                                        : is_computed(y->dtype) ? CUDA_IN_FLOAT
-                                                                                : CUDA_IN_WHOLE,
-                                              .operands = 1,
-                                              .y_dtype = (int)y->dtype,
-                                              .alpha = scale};
-    TRY(set_operand(compile, launch, 0, from, err));
-    launch->numbers.map = cuda_map_broadcast(&y->shape, &from->shape, 1);
-    return STATUS_OK;
-}
-
-static enum status pointwise_fill(const struct cuda_lowering *compile,
-                                  const struct cuda_pointwise *n, struct pointwise_step *s,
-                                  struct error *err)
-{
-    const struct node *node = compile->node;
-    const bool is_chain = entry_of(node->op)->kinds & KIND_CHAIN;
-    const size_t inputs = node->input_count, launches = is_chain ? inputs : 1;
-    s->launches = calloc(launches, sizeof *s->launches);
-    TRY(check_memory(s->launches, "while compiling", err));
-    if (is_chain && inputs == 1) {
-        s->count = 1;
-        return fill_single(compile, node->inputs[0], 1, &s->launches[0], err);
-    }
-    s->count = is_chain ? inputs - 1 : 1;
-    for (size_t l = 0; l < s->count; l++)
-        TRY(fill_launch(compile, n, l, &s->launches[l], err));
-    if (node->op == OP_MEAN)
-        TRY(fill_single(compile, node->outputs[0], 1 / (double)inputs, &s->launches[s->count++],
-                        err));
-    return STATUS_OK;
-}
-
 CUDA_CREATE(lower_pointwise)
 {
     const struct node *node = compile->node;
-    struct cuda_pointwise numbers;
-    (void)pointwise_classify(node, &numbers);
-    struct pointwise_step *s = cuda_step_create(compile, NULL, sizeof *s, pointwise_run, ret, err);
+    const struct value *y = node->outputs[0];
+    struct pointwise_step proto = {0};
+    struct cuda_pointwise *numbers = &proto.numbers;
+    struct shape shapes[CUDA_OPERANDS];
+    (void)pointwise_classify(node, numbers);
+    numbers->y_dtype = (int)y->dtype;
+    for (int o = 0; o < numbers->operands; o++) {
+        const struct value *x = node->inputs[o];
+        shapes[o] = x->shape;
+        numbers->dtypes[o] = (int)x->dtype;
+        TRY(cuda_operand_of(compile, x, x->dtype, &proto.operands[o], err));
+    }
+    numbers->map = cuda_map_broadcast(&y->shape, shapes, numbers->operands);
+    struct pointwise_step *s =
+        cuda_step_create(compile, &proto, sizeof *s, pointwise_run, ret, err);
     TRY(allocated(s));
-    s->step.free = pointwise_free;
     s->step.kernel = "pointwise";
     for (size_t i = 1; i < node->input_count; i++)
         s->step.bytes += node->inputs[i] ? value_bytes(node->inputs[i]) : 0;
-    return pointwise_fill(compile, &numbers, s, err);
+    return STATUS_OK;
 }
 
 const struct cuda_kernel cuda_kernel_pointwise = {{"pointwise", {OP_NONE}, pointwise_claim},

@@ -628,6 +628,53 @@ Test(onnx_forms, mean_variance_normalization_is_over_all_but_the_channels)
     }
 }
 
+Test(onnx_forms, sums_and_extremes_combine_any_number_of_operands)
+{
+    static const struct {
+        const char *name;
+        double expected[3][2]; /* of one, two and three operands */
+    } cases[] = {{"Sum", {{1, 2}, {5, 6}, {8, 12}}},
+                 {"Mean", {{1, 2}, {2.5, 3}, {8 / 3.0, 4}}},
+                 {"Max", {{1, 2}, {4, 4}, {4, 6}}},
+                 {"Min", {{1, 2}, {1, 2}, {1, 2}}}};
+    const float x[] = {1, 2}, y = 4, z[] = {3, 6};
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
+        for (size_t count = 1; count <= 3; count++) {
+            struct one_node one;
+            start(&one, cases[i].name, 6, count, 1);
+            one_input(&one, 0, DTYPE_F32, SHAPE(1, 2), x);
+            if (count > 1)
+                one_input(&one, 1, DTYPE_F32, SHAPE_SCALAR, &y);
+            if (count > 2)
+                one_input(&one, 2, DTYPE_F32, SHAPE(2), z);
+            run_ok(&one);
+            cr_expect_eq(one.out[0]->shape.rank, 2);
+            expect_near(&one, cases[i].expected[count - 1], 2);
+            one_end(&one);
+        }
+    for (size_t left_out = 0; left_out < 2; left_out++) {
+        struct one_node one;
+        start(&one, "Max", 13, 3, 1);
+        one_input(&one, 1 - left_out, DTYPE_F32, SHAPE(1, 2), x);
+        one_input(&one, 2, DTYPE_F32, SHAPE(2), z);
+        fails(&one, STATUS_MODEL, left_out ? "input 1 is left out" : "input 0 is left out");
+        one_end(&one);
+    }
+}
+
+Test(onnx_forms, mean_of_halves_does_not_overflow_on_the_way)
+{
+    const uint16_t numbers[] = {float_to_half(60000), float_to_half(60000), float_to_half(-60000)};
+    const uint16_t third = float_to_half(20000);
+    struct one_node one;
+    start(&one, "Mean", 13, 3, 1);
+    for (size_t i = 0; i < 3; i++)
+        one_input(&one, i, DTYPE_F16, SHAPE_SCALAR, &numbers[i]);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F16, SHAPE_SCALAR, &third);
+    one_end(&one);
+}
+
 Test(onnx_forms, compress_looks_at_the_whole_condition)
 {
     const uint8_t late[] = {0, 0, 0, 1}, unset[] = {1, 0, 0, 0};

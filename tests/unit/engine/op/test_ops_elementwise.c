@@ -237,20 +237,6 @@ Test(ops_elementwise, every_broadcast_pattern)
     }
 }
 
-Test(ops_elementwise, sum_of_halves_does_not_overflow_on_the_way)
-{
-    const uint16_t big = float_to_half(60000), minus = float_to_half(-60000);
-    struct one_node one;
-    one_start(&one, OP_MEAN, 13, 3, 1);
-    one_input(&one, 0, DTYPE_F16, SHAPE_SCALAR, &big);
-    one_input(&one, 1, DTYPE_F16, SHAPE_SCALAR, &big);
-    one_input(&one, 2, DTYPE_F16, SHAPE_SCALAR, &minus);
-    const uint16_t third = float_to_half(20000);
-    cr_assert_eq(one_run(&one), STATUS_OK, "%s", one.err.message);
-    one_equals(&one, 0, DTYPE_F16, SHAPE_SCALAR, &third);
-    one_end(&one);
-}
-
 Test(ops_elementwise, integer_powers_are_exact)
 {
     const int64_t base[] = {3, -2, 2, 0, -1, 5}, exponent[] = {39, 63, 64, 0, -3, -1};
