@@ -8,6 +8,7 @@
 
 #include "engine/op/elementwise.h"
 #include "engine/op/family.h"
+#include "engine/op/gemm.h"
 
 /* ---- unary ---- */
 
@@ -103,69 +104,36 @@ static int64_t power(int64_t base, int64_t exponent)
     return (int64_t)result;
 }
 
-struct pow_row {
-    const struct tensor *base, *exponent;
-    struct tensor *out;
-    const struct broadcast *operands;
-};
-
-static size_t operand_at(const struct broadcast *operands, int operand, size_t done)
-{
-    return operands->rows.offset[operand] + (operands->moves[operand] ? done : 0);
-}
-
-#define POW_BLOCK(NAME, T, POWER)                                                                  \
-    static void pow_##NAME(const struct pow_row *row, size_t done, size_t n)                       \
-    {                                                                                              \
-        T x[BLOCK], y[BLOCK], z[BLOCK];                                                            \
-        const struct broadcast *operands = row->operands;                                          \
-        size_t a = operand_at(operands, 0, done), b = operand_at(operands, 1, done);               \
-        enum dtype from = row->base->dtype, to = row->exponent->dtype;                             \
-        load_##NAME(element(row->base->data, from, a), from, x, operands->moves[0] ? n : 1);       \
-        load_##NAME(element(row->exponent->data, to, b), to, y, operands->moves[1] ? n : 1);       \
-        for (size_t i = 0; i < n; i++)                                                             \
-            z[i] = POWER(x[operands->moves[0] ? i : 0], y[operands->moves[1] ? i : 0]);            \
-        store_##NAME(z, from, element_at(row->out->data, from, operands->done + done), n);         \
-    }
-POW_BLOCK(integers, int64_t, power)
-POW_BLOCK(doubles, double, pow)
-
-/* Computes a row in float32. Squares are frequent in exported layer normalizations. */
-static void pow_floats(const struct pow_row *row)
-{
-    const struct broadcast *operands = row->operands;
-    const float *x = (const float *)row->base->data + operands->rows.offset[0];
-    const float *y = (const float *)row->exponent->data + operands->rows.offset[1];
-    float *z = (float *)row->out->data + operands->done;
-    if (operands->moves[0] && !operands->moves[1] && y[0] == 2) {
-        for (size_t i = 0; i < operands->row; i++)
-            z[i] = x[i] * x[i];
-        return;
-    }
-    for (size_t i = 0; i < operands->row; i++)
-        z[i] = powf(x[operands->moves[0] ? i : 0], y[operands->moves[1] ? i : 0]);
-}
-
+/* Integers are computed in 64 bits, float32 in itself, and everything else in double. Squares are
+ * frequent in exported layer normalizations. */
 KERNEL(kernel_pow)
 {
-    const struct tensor *base = args->in[0], *exponent = args->in[1];
-    struct tensor *out = *args->out[0];
-    const struct shape *const shapes[] = {&base->shape, &exponent->shape};
+    const enum dtype base = args->in[0]->dtype, exponent = args->in[1]->dtype;
+    const struct shape *const shapes[] = {&args->in[0]->shape, &args->in[1]->shape};
+    const enum arithmetic arithmetic = base == DTYPE_F32 && exponent == DTYPE_F32 ? ARITHMETIC_F32
+                                       : dtype_is_float(base) || dtype_is_float(exponent)
+                                           ? ARITHMETIC_F64
+                                           : ARITHMETIC_U64;
+    const void *x, *y;
+    void *z;
     struct broadcast operands;
-    struct pow_row row = {base, exponent, out, &operands};
-    bool integers = !dtype_is_float(base->dtype) && !dtype_is_float(exponent->dtype);
-    bool floats = base->dtype == DTYPE_F32 && exponent->dtype == DTYPE_F32;
-    broadcast_start(&operands, &out->shape, shapes, 2);
+    TRY(operand_open(args, 0, arithmetic, &x, err));
+    TRY(operand_open(args, 1, arithmetic, &y, err));
+    TRY(result_open(args, 0, arithmetic, &z, err));
+    broadcast_start(&operands, &(*args->out[0])->shape, shapes, 2);
     do {
-        if (floats) {
-            pow_floats(&row);
-            continue;
-        }
-        FOR_BLOCKS(done, n, operands.row) {
-            if (integers)
-                pow_integers(&row, done, n);
-            else
-                pow_doubles(&row, done, n);
+        for (size_t i = 0; i < operands.row; i++) {
+            const size_t a = operands.rows.offset[0] + (operands.moves[0] ? i : 0);
+            const size_t b = operands.rows.offset[1] + (operands.moves[1] ? i : 0);
+            const size_t to = operands.done + i;
+            if (arithmetic == ARITHMETIC_F32) {
+                const float factor = ((const float *)x)[a], times = ((const float *)y)[b];
+                ((float *)z)[to] = times == 2 ? factor * factor : powf(factor, times);
+            } else if (arithmetic == ARITHMETIC_F64) {
+                ((double *)z)[to] = pow(((const double *)x)[a], ((const double *)y)[b]);
+            } else {
+                ((int64_t *)z)[to] = power(((const int64_t *)x)[a], ((const int64_t *)y)[b]);
+            }
         }
     } while (broadcast_next(&operands));
     return STATUS_OK;

@@ -4,6 +4,7 @@
 
 #include "engine/op/elementwise.h"
 #include "engine/op/family.h"
+#include "engine/op/gemm.h"
 
 /* Checks that constant indices (input 1) lie within `axis` of input 0. */
 static enum status indices_check(const struct node *node, int64_t axis, struct error *err)
@@ -483,61 +484,33 @@ KERNEL(kernel_non_zero)
 
 /* ---- CumSum ---- */
 
-/* Cumulative sums of `inner` neighbouring columns, in double or (wrapping) 64-bit integers. */
-struct running {
-    bool real, exclusive;
-    size_t inner;
-    double *sum;
-    uint64_t *whole;
-};
-
-static void running_row(const struct running *running, const void *from, void *to, enum dtype dtype)
-{
-    FOR_BLOCKS(done, n, running->inner) {
-        double values[BLOCK], before[BLOCK];
-        int64_t integers[BLOCK], whole_before[BLOCK];
-        void *row = element_at(to, dtype, done);
-        if (running->real) {
-            double *sum = running->sum + done;
-            load_doubles(element(from, dtype, done), dtype, values, n);
-            for (size_t i = 0; i < n; i++) {
-                before[i] = sum[i];
-                sum[i] += values[i];
-            }
-            store_doubles(running->exclusive ? before : sum, dtype, row, n);
-            continue;
-        }
-        uint64_t *sum = running->whole + done;
-        load_integers(element(from, dtype, done), dtype, integers, n);
-        for (size_t i = 0; i < n; i++) {
-            whole_before[i] = (int64_t)sum[i];
-            sum[i] += (uint64_t)integers[i];
-            integers[i] = (int64_t)sum[i];
-        }
-        store_integers(running->exclusive ? whole_before : integers, dtype, row, n);
-    }
-}
-
+/* Sums in double, or (wrapping) in 64-bit integers. A row of sums is the one before it plus a row
+ * of x: that at the same place, or with `exclusive` the one before. */
 KERNEL(kernel_cum_sum)
 {
     const struct tensor *x = args->in[0];
-    struct tensor *out = *args->out[0];
+    const bool is_real = dtype_is_float(x->dtype);
+    const bool reverse = node_int(args->node, "reverse", 0) != 0;
+    const bool exclusive = node_int(args->node, "exclusive", 0) != 0;
     int64_t axis = tensor_int(args->in[1], 0);
+    const void *src;
+    void *dst;
     TRY(infer_axis(&axis, x->shape.rank, err));
-    bool reverse = node_int(args->node, "reverse", 0) != 0;
+    TRY(operand_open(args, 0, is_real ? ARITHMETIC_F64 : ARITHMETIC_U64, &src, err));
+    TRY(result_open(args, 0, is_real ? ARITHMETIC_F64 : ARITHMETIC_U64, &dst, err));
     const struct axis_layout layout = axis_layout_of(&x->shape, axis);
     const size_t extent = layout.extent, inner = layout.inner;
-    void *scratch = kernel_scratch(args, inner, sizeof(double), err);
-    TRY(allocated(scratch));
-    struct running running = {dtype_is_float(x->dtype), node_int(args->node, "exclusive", 0) != 0,
-                              inner, scratch, scratch};
-    for (size_t o = 0; o < layout.outer && x->bytes; o++) {
-        memset(scratch, 0, inner * sizeof(double));
-        for (size_t k = 0; k < extent; k++) {
-            size_t row = (o * extent + (reverse ? extent - 1 - k : k)) * inner;
-            running_row(&running, element(x->data, x->dtype, row),
-                        element_at(out->data, x->dtype, row), x->dtype);
-        }
+    for (size_t line = 0; inner && line < layout.outer * extent; line++) {
+        const size_t k = line % extent, row = (reverse ? line - k + extent - 1 - k : line) * inner;
+        const size_t before = reverse ? row + inner : row - inner, from = exclusive ? before : row;
+        const bool adds = k || !exclusive;
+        for (size_t i = 0; i < inner; i++)
+            if (is_real)
+                ((double *)dst)[row + i] = (k ? ((double *)dst)[before + i] : 0) +
+                                           (adds ? ((const double *)src)[from + i] : 0);
+            else
+                ((uint64_t *)dst)[row + i] = (k ? ((uint64_t *)dst)[before + i] : 0) +
+                                             (adds ? ((const uint64_t *)src)[from + i] : 0);
     }
     return STATUS_OK;
 }

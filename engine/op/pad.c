@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/op/family.h"
+#include "engine/op/gemm.h"
 
 static enum status infer_pad(struct node *node, struct error *err)
 {
@@ -213,20 +214,18 @@ KERNEL(kernel_pad)
 
 /* ---- Col2Im ---- */
 
-/* The sums of one image channel: double for floats, uint64 (wrapping) for integers. */
-struct col2im_image {
-    const struct col2im *geometry;
-    bool real;
-    double *sum;
-    uint64_t *whole;
-};
-
-/* Adds n elements of a row of block positions, from position `at` on; advances `at`. */
-static void add_positions(const struct col2im_image *image, const int64_t *base, int64_t *at,
-                          const double *values, const int64_t *integers, size_t n)
+/* Adds the row of one block element, its value at every block position, to an image channel. Sums
+ * are double for floats, uint64 (wrapping) for integers. */
+static void add_row(const struct col2im *g, size_t block_element, bool is_real, const void *row,
+                    void *image, size_t positions)
 {
-    const struct col2im *g = image->geometry;
-    for (size_t k = 0; k < n; k++) {
+    int64_t base[TENSOR_MAX_RANK], at[TENSOR_MAX_RANK] = {0};
+    for (int d = g->spatial - 1; d >= 0; d--) {
+        int64_t k = (int64_t)(block_element % (size_t)g->block[d]);
+        block_element /= (size_t)g->block[d];
+        base[d] = k * g->dilation[d] - g->pad[d];
+    }
+    for (size_t k = 0; k < positions; k++) {
         size_t index = 0;
         bool inside = true;
         for (int d = 0; d < g->spatial; d++) {
@@ -234,10 +233,10 @@ static void add_positions(const struct col2im_image *image, const int64_t *base,
             inside = inside && p >= 0 && p < g->image[d];
             index = index * (size_t)g->image[d] + (inside ? (size_t)p : 0);
         }
-        if (inside && image->real)
-            image->sum[index] += values[k];
+        if (inside && is_real)
+            ((double *)image)[index] += ((const double *)row)[k];
         else if (inside)
-            image->whole[index] += (uint64_t)integers[k];
+            ((uint64_t *)image)[index] += ((const uint64_t *)row)[k];
         for (int d = g->spatial - 1; d >= 0; d--) {
             if (++at[d] < g->steps[d])
                 break;
@@ -246,53 +245,26 @@ static void add_positions(const struct col2im_image *image, const int64_t *base,
     }
 }
 
-/* Adds the row of one block element: its value at every block position. */
-static void add_row(const struct col2im_image *image, size_t block_element, const void *row,
-                    enum dtype dtype, size_t positions)
-{
-    const struct col2im *g = image->geometry;
-    int64_t base[TENSOR_MAX_RANK], at[TENSOR_MAX_RANK] = {0};
-    for (int d = g->spatial - 1; d >= 0; d--) {
-        int64_t k = (int64_t)(block_element % (size_t)g->block[d]);
-        block_element /= (size_t)g->block[d];
-        base[d] = k * g->dilation[d] - g->pad[d];
-    }
-    FOR_BLOCKS(done, n, positions) {
-        double values[BLOCK];
-        int64_t integers[BLOCK];
-        if (image->real)
-            load_doubles(element(row, dtype, done), dtype, values, n);
-        else
-            load_integers(element(row, dtype, done), dtype, integers, n);
-        add_positions(image, base, at, values, integers, n);
-    }
-}
-
 KERNEL(kernel_col2im)
 {
-    const struct tensor *x = args->in[0];
-    struct tensor *out = *args->out[0];
+    const struct shape *x = &args->in[0]->shape, *out = &(*args->out[0])->shape;
+    const bool is_real = dtype_is_float(args->in[0]->dtype);
+    const enum arithmetic arithmetic = is_real ? ARITHMETIC_F64 : ARITHMETIC_U64;
+    const size_t number = arithmetic_size(arithmetic);
     struct col2im geometry;
-    TRY(resolve_col2im(args->node, &x->shape, args->in, &geometry, err));
-    size_t pixels = resolve_extent(&out->shape, 2, out->shape.rank), block = 1;
-    size_t positions = (size_t)x->shape.dims[2];
-    size_t images = (size_t)out->shape.dims[0] * (size_t)out->shape.dims[1];
+    const void *src;
+    void *dst;
+    TRY(resolve_col2im(args->node, x, args->in, &geometry, err));
+    TRY(operand_open(args, 0, arithmetic, &src, err));
+    TRY(result_open(args, 0, arithmetic, &dst, err));
+    const size_t pixels = resolve_extent(out, 2, out->rank), positions = (size_t)x->dims[2];
+    size_t block = 1;
     for (int d = 0; d < geometry.spatial; d++)
         block *= (size_t)geometry.block[d];
-    void *scratch = kernel_scratch(args, pixels, sizeof(double), err);
-    TRY(allocated(scratch));
-    struct col2im_image image = {&geometry, dtype_is_float(x->dtype), scratch, scratch};
-    for (size_t i = 0; i < images; i++) {
-        memset(scratch, 0, pixels * sizeof(double));
-        for (size_t k = 0; k < block; k++)
-            add_row(&image, k, element(x->data, x->dtype, (i * block + k) * positions), x->dtype,
-                    positions);
-        void *to = element_at(out->data, out->dtype, i * pixels);
-        if (image.real)
-            store_doubles(scratch, out->dtype, to, pixels);
-        else
-            store_integers(scratch, out->dtype, to, pixels);
-    }
+    zero_bytes(dst, shape_count(out) * number);
+    for (size_t row = 0; row < resolve_extent(x, 0, 2); row++)
+        add_row(&geometry, row % block, is_real, (const char *)src + row * positions * number,
+                (char *)dst + row / block * pixels * number, positions);
     return STATUS_OK;
 }
 
