@@ -41,7 +41,7 @@ static enum status infer_affine_grid(struct node *node, struct error *err)
     const struct value *theta = node->inputs[0];
     int64_t size[TENSOR_MAX_RANK];
     size_t count;
-    TRY(resolve_list(resolve_contents(node, 1), "size", size, COUNT_OF(size), &count, err));
+    TRY(resolve_list(node, 1, "size", size, COUNT_OF(size), &count, err));
     int spatial = (int)count - 2;
     if ((spatial != 2 && spatial != 3) || theta->shape.dims[1] != spatial ||
         theta->shape.dims[2] != spatial + 1 || theta->shape.dims[0] != size[0])

@@ -6,16 +6,14 @@
 
 static enum status infer_pad(struct node *node, struct error *err)
 {
-    const struct value *x = node->inputs[0], *fill = node_input(node, 2);
-    const struct tensor *known[4];
+    const struct value *fill = node_input(node, 2);
     if (fill && shape_count(&fill->shape) != 0) { /* an empty tensor counts as omitted */
         TRY(operand_same_dtype(node, 2, "constant_value", 0, err));
         TRY(operand_single(node, 2, "constant_value", err));
     }
     struct padding padding;
-    resolve_known(node, 1, known, 4);
-    TRY(resolve_padding(node, &x->shape, known, &padding, err));
-    return infer_output(node, 0, x->dtype, &padding.out, err);
+    TRY(resolve_padding(node, &padding, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &padding.out, err);
 }
 
 /* Col2Im: [N, C * product(block), L] to [N, C, image …]. */
@@ -26,14 +24,13 @@ struct col2im {
     struct shape out;
 };
 
-static enum status resolve_col2im(const struct node *node, const struct shape *data,
-                                  const struct tensor *const *operands, struct col2im *ret,
-                                  struct error *err)
+static enum status resolve_col2im(const struct node *node, struct col2im *ret, struct error *err)
 {
+    const struct shape *data = &node->inputs[0]->shape;
     size_t images, blocks, max = TENSOR_MAX_RANK - 2;
     int64_t pads[2 * TENSOR_MAX_RANK];
-    TRY(resolve_list(operands[1], "image_shape", ret->image, max, &images, err));
-    TRY(resolve_list(operands[2], "block_shape", ret->block, max, &blocks, err));
+    TRY(resolve_list(node, 1, "image_shape", ret->image, max, &images, err));
+    TRY(resolve_list(node, 2, "block_shape", ret->block, max, &blocks, err));
     if (data->rank != 3 || images != blocks || images == 0)
         return error_set(
             err, STATUS_SHAPE,
@@ -75,23 +72,18 @@ static enum status resolve_col2im(const struct node *node, const struct shape *d
 
 static enum status infer_col2im(struct node *node, struct error *err)
 {
-    const struct value *x = node->inputs[0];
-    const struct tensor *known[3];
     struct col2im col2im;
-    resolve_known(node, 1, known, 3);
-    TRY(resolve_col2im(node, &x->shape, known, &col2im, err));
-    return infer_output(node, 0, x->dtype, &col2im.out, err);
+    TRY(resolve_col2im(node, &col2im, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &col2im.out, err);
 }
 
 static int pad_axis(const struct node *node, const int *axes)
 {
-    const struct tensor *operands[4] = {0};
     const int axis = batch_of_first(node, axes);
     struct padding padding;
-    return axis >= 0 && resolve_known(node, 1, operands, COUNT_OF(operands)) &&
-                   resolve_padding(node, &node->inputs[0]->shape, operands, &padding, NULL) ==
-                       STATUS_OK &&
-                   padding.begin[axis] == 0 && padding.end[axis] == 0
+    return axis >= 0 && resolve_is_known(node) &&
+                   resolve_padding(node, &padding, NULL) == STATUS_OK && padding.begin[axis] == 0 &&
+                   padding.end[axis] == 0
                ? axis
                : BATCH_MIXES;
 }
@@ -203,7 +195,7 @@ KERNEL(kernel_pad)
     const struct tensor *x = args->in[0], *fill = kernel_input(args, 2);
     struct padding padding;
     uint64_t value = 0;
-    TRY(resolve_padding(args->node, &x->shape, args->in, &padding, err));
+    TRY(resolve_padding(args->node, &padding, err));
     if (padding.mode != PAD_CONSTANT)
         return pad_repeat(args, &padding, err);
     if (fill && fill->bytes)
@@ -254,7 +246,7 @@ KERNEL(kernel_col2im)
     struct col2im geometry;
     const void *src;
     void *dst;
-    TRY(resolve_col2im(args->node, x, args->in, &geometry, err));
+    TRY(resolve_col2im(args->node, &geometry, err));
     TRY(operand_open(args, 0, arithmetic, &src, err));
     TRY(result_open(args, 0, arithmetic, &dst, err));
     const size_t pixels = resolve_extent(out, 2, out->rank), positions = (size_t)x->dims[2];

@@ -66,8 +66,7 @@ static enum status infer_max_unpool(struct node *node, struct error *err)
     if (node_input(node, 2)) {
         int64_t wanted[TENSOR_MAX_RANK];
         size_t count;
-        TRY(resolve_list(node->inputs[2]->known, "output_shape", wanted, COUNT_OF(wanted), &count,
-                         err));
+        TRY(resolve_list(node, 2, "output_shape", wanted, COUNT_OF(wanted), &count, err));
         if (count != (size_t)out.rank)
             return error_set(err, STATUS_SHAPE, "output_shape has %zu numbers, expected %d", count,
                              out.rank);

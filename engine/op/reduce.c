@@ -7,22 +7,17 @@
 
 static enum status infer_reduce(struct node *node, struct error *err)
 {
-    const struct value *x = node->inputs[0];
-    const struct tensor *known[2];
     struct reduction reduction;
-    resolve_known(node, 1, known, 2);
-    TRY(resolve_reduction(node, &x->shape, known, &reduction, err));
-    return infer_output(node, 0, x->dtype, &reduction.out, err);
+    TRY(resolve_reduction(node, &reduction, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &reduction.out, err);
 }
 
 static int reduce_axis(const struct node *node, const int *axes)
 {
-    const struct tensor *operands[2] = {0};
     const int from = batch_of_first(node, axes);
     struct reduction reduction;
-    if (from < 0 || !resolve_known(node, 1, operands, COUNT_OF(operands)) ||
-        resolve_reduction(node, &node->inputs[0]->shape, operands, &reduction, NULL) != STATUS_OK ||
-        reduction.axes >> from & 1)
+    if (from < 0 || !resolve_is_known(node) ||
+        resolve_reduction(node, &reduction, NULL) != STATUS_OK || reduction.axes >> from & 1)
         return BATCH_MIXES;
     const unsigned before = reduction.axes & ((1u << from) - 1);
     return reduction.out.rank == node->inputs[0]->shape.rank ? from
@@ -245,7 +240,7 @@ KERNEL(kernel_reduce)
     const struct tensor *x = args->in[0];
     struct tensor *out = *args->out[0];
     struct reduction reduction;
-    TRY(resolve_reduction(args->node, &x->shape, args->in, &reduction, err));
+    TRY(resolve_reduction(args->node, &reduction, err));
     size_t count = shape_count(&out->shape);
     bool shifted = reducer->map == MAP_EXP;
     union {
@@ -314,7 +309,7 @@ KERNEL(kernel_extreme)
     struct reduction reduction;
     struct reduce_cursor cursor;
     uint64_t start;
-    TRY(resolve_reduction(args->node, &x->shape, args->in, &reduction, err));
+    TRY(resolve_reduction(args->node, &reduction, err));
     binary_row row = binary_row_find(flags     ? (largest ? BINARY_OR : BINARY_AND)
                                      : largest ? BINARY_MAX
                                                : BINARY_MIN,

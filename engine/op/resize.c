@@ -125,10 +125,10 @@ static enum status keep_aspect(struct resize_plan *plan, enum policy policy, con
     return STATUS_OK;
 }
 
-static enum status read_extents(const struct node *node, const struct tensor *scales,
-                                const struct tensor *sizes, const int *axes, int count,
+static enum status read_extents(const struct node *node, const int *axes, int count,
                                 struct resize_plan *plan, struct error *err)
 {
+    const struct tensor *scales = resolve_contents(node, 2), *sizes = resolve_contents(node, 3);
     bool sized = is_given(sizes), scaled = is_given(scales);
     if (sized == scaled)
         return error_set(err, STATUS_MODEL, "%s",
@@ -167,23 +167,31 @@ static enum status read_roi(const struct tensor *roi, const int *axes, int count
     return STATUS_OK;
 }
 
-/* Like resize_plan_init(), but the caller passes the operands' contents; NULL if omitted. */
-static enum status resize_plan_from(const struct node *node, const struct shape *x,
-                                    const struct tensor *roi, const struct tensor *scales,
-                                    const struct tensor *sizes, struct resize_plan *ret,
-                                    struct error *err)
+/* True if the contents of input i are known, or it has none. */
+static bool is_settled(const struct node *node, size_t i)
+{
+    const struct value *value = node_input(node, i);
+    return !value || value->known || !shape_count(&value->shape);
+}
+
+enum status resize_plan_init(const struct node *node, const struct shape *x,
+                             struct resize_plan *ret, bool *ret_known, struct error *err)
 {
     struct resize_plan plan = {.rank = x->rank};
     int axes[TENSOR_MAX_RANK], count = 0;
+    const bool crop =
+        node_word(node, "coordinate_transformation_mode", COORDINATES) == RESIZE_TF_CROP_AND_RESIZE;
+    *ret_known = is_settled(node, 2) && is_settled(node, 3) && (!crop || is_settled(node, 1));
+    if (!*ret_known)
+        return STATUS_OK;
     TRY(read_modes(node, &plan, err));
     TRY(read_axes(node, x->rank, axes, &count, err));
     for (int i = 0; i < x->rank; i++)
         plan.axis[i] = (struct resize_axis){
             .in = x->dims[i], .out = x->dims[i], .scale = 1, .from_sizes = true, .end = 1};
-    TRY(read_extents(node, scales, sizes, axes, count, &plan, err));
-    bool crop = plan.coordinate == RESIZE_TF_CROP_AND_RESIZE;
+    TRY(read_extents(node, axes, count, &plan, err));
     if (crop)
-        TRY(read_roi(roi, axes, count, &plan, err));
+        TRY(read_roi(resolve_contents(node, 1), axes, count, &plan, err));
     for (int i = 0; i < x->rank; i++) {
         struct resize_axis *axis = &plan.axis[i];
         /* compare exactly: a scale close to 1 still changes coordinates */
@@ -193,25 +201,6 @@ static enum status resize_plan_from(const struct node *node, const struct shape 
     }
     *ret = plan;
     return STATUS_OK;
-}
-
-enum status resize_plan_init(const struct node *node, const struct shape *x,
-                             struct resize_plan *ret, bool *ret_known, struct error *err)
-{
-    const struct value *roi = node_input(node, 1), *scales = node_input(node, 2);
-    const struct value *sizes = node_input(node, 3);
-    bool crop =
-        node_word(node, "coordinate_transformation_mode", COORDINATES) == RESIZE_TF_CROP_AND_RESIZE;
-    /* An operand without elements counts as known. */
-    bool known = true;
-    known = known && (!scales || scales->known || !shape_count(&scales->shape));
-    known = known && (!sizes || sizes->known || !shape_count(&sizes->shape));
-    known = known && (!crop || !roi || roi->known);
-    *ret_known = known;
-    if (!known)
-        return STATUS_OK;
-    return resize_plan_from(node, x, roi ? roi->known : NULL, scales ? scales->known : NULL,
-                            sizes ? sizes->known : NULL, ret, err);
 }
 
 bool resize_is_spatial(const struct node *node, struct resize_plan *ret)
@@ -585,13 +574,9 @@ static enum status resize_by_plan(const struct kernel_args *args, const struct r
 
 KERNEL(kernel_resize)
 {
-    const struct node *node = args->node;
-    const struct tensor *operands[3] = {0}; /* roi, scales, sizes */
     struct resize_plan plan;
-    for (size_t i = 1; i < node->input_count && i < 4; i++)
-        operands[i - 1] = args->in[i];
-    TRY(resize_plan_from(node, &args->in[0]->shape, operands[0], operands[1], operands[2], &plan,
-                         err));
+    bool is_known; /* always in a run */
+    TRY(resize_plan_init(args->node, &args->in[0]->shape, &plan, &is_known, err));
     return resize_by_plan(args, &plan, *args->out[0], err);
 }
 

@@ -1,10 +1,8 @@
-/* Resolves attributes and integer operands of shape operators for given extents.
+/* Resolves attributes and integer operands of shape operators.
  *
  * Numbers come from a file or a request: every sum and product is overflow-checked, or its factors
  * are bounded first. */
 #include "engine/op/resolve.h"
-
-#include <string.h>
 
 #include "engine/base/size.h"
 
@@ -17,15 +15,12 @@ enum status resolve_required(const struct node *node, const char *attribute, str
     return STATUS_OK;
 }
 
-bool resolve_known(const struct node *node, size_t first, const struct tensor **ret, size_t max)
+bool resolve_is_known(const struct node *node)
 {
-    bool known = true;
-    for (size_t i = 0; i < max; i++) {
-        ret[i] = resolve_contents(node, i);
-        if (i >= first && node_input(node, i) && !ret[i])
-            known = false;
-    }
-    return known;
+    for (size_t i = 1; i < node->input_count; i++)
+        if (node->inputs[i] && !node->inputs[i]->known)
+            return false;
+    return true;
 }
 
 static bool is_integer(enum dtype dtype)
@@ -33,9 +28,10 @@ static bool is_integer(enum dtype dtype)
     return 1u << dtype & DTYPES_INTEGER;
 }
 
-enum status resolve_list(const struct tensor *list, const char *what, int64_t *ret, size_t max,
-                         size_t *ret_count, struct error *err)
+enum status resolve_list(const struct node *node, size_t i, const char *what, int64_t *ret,
+                         size_t max, size_t *ret_count, struct error *err)
 {
+    const struct tensor *list = resolve_contents(node, i);
     *ret_count = 0;
     if (!list)
         return STATUS_OK;
@@ -47,8 +43,8 @@ enum status resolve_list(const struct tensor *list, const char *what, int64_t *r
     if (count > max)
         return error_set(err, STATUS_SHAPE, "%s holds %zu numbers, expected at most %zu", what,
                          count, max);
-    for (size_t i = 0; list->data && i < count; i++)
-        ret[i] = tensor_int(list, i);
+    for (size_t k = 0; list->data && k < count; k++)
+        ret[k] = tensor_int(list, k);
     *ret_count = count;
     return STATUS_OK;
 }
@@ -107,70 +103,14 @@ bool resolve_is_row(const struct shape *shape, const struct shape *x, int axis)
            resolve_extent(shape, 0, shape->rank - (x->rank - axis)) == 1;
 }
 
-/* ---- Reshape ---- */
-
-enum status resolve_reshape(const struct node *node, const struct shape *data,
-                            const struct tensor *const *operands, struct shape *ret,
-                            struct error *err)
-{
-    int64_t wanted[TENSOR_MAX_RANK];
-    size_t count;
-    TRY(resolve_list(operands[1], "the new shape", wanted, TENSOR_MAX_RANK, &count, err));
-    bool allow_zero = node_int(node, "allowzero", 0) != 0;
-    struct shape out = {.rank = (int)count}, remaining = *data;
-    int unknown = -1;
-    int64_t named = 1; /* product of the explicit dimensions */
-    for (int i = 0; i < out.rank; i++) {
-        int64_t dim = out.dims[i] = wanted[i];
-        if (dim == -1) {
-            if (unknown >= 0)
-                return error_set(err, STATUS_SHAPE, "the new shape has more than one -1");
-            unknown = i;
-        } else if (dim == 0 && !allow_zero) {
-            if (i >= data->rank)
-                return error_set(
-                    err, STATUS_SHAPE,
-                    "dimension %d of the new shape is 0 (copy from the input), but the "
-                    "input %s has no such dimension",
-                    i, SHAPE_STRING(data));
-            /* A copied dimension cancels out, even if it is zero. */
-            out.dims[i] = data->dims[i];
-            remaining.dims[i] = 1;
-        } else if (dim < 0 || __builtin_mul_overflow(named, dim, &named)) {
-            return error_set(err, STATUS_SHAPE,
-                             "dimension %d of the new shape is %lld, expected -1, 0, or a number "
-                             "whose product with the others can be addressed",
-                             i, (long long)dim);
-        }
-    }
-    int64_t left = (int64_t)shape_count(&remaining);
-    if (unknown >= 0) {
-        if (named == 0)
-            return error_set(err, STATUS_SHAPE,
-                             "the new shape has both 0 and -1, which leaves -1 undefined");
-        if (left % named)
-            return error_set(err, STATUS_SHAPE,
-                             "%s cannot be reshaped to %s: %lld elements do not divide by %lld",
-                             SHAPE_STRING(data), SHAPE_STRING(&out), (long long)left,
-                             (long long)named);
-        out.dims[unknown] = left / named;
-    }
-    TRY(shape_check(&out, DTYPE_U8, NULL, NULL, err));
-    if (shape_count(&out) != shape_count(data))
-        return error_set(err, STATUS_SHAPE, "%s (%zu elements) cannot be reshaped to %s (%zu)",
-                         SHAPE_STRING(data), shape_count(data), SHAPE_STRING(&out),
-                         shape_count(&out));
-    *ret = out;
-    return STATUS_OK;
-}
-
 /* ---- Split ---- */
 
-int64_t resolve_split(const struct node *node, const struct tensor *split, int64_t extent, size_t i)
+int64_t resolve_split(const struct node *node, int64_t axis, size_t i)
 {
+    const struct tensor *split = resolve_contents(node, 1);
     if (split)
         return tensor_int(split, i);
-    int64_t parts = (int64_t)node->output_count;
+    int64_t extent = node->inputs[0]->shape.dims[axis], parts = (int64_t)node->output_count;
     int64_t part = extent / parts + (extent % parts != 0);
     return i + 1 < node->output_count ? part : extent - part * (parts - 1);
 }
@@ -216,17 +156,13 @@ struct slice_lists {
     size_t count, axis_count, step_count;
 };
 
-static enum status slice_read(const struct node *node, const struct tensor *const *operands,
-                              struct slice_lists *ret, struct error *err)
+static enum status slice_read(const struct node *node, struct slice_lists *ret, struct error *err)
 {
     size_t ends, max = TENSOR_MAX_RANK;
-    ret->axis_count = ret->step_count = 0;
-    TRY(resolve_list(operands[1], "starts", ret->starts, max, &ret->count, err));
-    TRY(resolve_list(operands[2], "ends", ret->ends, max, &ends, err));
-    if (node->input_count > 3)
-        TRY(resolve_list(operands[3], "axes", ret->axes, max, &ret->axis_count, err));
-    if (node->input_count > 4)
-        TRY(resolve_list(operands[4], "steps", ret->steps, max, &ret->step_count, err));
+    TRY(resolve_list(node, 1, "starts", ret->starts, max, &ret->count, err));
+    TRY(resolve_list(node, 2, "ends", ret->ends, max, &ends, err));
+    TRY(resolve_list(node, 3, "axes", ret->axes, max, &ret->axis_count, err));
+    TRY(resolve_list(node, 4, "steps", ret->steps, max, &ret->step_count, err));
     if (ends != ret->count || (ret->axis_count && ret->axis_count != ret->count) ||
         (ret->step_count && ret->step_count != ret->count))
         return error_set(err, STATUS_SHAPE,
@@ -235,12 +171,11 @@ static enum status slice_read(const struct node *node, const struct tensor *cons
     return STATUS_OK;
 }
 
-enum status resolve_slice(const struct node *node, const struct shape *data,
-                          const struct tensor *const *operands, struct slice *ret,
-                          struct error *err)
+enum status resolve_slice(const struct node *node, struct slice *ret, struct error *err)
 {
+    const struct shape *data = &node->inputs[0]->shape;
     struct slice_lists lists;
-    TRY(slice_read(node, operands, &lists, err));
+    TRY(slice_read(node, &lists, err));
     ret->out = *data;
     for (int d = 0; d < TENSOR_MAX_RANK; d++) {
         ret->start[d] = 0;
@@ -298,18 +233,16 @@ static enum status center_axis(const struct shape *data, int axis, int64_t wante
     return STATUS_OK;
 }
 
-enum status resolve_padding(const struct node *node, const struct shape *data,
-                            const struct tensor *const *operands, struct padding *ret,
-                            struct error *err)
+enum status resolve_padding(const struct node *node, struct padding *ret, struct error *err)
 {
+    const struct shape *data = &node->inputs[0]->shape;
     const bool pads = node->op == OP_PAD; /* operand 1: two pads per axis, else one extent */
     int64_t numbers[2 * TENSOR_MAX_RANK], list[TENSOR_MAX_RANK];
     size_t count, axis_count;
     const int64_t *axes = node_ints(node, "axes", &axis_count);
-    TRY(resolve_list(operands[1], pads ? "pads" : "shape", numbers, COUNT_OF(numbers), &count,
-                     err));
-    if (pads && node->input_count > 3 && operands[3]) {
-        TRY(resolve_list(operands[3], "axes", list, TENSOR_MAX_RANK, &axis_count, err));
+    TRY(resolve_list(node, 1, pads ? "pads" : "shape", numbers, COUNT_OF(numbers), &count, err));
+    if (pads && resolve_contents(node, 3)) {
+        TRY(resolve_list(node, 3, "axes", list, TENSOR_MAX_RANK, &axis_count, err));
         axes = list;
     } else if (!node_attr(node, "axes")) {
         axis_count = (size_t)data->rank;
@@ -340,14 +273,12 @@ enum status resolve_padding(const struct node *node, const struct shape *data,
 
 /* ---- reductions ---- */
 
-enum status resolve_reduction(const struct node *node, const struct shape *data,
-                              const struct tensor *const *operands, struct reduction *ret,
-                              struct error *err)
+enum status resolve_reduction(const struct node *node, struct reduction *ret, struct error *err)
 {
+    const struct shape *data = &node->inputs[0]->shape;
     int64_t axes[TENSOR_MAX_RANK];
-    size_t count = 0;
-    if (node->input_count > 1)
-        TRY(resolve_list(operands[1], "axes", axes, TENSOR_MAX_RANK, &count, err));
+    size_t count;
+    TRY(resolve_list(node, 1, "axes", axes, TENSOR_MAX_RANK, &count, err));
     TRY(resolve_axes(axes, count, data->rank, false, &ret->axes, err));
     if (!count && !node_int(node, "noop_with_empty_axes", 0))
         ret->axes = (1u << data->rank) - 1;

@@ -1,10 +1,9 @@
-/* Resolves attributes and integer operands of shape operators for given extents. Inference
+/* Resolves attributes and integer operands of shape operators for the extents of input 0. Inference
  * functions, passes and kernels use it, so that they cannot disagree. It also has small checks that
  * inference functions share.
  *
- * `operands` has the contents of the node's inputs in order: inference passes the known ones, a
- * kernel its inputs. An entry is NULL for an omitted optional input. All functions are thread-safe.
- * Errors: STATUS_SHAPE / STATUS_MODEL, without the node's name. */
+ * The operands' contents are value->known of the node's inputs, which a run sets for its kernels.
+ * All functions are thread-safe. Errors: STATUS_SHAPE / STATUS_MODEL, without the node's name. */
 #pragma once
 
 #include "engine/op/families.h"
@@ -21,14 +20,13 @@ static inline const struct tensor *resolve_contents(const struct node *node, siz
     return value ? value->known : NULL;
 }
 
-/* Sets ret[i] to the known contents of input i for i < max. Returns false if an input from `first`
- * on is present but its contents are not known yet. */
-bool resolve_known(const struct node *node, size_t first, const struct tensor **ret, size_t max);
+/* True if the contents of all inputs but the first are known. */
+bool resolve_is_known(const struct node *node);
 
-/* Reads the integers of a list operand: an integer tensor of rank <= 1 with at most `max` elements.
- * NULL reads as an empty list. Errors call the operand `what`. */
-enum status resolve_list(const struct tensor *list, const char *what, int64_t *ret, size_t max,
-                         size_t *ret_count, struct error *err) MUST_USE;
+/* Reads the integers of input i: an integer tensor of rank <= 1 with at most `max` elements. If it
+ * is omitted or not known, the list is empty. Errors call the operand `what`. */
+enum status resolve_list(const struct node *node, size_t i, const char *what, int64_t *ret,
+                         size_t max, size_t *ret_count, struct error *err) MUST_USE;
 
 /* Converts axes to a bit mask over 0 … rank-1. STATUS_SHAPE for an axis out of range, or a repeated
  * axis when `unique`. */
@@ -60,13 +58,7 @@ bool resolve_is_row(const struct shape *shape, const struct shape *x, int axis);
 
 /* Split: extent of output i along the axis, from the contents of input `split`, or equal parts
  * without it. Only for nodes that inference has accepted. */
-int64_t resolve_split(const struct node *node, const struct tensor *split, int64_t extent,
-                      size_t i);
-
-/* Reshape to the shape in operands[1]. */
-enum status resolve_reshape(const struct node *node, const struct shape *data,
-                            const struct tensor *const *operands, struct shape *ret,
-                            struct error *err) MUST_USE;
+int64_t resolve_split(const struct node *node, int64_t axis, size_t i);
 
 /* Slice: out.dims[d] elements from start[d] on, `step[d]` apart. step is 1 if at most one element
  * is taken, so that step times stride never overflows. */
@@ -74,9 +66,7 @@ struct slice {
     int64_t start[TENSOR_MAX_RANK], step[TENSOR_MAX_RANK];
     struct shape out;
 };
-enum status resolve_slice(const struct node *node, const struct shape *data,
-                          const struct tensor *const *operands, struct slice *ret,
-                          struct error *err) MUST_USE;
+enum status resolve_slice(const struct node *node, struct slice *ret, struct error *err) MUST_USE;
 
 /* Pad and CenterCropPad: elements that each axis gains at its ends, or loses if negative. */
 #define PAD_MODES "constant reflect edge wrap"
@@ -86,8 +76,7 @@ struct padding {
     int64_t begin[TENSOR_MAX_RANK], end[TENSOR_MAX_RANK];
     struct shape out;
 };
-enum status resolve_padding(const struct node *node, const struct shape *data,
-                            const struct tensor *const *operands, struct padding *ret,
+enum status resolve_padding(const struct node *node, struct padding *ret,
                             struct error *err) MUST_USE;
 
 /* Reductions: the reduced axes and the output's shape. */
@@ -95,6 +84,5 @@ struct reduction {
     unsigned axes; /* bit mask */
     struct shape out;
 };
-enum status resolve_reduction(const struct node *node, const struct shape *data,
-                              const struct tensor *const *operands, struct reduction *ret,
+enum status resolve_reduction(const struct node *node, struct reduction *ret,
                               struct error *err) MUST_USE;

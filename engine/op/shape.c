@@ -22,17 +22,17 @@ static enum status infer_constant_of_shape(struct node *node, struct error *err)
     size_t count;
     if (!node->inputs[0]->known)
         return infer_unknown(node, 0, dtype);
-    TRY(resolve_list(node->inputs[0]->known, "input", out.dims, TENSOR_MAX_RANK, &count, err));
+    TRY(resolve_list(node, 0, "input", out.dims, TENSOR_MAX_RANK, &count, err));
     out.rank = (int)count;
     return infer_output(node, 0, dtype, &out, err);
 }
 
-/* Number of elements from operands[0] to operands[1] with step operands[2]. */
-static enum status range_integers(const struct tensor *const *operands, int64_t *ret_count,
-                                  struct error *err)
+/* Number of elements from input 0 to input 1 with step input 2. */
+static enum status range_integers(const struct node *node, int64_t *ret_count, struct error *err)
 {
-    __int128 start = tensor_int(operands[0], 0), limit = tensor_int(operands[1], 0);
-    __int128 delta = tensor_int(operands[2], 0);
+    __int128 start = tensor_int(node->inputs[0]->known, 0);
+    __int128 limit = tensor_int(node->inputs[1]->known, 0);
+    __int128 delta = tensor_int(node->inputs[2]->known, 0);
     if (delta == 0)
         return error_set(err, STATUS_SHAPE, "the step of the range is 0");
     __int128 span = limit - start;
@@ -47,13 +47,11 @@ static enum status range_integers(const struct tensor *const *operands, int64_t 
     return STATUS_OK;
 }
 
-static enum status resolve_range(const struct tensor *const *operands, int64_t *ret_count,
-                                 struct error *err)
+static enum status range_numbers(const struct node *node, int64_t *ret_count, struct error *err)
 {
-    if (!dtype_is_float(operands[0]->dtype))
-        return range_integers(operands, ret_count, err);
-    double start = tensor_number(operands[0], 0), limit = tensor_number(operands[1], 0);
-    double delta = tensor_number(operands[2], 0);
+    double start = tensor_number(node->inputs[0]->known, 0);
+    double limit = tensor_number(node->inputs[1]->known, 0);
+    double delta = tensor_number(node->inputs[2]->known, 0);
     double count = ceil((limit - start) / delta);
     if (delta == 0 || isnan(count) || count > 0x1p53)
         return error_set(err, STATUS_SHAPE,
@@ -66,11 +64,11 @@ static enum status resolve_range(const struct tensor *const *operands, int64_t *
 
 static enum status infer_range(struct node *node, struct error *err)
 {
-    const struct tensor *known[3];
+    const enum dtype dtype = node->inputs[0]->dtype;
     int64_t count = 0;
-    resolve_known(node, 0, known, 3);
-    TRY(resolve_range(known, &count, err));
-    return infer_output(node, 0, known[0]->dtype, &SHAPE(count), err);
+    TRY(dtype_is_float(dtype) ? range_numbers(node, &count, err)
+                              : range_integers(node, &count, err));
+    return infer_output(node, 0, dtype, &SHAPE(count), err);
 }
 
 static enum status infer_eye_like(struct node *node, struct error *err)
@@ -103,12 +101,55 @@ static enum status infer_size(struct node *node, struct error *err)
 
 static enum status infer_reshape(struct node *node, struct error *err)
 {
-    const struct value *x = node->inputs[0];
-    const struct tensor *known[2];
-    struct shape out;
-    resolve_known(node, 1, known, 2);
-    TRY(resolve_reshape(node, &x->shape, known, &out, err));
-    return infer_output(node, 0, x->dtype, &out, err);
+    const struct shape *data = &node->inputs[0]->shape;
+    int64_t wanted[TENSOR_MAX_RANK];
+    size_t count;
+    TRY(resolve_list(node, 1, "the new shape", wanted, TENSOR_MAX_RANK, &count, err));
+    bool allow_zero = node_int(node, "allowzero", 0) != 0;
+    struct shape out = {.rank = (int)count}, remaining = *data;
+    int unknown = -1;
+    int64_t named = 1; /* product of the explicit dimensions */
+    for (int i = 0; i < out.rank; i++) {
+        int64_t dim = out.dims[i] = wanted[i];
+        if (dim == -1) {
+            if (unknown >= 0)
+                return error_set(err, STATUS_SHAPE, "the new shape has more than one -1");
+            unknown = i;
+        } else if (dim == 0 && !allow_zero) {
+            if (i >= data->rank)
+                return error_set(
+                    err, STATUS_SHAPE,
+                    "dimension %d of the new shape is 0 (copy from the input), but the "
+                    "input %s has no such dimension",
+                    i, SHAPE_STRING(data));
+            /* A copied dimension cancels out, even if it is zero. */
+            out.dims[i] = data->dims[i];
+            remaining.dims[i] = 1;
+        } else if (dim < 0 || __builtin_mul_overflow(named, dim, &named)) {
+            return error_set(err, STATUS_SHAPE,
+                             "dimension %d of the new shape is %lld, expected -1, 0, or a number "
+                             "whose product with the others can be addressed",
+                             i, (long long)dim);
+        }
+    }
+    int64_t left = (int64_t)shape_count(&remaining);
+    if (unknown >= 0) {
+        if (named == 0)
+            return error_set(err, STATUS_SHAPE,
+                             "the new shape has both 0 and -1, which leaves -1 undefined");
+        if (left % named)
+            return error_set(err, STATUS_SHAPE,
+                             "%s cannot be reshaped to %s: %lld elements do not divide by %lld",
+                             SHAPE_STRING(data), SHAPE_STRING(&out), (long long)left,
+                             (long long)named);
+        out.dims[unknown] = left / named;
+    }
+    TRY(shape_check(&out, DTYPE_U8, NULL, NULL, err));
+    if (shape_count(&out) != shape_count(data))
+        return error_set(err, STATUS_SHAPE, "%s (%zu elements) cannot be reshaped to %s (%zu)",
+                         SHAPE_STRING(data), shape_count(data), SHAPE_STRING(&out),
+                         shape_count(&out));
+    return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
 }
 
 static enum status infer_flatten(struct node *node, struct error *err)
@@ -131,7 +172,7 @@ static enum status infer_squeeze(struct node *node, struct error *err)
     const struct value *x = node->inputs[0];
     int64_t axes[TENSOR_MAX_RANK];
     size_t count;
-    TRY(resolve_list(resolve_contents(node, 1), "axes", axes, TENSOR_MAX_RANK, &count, err));
+    TRY(resolve_list(node, 1, "axes", axes, TENSOR_MAX_RANK, &count, err));
     bool all = !node_input(node, 1);
     unsigned mask;
     TRY(resolve_axes(axes, count, x->shape.rank, false, &mask, err));
@@ -152,7 +193,7 @@ static enum status infer_unsqueeze(struct node *node, struct error *err)
     const struct value *x = node->inputs[0];
     int64_t axes[TENSOR_MAX_RANK];
     size_t count;
-    TRY(resolve_list(resolve_contents(node, 1), "axes", axes, TENSOR_MAX_RANK, &count, err));
+    TRY(resolve_list(node, 1, "axes", axes, TENSOR_MAX_RANK, &count, err));
     struct shape out = {.rank = x->shape.rank + (int)count};
     if (out.rank > TENSOR_MAX_RANK)
         return error_set(err, STATUS_SHAPE, "the output has rank %d; lensd handles ranks up to %d",
@@ -221,8 +262,7 @@ static enum status infer_concat(struct node *node, struct error *err)
 }
 
 /* Sets the outputs' shapes. The extents are given, or equal except that the last may be smaller. */
-static enum status split_outputs(struct node *node, int64_t axis, const struct tensor *split,
-                                 bool given, struct error *err)
+static enum status split_outputs(struct node *node, int64_t axis, bool given, struct error *err)
 {
     const struct value *x = node->inputs[0];
     struct shape out = x->shape;
@@ -232,7 +272,7 @@ static enum status split_outputs(struct node *node, int64_t axis, const struct t
                          "axis %lld of extent %lld does not split into %lld parts", (long long)axis,
                          (long long)extent, (long long)parts);
     for (size_t i = 0; i < node->output_count; i++) {
-        out.dims[axis] = resolve_split(node, split, extent, i);
+        out.dims[axis] = resolve_split(node, axis, i);
         if (out.dims[axis] < 0 || __builtin_add_overflow(sum, out.dims[axis], &sum))
             return error_set(err, STATUS_SHAPE,
                              "the extent of output %zu is %lld, expected 0 to %lld", i,
@@ -265,7 +305,7 @@ static enum status infer_split(struct node *node, struct error *err)
                              "both the input split and the attribute num_outputs are given");
         TRY(split_count_check(node, shape_count(&split->shape), err));
         if (split->known)
-            return split_outputs(node, axis, split->known, true, err);
+            return split_outputs(node, axis, true, err);
         for (size_t i = 0; i < node->output_count; i++)
             infer_unknown(node, i, x->dtype);
         return STATUS_OK;
@@ -273,17 +313,14 @@ static enum status infer_split(struct node *node, struct error *err)
     if (parts != -1 && parts != (int64_t)node->output_count)
         return error_set(err, STATUS_MODEL, "num_outputs is %lld but the node has %zu outputs",
                          (long long)parts, node->output_count);
-    return split_outputs(node, axis, NULL, false, err);
+    return split_outputs(node, axis, false, err);
 }
 
 static enum status infer_slice(struct node *node, struct error *err)
 {
-    const struct value *x = node->inputs[0];
-    const struct tensor *known[5];
     struct slice slice;
-    resolve_known(node, 1, known, 5);
-    TRY(resolve_slice(node, &x->shape, known, &slice, err));
-    return infer_output(node, 0, x->dtype, &slice.out, err);
+    TRY(resolve_slice(node, &slice, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &slice.out, err);
 }
 
 static enum status infer_expand(struct node *node, struct error *err)
@@ -291,8 +328,7 @@ static enum status infer_expand(struct node *node, struct error *err)
     const struct value *x = node->inputs[0];
     struct shape wanted = {0}, out;
     size_t count;
-    TRY(resolve_list(resolve_contents(node, 1), "shape", wanted.dims, TENSOR_MAX_RANK, &count,
-                     err));
+    TRY(resolve_list(node, 1, "shape", wanted.dims, TENSOR_MAX_RANK, &count, err));
     wanted.rank = (int)count;
     for (int i = 0; i < wanted.rank; i++)
         if (wanted.dims[i] < 0)
@@ -309,7 +345,7 @@ static enum status infer_tile(struct node *node, struct error *err)
     int64_t repeats[TENSOR_MAX_RANK];
     struct shape out = x->shape;
     size_t count;
-    TRY(resolve_list(resolve_contents(node, 1), "repeats", repeats, TENSOR_MAX_RANK, &count, err));
+    TRY(resolve_list(node, 1, "repeats", repeats, TENSOR_MAX_RANK, &count, err));
     if (count != (size_t)out.rank)
         return error_set(err, STATUS_SHAPE, "%zu repeats for %d axes", count, out.rank);
     for (int i = 0; i < out.rank; i++)
@@ -377,14 +413,11 @@ static int transpose_axis(const struct node *node, const int *axes)
 
 static int slice_axis(const struct node *node, const int *axes)
 {
-    const struct tensor *operands[5] = {0};
-    const struct shape *in = &node->inputs[0]->shape;
     const int axis = batch_of_first(node, axes);
     struct slice slice;
-    return axis >= 0 && resolve_known(node, 1, operands, COUNT_OF(operands)) &&
-                   resolve_slice(node, in, operands, &slice, NULL) == STATUS_OK &&
+    return axis >= 0 && resolve_is_known(node) && resolve_slice(node, &slice, NULL) == STATUS_OK &&
                    slice.start[axis] == 0 && slice.step[axis] == 1 &&
-                   slice.out.dims[axis] == in->dims[axis]
+                   slice.out.dims[axis] == node->inputs[0]->shape.dims[axis]
                ? axis
                : BATCH_MIXES;
 }
@@ -552,13 +585,13 @@ KERNEL(kernel_concat)
 KERNEL(kernel_split)
 {
     const struct node *node = args->node;
-    const struct tensor *x = args->in[0], *split = kernel_input(args, 1);
+    const struct tensor *x = args->in[0];
     const int axis = (int)node_axis(node, 0, x->shape.rank);
     const struct axis_layout layout = axis_layout_of(&x->shape, axis);
     const size_t rows = layout.outer, inner = layout.inner * dtype_size(x->dtype);
     size_t pitch = inner * layout.extent, offset = 0;
     for (size_t i = 0; i < node->output_count && x->bytes; i++) {
-        size_t bytes = inner * (size_t)resolve_split(node, split, x->shape.dims[axis], i);
+        size_t bytes = inner * (size_t)resolve_split(node, axis, i);
         if (args->out[i])
             copy_rows((*args->out[i])->data, bytes, (const char *)x->data + offset, pitch, bytes,
                       rows);
@@ -572,7 +605,7 @@ KERNEL(kernel_slice)
     struct rearrangement r = rearrangement_of(args);
     const int rank = r.x->shape.rank;
     struct slice slice;
-    TRY(resolve_slice(args->node, &r.x->shape, args->in, &slice, err));
+    TRY(resolve_slice(args->node, &slice, err));
     ptrdiff_t offset = 0;
     for (int i = 0; i < rank; i++) {
         r.dims[i] = (struct copy_dim){(size_t)slice.out.dims[i], r.to[i],

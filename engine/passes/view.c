@@ -145,13 +145,10 @@ static bool cut(struct view *view, int d, int64_t start, int64_t step, int64_t c
 
 static bool through_slice(struct view *view, const struct node *node)
 {
-    const struct shape *x = &node->inputs[0]->shape;
-    const struct tensor *operands[5];
     struct slice slice;
-    if (!resolve_known(node, 1, operands, COUNT_OF(operands)) ||
-        resolve_slice(node, x, operands, &slice, NULL) != STATUS_OK)
+    if (!resolve_is_known(node) || resolve_slice(node, &slice, NULL) != STATUS_OK)
         return false;
-    for (int d = 0; d < x->rank; d++)
+    for (int d = 0; d < slice.out.rank; d++)
         if (slice.step[d] < 1 || slice.out.dims[d] < 1 ||
             !cut(view, d, slice.start[d], slice.step[d], slice.out.dims[d]))
             return false;
@@ -167,8 +164,7 @@ static bool through_split(struct view *view, const struct node *node, const stru
     for (size_t o = 0; o < node->output_count; o++) {
         if (node->outputs[o] == output)
             return cut(view, (int)axis, start, 1, output->shape.dims[axis]);
-        start +=
-            resolve_split(node, split ? split->known : NULL, node->inputs[0]->shape.dims[axis], o);
+        start += resolve_split(node, axis, o);
     }
     return false;
 }

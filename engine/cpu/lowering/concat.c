@@ -214,9 +214,7 @@ STEP_CREATE(lower_concat)
     const size_t inner = resolve_extent(&whole->shape, axis + 1, rank);
     for (size_t p = 0; p < count; p++) {
         const struct value *part = concat_part(node, p);
-        const int64_t extent =
-            part ? part->shape.dims[axis]
-                 : resolve_split(node, lengths ? lengths->known : NULL, whole->shape.dims[axis], p);
+        const int64_t extent = part ? part->shape.dims[axis] : resolve_split(node, axis, p);
         add_part(step, lowering, p, inner * (size_t)extent);
     }
     if (step->scales)

@@ -166,9 +166,7 @@ CUDA_CREATE(lower_concat)
     TRY(check_memory(s->parts, "while compiling", err));
     for (size_t p = 0; p < count; p++) {
         const struct value *part = concat_part(node, p);
-        const int64_t extent =
-            part ? part->shape.dims[at]
-                 : resolve_split(node, lengths ? lengths->known : NULL, whole->shape.dims[at], p);
+        const int64_t extent = part ? part->shape.dims[at] : resolve_split(node, at, p);
         TRY(add_part(compile, s, p, inner * (size_t)extent, whole->dtype, err));
     }
     if (is_plain && !s->count)

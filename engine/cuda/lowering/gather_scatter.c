@@ -51,16 +51,13 @@ CUDA_RUN(gather_scatter_run)
 static bool read_pad(const struct node *node, struct gather_scatter_step *s)
 {
     const struct value *x = node->inputs[0];
-    const struct tensor *operands[4] = {0};
     struct padding padding;
     struct cuda_pad *p = &s->pad;
     int64_t steps[TENSOR_MAX_RANK] = {0};
-    if (x->known || !resolve_known(node, 1, operands, COUNT_OF(operands)) ||
-        x->shape.rank > CUDA_MAX_RANK)
+    if (x->known || !resolve_is_known(node) || x->shape.rank > CUDA_MAX_RANK ||
+        resolve_padding(node, &padding, NULL) != STATUS_OK)
         return false;
-    if (resolve_padding(node, &x->shape, operands, &padding, NULL) != STATUS_OK)
-        return false;
-    const struct tensor *fill = node->op == OP_PAD ? operands[2] : NULL;
+    const struct tensor *fill = node->op == OP_PAD ? resolve_contents(node, 2) : NULL;
     if (fill && fill->bytes && fill->dtype != x->dtype)
         return false;
     if (fill && fill->bytes)

@@ -75,16 +75,13 @@ static bool axis_of(const struct node *node, int64_t axis, struct cuda_axis *ret
 static bool read_fold(const struct node *node, struct axis_step *s)
 {
     const struct value *x = node->inputs[0], *y = node->outputs[0];
-    const struct tensor *operands[2] = {0};
     struct cuda_reduce_axes *r = &s->fold;
     struct reduction reduction;
     int64_t steps[TENSOR_MAX_RANK];
-    if (y->dtype != x->dtype ||
-        (node->input_count > 1 && node->inputs[1] && !node->inputs[1]->known))
+    if (y->dtype != x->dtype || !resolve_is_known(node))
         return false;
-    operands[1] = node_input(node, 1) ? node->inputs[1]->known : NULL;
     if (x->shape.rank > CUDA_MAX_RANK || !axes_domain_of(x->dtype, &r->domain) ||
-        resolve_reduction(node, &x->shape, operands, &reduction, NULL) != STATUS_OK)
+        resolve_reduction(node, &reduction, NULL) != STATUS_OK)
         return false;
     const bool stays = r->fold == CUDA_FOLD_SUM || r->fold == CUDA_FOLD_MAX ||
                        r->fold == CUDA_FOLD_MIN || r->fold == CUDA_FOLD_PRODUCT ||

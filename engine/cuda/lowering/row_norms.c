@@ -51,11 +51,9 @@ CUDA_RUN(row_norms_run)
 static bool reduced_block(const struct node *node, struct row_norms_step *s)
 {
     const struct shape *x = &node->inputs[0]->shape;
-    const struct value *axes = node_input(node, 1);
-    const struct tensor *operands[2] = {NULL, axes ? axes->known : NULL};
     struct reduction reduction;
-    if (!axes || !axes->known ||
-        resolve_reduction(node, x, operands, &reduction, NULL) != STATUS_OK || !reduction.axes)
+    if (!resolve_contents(node, 1) || resolve_reduction(node, &reduction, NULL) != STATUS_OK ||
+        !reduction.axes)
         return false;
     const int first = __builtin_ctz(reduction.axes), end = 32 - __builtin_clz(reduction.axes);
     s->outer = resolve_extent(x, 0, first);

@@ -60,11 +60,9 @@ static bool expand_map(const struct node *node, struct cuda_access_map *map)
 static bool slice_map(const struct node *node, struct cuda_access_map *map)
 {
     const struct shape *x = &node->inputs[0]->shape, *y = &node->outputs[0]->shape;
-    const struct tensor *operands[5] = {NULL};
     struct slice slice;
     int64_t dense[TENSOR_MAX_RANK];
-    if (!resolve_known(node, 1, operands, COUNT_OF(operands)) ||
-        resolve_slice(node, x, operands, &slice, NULL) != STATUS_OK)
+    if (!resolve_is_known(node) || resolve_slice(node, &slice, NULL) != STATUS_OK)
         return false;
     cuda_dense_steps(x, dense);
     for (int d = 0; d < y->rank; d++) {
