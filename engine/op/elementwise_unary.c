@@ -1,7 +1,6 @@
 /* Operators with one operand. For floats there is a row function per operator for float32 and
  * float64 (tgmath.h selects expf or exp). 16-bit floats are computed in float32, integers in int64,
- * a block at a time; is_in_double() has the exceptions. */
-#include "engine/op/elementwise.h"
+ * a block at a time; computed_in() has the exceptions. */
 #include "engine/op/family.h"
 
 #include <tgmath.h>
@@ -69,6 +68,8 @@ typedef void (*unary_row)(const void *src, void *dst, size_t n,
 
 ROWS(F32, float)
 ROWS(F64, double)
+ROW(is_nan, double, x != x)
+ROW(is_inf, double, (x == INFINITY && alpha) || (x == -INFINITY && beta))
 
 struct unary_rows {
     unary_row single, wide;
@@ -121,47 +122,19 @@ struct unary_rows {
 #define UNARY_ROWS_(id, name, since, types, attrs, alpha_name, beta_name, alpha, beta, activation) \
     [OP_##id] = {name##_F32, name##_F64,    alpha_name,                                            \
                  beta_name,  {alpha, beta}, ACTIVATION_##activation},
-static const struct unary_rows unaries[OP_COUNT] = {UNARIES(UNARY_ROWS)};
+static const struct unary_rows unaries[OP_COUNT] = {
+    UNARIES(UNARY_ROWS)[OP_IS_NAN] = {.wide = is_nan}, [OP_IS_INF] = {.wide = is_inf}};
 
 static const struct unary_rows gelu_tanh = {gelu_tanh_F32, gelu_tanh_F64, NULL,
                                             NULL,          {0, 0},        ACTIVATION_GELU_TANH};
 
 /* Silu in float32 is less precise than passes assume; Erf and Shrink have no form for integers. */
-static bool is_in_double(enum op op, enum dtype dtype)
+static enum dtype computed_in(enum op op, enum dtype dtype)
 {
-    return op == OP_SILU || (!dtype_is_float(dtype) && (op == OP_ERF || op == OP_SHRINK));
-}
-
-static void unary_in_double(const struct unary_rows *unary, const struct parameters *parameters,
-                            const struct tensor *x, struct tensor *y)
-{
-    size_t count = shape_count(&x->shape);
-    FOR_BLOCKS(done, n, count) {
-        double block[BLOCK];
-        load_doubles(element(x->data, x->dtype, done), x->dtype, block, n);
-        unary->wide(block, block, n, parameters);
-        store_doubles(block, y->dtype, element_at(y->data, y->dtype, done), n);
-    }
-}
-
-static void unary_floats(const struct unary_rows *unary, const struct parameters *parameters,
-                         const struct tensor *x, struct tensor *y)
-{
-    size_t count = shape_count(&x->shape);
-    if (x->dtype == DTYPE_F32) {
-        unary->single(x->data, y->data, count, parameters);
-        return;
-    }
-    if (x->dtype == DTYPE_F64) {
-        unary->wide(x->data, y->data, count, parameters);
-        return;
-    }
-    FOR_BLOCKS(done, n, count) {
-        float block[BLOCK];
-        load_floats(element(x->data, x->dtype, done), x->dtype, block, n);
-        unary->single(block, block, n, parameters);
-        store_floats(block, y->dtype, element_at(y->data, y->dtype, done), n);
-    }
+    if (op == OP_SILU || op == OP_IS_NAN || op == OP_IS_INF || dtype == DTYPE_F64 ||
+        (!dtype_is_float(dtype) && (op == OP_ERF || op == OP_SHRINK)))
+        return DTYPE_F64;
+    return dtype_is_float(dtype) ? DTYPE_F32 : DTYPE_I64;
 }
 
 /* Computes Abs, Neg, Sign or Relu of an integer; results that do not fit wrap. */
@@ -179,18 +152,12 @@ static int64_t whole(enum op op, int64_t x)
     }
 }
 
-static void unary_integers(enum op op, const struct tensor *x, struct tensor *y)
+static void unary_integers(enum op op, bool is_unsigned, const int64_t *x, int64_t *y, size_t n)
 {
-    size_t count = shape_count(&x->shape);
-    FOR_BLOCKS(done, n, count) {
-        int64_t block[BLOCK];
-        load_integers(element(x->data, x->dtype, done), x->dtype, block, n);
-        for (size_t i = 0; i < n; i++) {
-            /* uint64 above INT64_MAX reads as negative, but unsigned numbers are not negative. */
-            bool huge = x->dtype == DTYPE_U64 && block[i] < 0;
-            block[i] = !huge ? whole(op, block[i]) : op == OP_SIGN ? 1 : block[i];
-        }
-        store_integers(block, y->dtype, element_at(y->data, y->dtype, done), n);
+    for (size_t i = 0; i < n; i++) {
+        /* uint64 above INT64_MAX reads as negative, but unsigned numbers are not negative. */
+        bool huge = is_unsigned && x[i] < 0;
+        y[i] = !huge ? whole(op, x[i]) : op == OP_SIGN ? 1 : x[i];
     }
 }
 
@@ -200,25 +167,6 @@ static void unary_not(const struct tensor *x, struct tensor *y)
     uint8_t *to = y->data;
     for (size_t i = 0; i < x->bytes; i++)
         to[i] = !from[i];
-}
-
-static void unary_predicate(const struct node *node, const struct tensor *x, struct tensor *y)
-{
-    bool negative = node_int(node, "detect_negative", 1) != 0;
-    bool positive = node_int(node, "detect_positive", 1) != 0;
-    size_t count = shape_count(&x->shape);
-    uint8_t *to = y->data;
-    FOR_BLOCKS(done, n, count) {
-        double block[BLOCK];
-        load_doubles(element(x->data, x->dtype, done), x->dtype, block, n);
-        for (size_t i = 0; i < n; i++) {
-            double value = block[i];
-            if (node->op == OP_IS_NAN)
-                to[done + i] = value != value;
-            else
-                to[done + i] = (value == INFINITY && positive) || (value == -INFINITY && negative);
-        }
-    }
 }
 
 static struct unary_rows rows_of(const struct node *node, struct parameters *ret)
@@ -231,6 +179,9 @@ static struct unary_rows rows_of(const struct node *node, struct parameters *ret
         ret->alpha = node_float(node, unary.alpha_name, (float)ret->alpha);
     if (unary.beta_name)
         ret->beta = node_float(node, unary.beta_name, (float)ret->beta);
+    if (node->op == OP_IS_INF)
+        *ret = (struct parameters){node_int(node, "detect_positive", 1) != 0,
+                                   node_int(node, "detect_negative", 1) != 0};
     return unary;
 }
 
@@ -254,18 +205,29 @@ KERNEL(kernel_unary)
         unary_not(x, y);
         return STATUS_OK;
     }
-    if (node->op == OP_IS_NAN || node->op == OP_IS_INF) {
-        unary_predicate(node, x, y);
-        return STATUS_OK;
-    }
     struct parameters parameters;
     const struct unary_rows unary = rows_of(node, &parameters);
-    if (is_in_double(node->op, x->dtype))
-        unary_in_double(&unary, &parameters, x, y);
-    else if (dtype_is_float(x->dtype))
-        unary_floats(&unary, &parameters, x, y);
-    else
-        unary_integers(node->op, x, y);
+    const enum dtype working = computed_in(node->op, x->dtype);
+    const bool is_native = x->dtype == working && y->dtype == working;
+    const size_t count = shape_count(&x->shape), most = is_native ? count : BLOCK;
+    for (size_t done = 0, n; done < count; done += n) {
+        union {
+            float single[BLOCK];
+            double wide[BLOCK];
+            int64_t whole[BLOCK];
+        } block;
+        const void *from = element(x->data, x->dtype, done), *in = is_native ? from : &block;
+        void *to = element_at(y->data, y->dtype, done), *out = is_native ? to : &block;
+        n = count - done < most ? count - done : most;
+        if (!is_native)
+            convert_row(from, x->dtype, &block, working, n);
+        if (working == DTYPE_I64)
+            unary_integers(node->op, x->dtype == DTYPE_U64, in, out, n);
+        else
+            (working == DTYPE_F32 ? unary.single : unary.wide)(in, out, n, &parameters);
+        if (!is_native)
+            convert_row(&block, working, to, y->dtype, n);
+    }
     return STATUS_OK;
 }
 

@@ -446,37 +446,26 @@ KERNEL(kernel_one_hot)
     return STATUS_OK;
 }
 
-/* Sets ret[i] to 1 if element start + i is not zero, else to 0. */
-static void flags_row(const struct tensor *x, size_t start, uint8_t *ret, size_t n)
-{
-    convert_row(element(x->data, x->dtype, start), x->dtype, ret, DTYPE_BOOL, n);
-}
-
 KERNEL(kernel_non_zero)
 {
     const struct tensor *x = args->in[0];
     size_t count = shape_count(&x->shape), found = 0;
-    uint8_t flags[BLOCK];
-    FOR_BLOCKS(done, n, count) {
-        flags_row(x, done, flags, n);
-        for (size_t i = 0; i < n; i++)
-            found += flags[i];
-    }
+    uint8_t *flags = kernel_scratch(args, count, 1, err);
+    TRY(allocated(flags));
+    convert_row(x->data, x->dtype, flags, DTYPE_BOOL, count);
+    for (size_t i = 0; i < count; i++)
+        found += flags[i];
     int rank = x->shape.rank ? x->shape.rank : 1; /* a scalar counts as a list of one */
     TRY(kernel_output(args, 0, DTYPE_I64, &SHAPE(rank, (int64_t)found), err));
     int64_t *to = (*args->out[0])->data, at[TENSOR_MAX_RANK] = {0};
-    size_t column = 0;
-    FOR_BLOCKS(done, n, count) {
-        flags_row(x, done, flags, n);
-        for (size_t i = 0; i < n; i++) {
-            for (int d = 0; flags[i] && d < rank; d++)
-                to[(size_t)d * found + column] = at[d];
-            column += flags[i];
-            for (int d = x->shape.rank - 1; d >= 0; d--) {
-                if (++at[d] < x->shape.dims[d])
-                    break;
-                at[d] = 0;
-            }
+    for (size_t i = 0, column = 0; i < count; i++) {
+        for (int d = 0; flags[i] && d < rank; d++)
+            to[(size_t)d * found + column] = at[d];
+        column += flags[i];
+        for (int d = x->shape.rank - 1; d >= 0; d--) {
+            if (++at[d] < x->shape.dims[d])
+                break;
+            at[d] = 0;
         }
     }
     return STATUS_OK;
@@ -500,7 +489,7 @@ KERNEL(kernel_cum_sum)
     TRY(result_open(args, 0, is_real ? ARITHMETIC_F64 : ARITHMETIC_U64, &dst, err));
     const struct axis_layout layout = axis_layout_of(&x->shape, axis);
     const size_t extent = layout.extent, inner = layout.inner;
-    for (size_t line = 0; inner && line < layout.outer * extent; line++) {
+    for (size_t line = 0; line < layout.outer * extent; line++) {
         const size_t k = line % extent, row = (reverse ? line - k + extent - 1 - k : line) * inner;
         const size_t before = reverse ? row + inner : row - inner, from = exclusive ? before : row;
         const bool adds = k || !exclusive;

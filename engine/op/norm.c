@@ -208,13 +208,6 @@ static enum status spread_operand(const struct kernel_args *args, size_t input,
     return STATUS_OK;
 }
 
-static void store_statistic(const struct kernel_args *args, size_t i, size_t row, double value)
-{
-    struct tensor *tensor = kernel_result(args, i);
-    if (tensor)
-        store_doubles(&value, tensor->dtype, element_at(tensor->data, tensor->dtype, row), 1);
-}
-
 /* RMSNormalization does not subtract the mean: it divides by the root of the mean square, and has
  * no shift. */
 KERNEL(kernel_layer_normalization)
@@ -224,7 +217,7 @@ KERNEL(kernel_layer_normalization)
     const bool is_centered = args->node->op == OP_LAYER_NORMALIZATION;
     int64_t axis;
     const double *src;
-    double *dst;
+    double *dst, *statistics[2];
     struct spread scale, shift;
     TRY(infer_attribute_axis(args->node, -1, &axis, err));
     const size_t rows = resolve_extent(shape, 0, (int)axis);
@@ -233,6 +226,8 @@ KERNEL(kernel_layer_normalization)
     TRY(spread_operand(args, 1, shape, (int)axis, &scale, err));
     TRY(spread_operand(args, 2, shape, (int)axis, &shift, err));
     TRY(result_open_doubles(args, 0, &dst, err));
+    for (size_t i = 0; i < 2; i++)
+        TRY(result_open_doubles(args, 1 + i, &statistics[i], err));
     for (size_t r = 0; r < rows; r++) {
         double mean, variance;
         const double *x = src + r * columns, *s = scale.data + r * scale.row_step;
@@ -243,8 +238,10 @@ KERNEL(kernel_layer_normalization)
             mean = 0;
         }
         const double factor = 1 / sqrt(variance + epsilon);
-        store_statistic(args, 1, r, mean);
-        store_statistic(args, 2, r, factor);
+        if (statistics[0])
+            statistics[0][r] = mean;
+        if (statistics[1])
+            statistics[1][r] = factor;
         for (size_t i = 0; i < columns && dst; i++)
             dst[r * columns + i] = (x[i] - mean) * factor * s[i] + (b ? b[i] : 0);
     }

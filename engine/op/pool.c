@@ -335,8 +335,9 @@ KERNEL(kernel_lp_pool)
 
 /* ---- global pools ---- */
 
-static double global_value(enum op op, const double *values, size_t n, double p, double so_far)
+static double global_value(enum op op, const double *values, size_t n, double p)
 {
+    double so_far = op == OP_GLOBAL_MAX_POOL ? -INFINITY : 0;
     for (size_t i = 0; i < n; i++) {
         double v = values[i];
         if (op == OP_GLOBAL_MAX_POOL)
@@ -349,24 +350,20 @@ static double global_value(enum op op, const double *values, size_t n, double p,
 
 KERNEL(kernel_global_pool)
 {
-    const struct tensor *x = args->in[0];
-    struct tensor *y = *args->out[0];
+    const struct shape *shape = &args->in[0]->shape;
     enum op op = args->node->op;
     double p = op == OP_GLOBAL_LP_POOL ? pool_norm(args->node) : 0;
-    size_t plane = resolve_extent(&x->shape, 2, x->shape.rank);
-    size_t planes = resolve_extent(&x->shape, 0, 2);
-    double values[BLOCK];
+    size_t plane = resolve_extent(shape, 2, shape->rank), planes = resolve_extent(shape, 0, 2);
+    const double *x;
+    double *y;
+    TRY(operands_open(args, 0, 1, &x, err));
+    TRY(result_open_doubles(args, 0, &y, err));
     for (size_t n = 0; n < planes; n++) {
-        double result = op == OP_GLOBAL_MAX_POOL ? -INFINITY : 0;
-        FOR_BLOCKS(i, count, plane) {
-            load_doubles(element(x->data, x->dtype, n * plane + i), x->dtype, values, count);
-            result = global_value(op, values, count, p, result);
-        }
+        y[n] = global_value(op, x + n * plane, plane, p);
         if (op == OP_GLOBAL_AVERAGE_POOL)
-            result /= (double)plane;
+            y[n] /= (double)plane;
         else if (op == OP_GLOBAL_LP_POOL)
-            result = root(result, p);
-        store_doubles(&result, y->dtype, element_at(y->data, y->dtype, n), 1);
+            y[n] = root(y[n], p);
     }
     return STATUS_OK;
 }

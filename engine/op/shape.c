@@ -5,6 +5,7 @@
 
 #include "engine/op/elementwise.h"
 #include "engine/op/family.h"
+#include "engine/op/gemm.h"
 
 /* ---- generators ---- */
 
@@ -464,25 +465,19 @@ KERNEL(kernel_constant_of_shape)
 /* Computes start + i * delta for each element, so that errors do not accumulate. */
 KERNEL(kernel_range)
 {
-    struct tensor *out = *args->out[0];
-    size_t count = shape_count(&out->shape);
-    bool real = dtype_is_float(out->dtype);
-    double first = tensor_number(args->in[0], 0), step = tensor_number(args->in[2], 0);
-    uint64_t whole_first = (uint64_t)tensor_int(args->in[0], 0);
-    uint64_t whole_step = (uint64_t)tensor_int(args->in[2], 0);
-    FOR_BLOCKS(done, n, count) {
-        void *to = element_at(out->data, out->dtype, done);
-        double block[BLOCK];
-        int64_t whole[BLOCK];
-        for (size_t i = 0; i < n; i++) {
-            block[i] = first + (double)(done + i) * step;
-            whole[i] = (int64_t)(whole_first + (done + i) * whole_step);
-        }
-        if (real)
-            store_doubles(block, out->dtype, to, n);
+    const struct tensor *start = args->in[0], *delta = args->in[2];
+    const bool is_real = dtype_is_float(start->dtype);
+    const size_t count = shape_count(&(*args->out[0])->shape);
+    const double first = tensor_number(start, 0), step = tensor_number(delta, 0);
+    const uint64_t whole_first = (uint64_t)tensor_int(start, 0);
+    const uint64_t whole_step = (uint64_t)tensor_int(delta, 0);
+    void *to;
+    TRY(result_open(args, 0, is_real ? ARITHMETIC_F64 : ARITHMETIC_U64, &to, err));
+    for (size_t i = 0; i < count; i++)
+        if (is_real)
+            ((double *)to)[i] = first + (double)i * step;
         else
-            store_integers(whole, out->dtype, to, n);
-    }
+            ((uint64_t *)to)[i] = whole_first + i * whole_step;
     return STATUS_OK;
 }
 
