@@ -136,122 +136,35 @@ static int64_t tap_position(const struct window_cursor *cursor, int i, int64_t t
             }                                                                                      \
         }
 
-/* ---- maxima ---- */
-
-/* X(suffix, type, smallest, is NaN) */
-#define MAX_TYPES(X)                                                                               \
-    X(f32, float, -INFINITY, v != v)                                                               \
-    X(f64, double, -INFINITY, v != v)                                                              \
-    X(i8, int8_t, INT8_MIN, false)                                                                 \
-    X(u8, uint8_t, 0, false)
-
 /* The maximum of one window and its first position. NaN wins. */
-#define DEFINE_MAX(suffix, type, smallest, nan)                                                    \
-    static type max_##suffix(const type *src, const struct window_cursor *cursor, size_t *ret_at)  \
-    {                                                                                              \
-        type best = (type)(smallest);                                                              \
-        bool found = false;                                                                        \
-        *ret_at = 0;                                                                               \
-        FOR_EACH_ROW_OF_TAPS(cursor, {                                                             \
-            for (int64_t i = 0; i < count; i++) {                                                  \
-                size_t at = row + x0 + (size_t)i * step;                                           \
-                type v = src[at];                                                                  \
-                if (!found || v > best || (nan)) {                                                 \
-                    found = true;                                                                  \
-                    best = v;                                                                      \
-                    *ret_at = at;                                                                  \
-                    if (nan)                                                                       \
-                        return best;                                                               \
-                }                                                                                  \
-            }                                                                                      \
-        })                                                                                         \
-        return best;                                                                               \
-    }                                                                                              \
-                                                                                                   \
-    static enum status max_plane_##suffix(const struct kernel_args *args, const void *src,         \
-                                          void *dst, int64_t *indices,                             \
-                                          const struct window *window, struct error *err)          \
-    {                                                                                              \
-        struct window_cursor cursor;                                                               \
-        size_t positions = window_volume(window->out), at;                                         \
-        window_cursor_start(&cursor, window);                                                      \
-        for (size_t i = 0; i < positions; i++, window_cursor_next(&cursor)) {                      \
-            TRY(kernel_goes_on(args, window_volume(window->kernel), err));                         \
-            ((type *)dst)[i] = max_##suffix(src, &cursor, &at);                                    \
-            if (indices)                                                                           \
-                indices[i] = (int64_t)at;                                                          \
-        }                                                                                          \
-        return STATUS_OK;                                                                          \
-    }
-MAX_TYPES(DEFINE_MAX)
-#undef DEFINE_MAX
-
-static enum status max_plane(const struct kernel_args *args, enum dtype dtype, const void *src,
-                             void *dst, int64_t *indices, const struct window *window,
-                             struct error *err)
+static double window_max(const double *src, const struct window_cursor *cursor, size_t *ret_at)
 {
-    return dtype == DTYPE_F32   ? max_plane_f32(args, src, dst, indices, window, err)
-           : dtype == DTYPE_F64 ? max_plane_f64(args, src, dst, indices, window, err)
-           : dtype == DTYPE_I8  ? max_plane_i8(args, src, dst, indices, window, err)
-                                : max_plane_u8(args, src, dst, indices, window, err);
-}
-
-/* Turns positions in a plane into positions in the tensor. column_major: storage_order 1. */
-static void place_indices(int64_t *indices, size_t positions, size_t base, const struct window *w,
-                          bool column_major)
-{
-    for (size_t i = 0; i < positions; i++) {
-        int64_t at = indices[i];
-        if (column_major) {
-            int64_t x = at % w->in[2], y = at / w->in[2] % w->in[1], z = at / w->in[2] / w->in[1];
-            at = (x * w->in[1] + y) * w->in[0] + z;
+    double best = -INFINITY;
+    bool found = false;
+    *ret_at = 0;
+    FOR_EACH_ROW_OF_TAPS(cursor, {
+        for (int64_t i = 0; i < count; i++) {
+            size_t at = row + x0 + (size_t)i * step;
+            if (found && src[at] <= best)
+                continue;
+            found = true;
+            best = src[at];
+            *ret_at = at;
+            if (best != best)
+                return best;
         }
-        indices[i] = (int64_t)base + at;
-    }
+    })
+    return best;
 }
 
-/* 16-bit types are compared as floats, others in their own type. */
-static enum dtype compared_as(enum dtype dtype)
+/* Turns a position in a plane into one in the tensor, where the plane starts at `base`.
+ * column_major: storage_order 1. */
+static int64_t place_index(size_t position, size_t base, const struct window *w, bool column_major)
 {
-    return dtype == DTYPE_F16 || dtype == DTYPE_BF16 ? DTYPE_F32 : dtype;
+    const int64_t at = (int64_t)position;
+    const int64_t x = at % w->in[2], y = at / w->in[2] % w->in[1], z = at / w->in[2] / w->in[1];
+    return (int64_t)base + (column_major ? (x * w->in[1] + y) * w->in[0] + z : at);
 }
-
-KERNEL(kernel_max_pool)
-{
-    const struct tensor *x = args->in[0];
-    struct tensor *y = kernel_result(args, 0), *positions = kernel_result(args, 1);
-    int64_t *indices = positions ? positions->data : NULL;
-    bool column_major = node_int(args->node, "storage_order", 0) != 0;
-    struct window window;
-    TRY(pool_window_init(args->node, &x->shape, false, &window, err));
-    window = window_in_3d(&window);
-    size_t in = window_volume(window.in), out = window_volume(window.out);
-    size_t planes = (size_t)x->shape.dims[0] * (size_t)x->shape.dims[1];
-    enum dtype dtype = compared_as(x->dtype);
-    size_t size = dtype_size(dtype);
-    /* Buffers for one plane of X and of Y, used if types must be converted or Y is not wanted. */
-    char *in_room = kernel_scratch(args, in, size, err);
-    char *out_room = kernel_scratch(args, out, size, err);
-    if (!in_room || !out_room)
-        return STATUS_NO_MEMORY;
-    for (size_t i = 0; i < planes; i++) {
-        bool direct = dtype == x->dtype;
-        const void *src = element(x->data, x->dtype, i * in);
-        if (!direct)
-            convert_row(src, x->dtype, in_room, dtype, in);
-        bool write = direct && y;
-        TRY(max_plane(args, dtype, direct ? src : in_room,
-                      write ? element_at(y->data, y->dtype, i * out) : out_room,
-                      indices ? indices + i * out : NULL, &window, err));
-        if (y && !direct)
-            convert_row(out_room, dtype, element_at(y->data, y->dtype, i * out), y->dtype, out);
-        if (indices)
-            place_indices(indices + i * out, out, i * in, &window, column_major);
-    }
-    return STATUS_OK;
-}
-
-/* ---- means and norms ---- */
 
 static double mean_divisor(const struct window_cursor *cursor, bool count_include_pad)
 {
@@ -274,98 +187,76 @@ static double root(double x, double p)
 }
 
 /* The sum of a window if p is 0, otherwise the sum of the p-th powers of absolute values. */
-#define DEFINE_SUM(suffix, type)                                                                   \
-    static double sum_##suffix(const type *src, const struct window_cursor *cursor, double p)      \
-    {                                                                                              \
-        double sum = 0;                                                                            \
-        FOR_EACH_ROW_OF_TAPS(cursor, {                                                             \
-            const type *from = src + row + x0;                                                     \
-            for (int64_t i = 0; i < count; i++) {                                                  \
-                double v = from[(size_t)i * step];                                                 \
-                sum += p > 0 ? power(v, p) : v;                                                    \
-            }                                                                                      \
-        })                                                                                         \
-        return sum;                                                                                \
-    }
-DEFINE_SUM(f32, float)
-DEFINE_SUM(f64, double)
-#undef DEFINE_SUM
-
-/* AveragePool (p 0) and LpPool over tensors of any float type. */
-static enum status pool_sums(const struct kernel_args *args, double p, struct error *err)
+static double window_sum(const double *src, const struct window_cursor *cursor, double p)
 {
-    const struct shape *x = &args->in[0]->shape;
-    enum arithmetic arithmetic = arithmetic_for(args->in[0]->dtype);
-    bool count_include_pad = node_int(args->node, "count_include_pad", 0) != 0;
-    struct window w;
-    const void *src;
-    void *dst;
-    TRY(pool_window_init(args->node, x, false, &w, err));
-    w = window_in_3d(&w);
-    size_t in = window_volume(w.in), out = window_volume(w.out);
-    TRY(operand_open(args, 0, arithmetic, &src, err));
-    TRY(result_open(args, 0, arithmetic, &dst, err));
-    for (size_t n = 0; n < resolve_extent(x, 0, 2); n++) {
-        struct window_cursor cursor;
-        window_cursor_start(&cursor, &w);
-        for (size_t i = 0; i < out; i++, window_cursor_next(&cursor)) {
-            TRY(kernel_goes_on(args, window_volume(w.kernel), err));
-            double sum = arithmetic == ARITHMETIC_F64
-                             ? sum_f64((const double *)src + n * in, &cursor, p)
-                             : sum_f32((const float *)src + n * in, &cursor, p);
-            double value = p > 0 ? root(sum, p) : sum / mean_divisor(&cursor, count_include_pad);
-            if (arithmetic == ARITHMETIC_F64)
-                ((double *)dst)[n * out + i] = value;
-            else
-                ((float *)dst)[n * out + i] = (float)value;
+    double sum = 0;
+    FOR_EACH_ROW_OF_TAPS(cursor, {
+        for (int64_t i = 0; i < count; i++) {
+            double v = src[row + x0 + (size_t)i * step];
+            sum += p > 0 ? power(v, p) : v;
         }
+    })
+    return sum;
+}
+
+/* Pools one plane after the other, in double. */
+static enum status pool_planes(const struct kernel_args *args, const struct window *w,
+                               struct error *err)
+{
+    const struct node *node = args->node;
+    const struct tensor *x = args->in[0];
+    struct tensor *y = kernel_result(args, 0), *positions = kernel_result(args, 1);
+    const bool takes_max = node->op == OP_MAX_POOL || node->op == OP_GLOBAL_MAX_POOL;
+    const bool is_norm = node->op == OP_LP_POOL || node->op == OP_GLOBAL_LP_POOL;
+    const double p = is_norm ? pool_norm(node) : 0;
+    const bool count_include_pad = node_int(node, "count_include_pad", 0) != 0;
+    const bool column_major = node_int(node, "storage_order", 0) != 0;
+    const size_t in = window_volume(w->in), out = window_volume(w->out);
+    double *src = kernel_scratch(args, in, sizeof *src, err);
+    double *dst = kernel_scratch(args, out, sizeof *dst, err);
+    if (!src || !dst)
+        return STATUS_NO_MEMORY;
+    for (size_t n = 0; n < resolve_extent(&x->shape, 0, 2); n++) {
+        struct window_cursor cursor;
+        window_cursor_start(&cursor, w);
+        convert_row(element(x->data, x->dtype, n * in), x->dtype, src, DTYPE_F64, in);
+        for (size_t i = 0, at; i < out; i++, window_cursor_next(&cursor)) {
+            TRY(kernel_goes_on(args, window_volume(w->kernel), err));
+            if (takes_max) {
+                dst[i] = window_max(src, &cursor, &at);
+                if (positions)
+                    ((int64_t *)positions->data)[n * out + i] =
+                        place_index(at, n * in, w, column_major);
+            } else {
+                const double sum = window_sum(src, &cursor, p);
+                dst[i] = is_norm ? root(sum, p) : sum / mean_divisor(&cursor, count_include_pad);
+            }
+        }
+        if (y)
+            convert_row(dst, DTYPE_F64, element_at(y->data, y->dtype, n * out), y->dtype, out);
     }
     return STATUS_OK;
 }
 
-KERNEL(kernel_average_pool)
+KERNEL(kernel_pool)
 {
-    return pool_sums(args, 0, err);
-}
-
-KERNEL(kernel_lp_pool)
-{
-    return pool_sums(args, pool_norm(args->node), err);
-}
-
-/* ---- global pools ---- */
-
-static double global_value(enum op op, const double *values, size_t n, double p)
-{
-    double so_far = op == OP_GLOBAL_MAX_POOL ? -INFINITY : 0;
-    for (size_t i = 0; i < n; i++) {
-        double v = values[i];
-        if (op == OP_GLOBAL_MAX_POOL)
-            so_far = v > so_far || v != v ? v : so_far; /* NaN compares false and stays */
-        else
-            so_far += op == OP_GLOBAL_LP_POOL ? power(v, p) : v;
-    }
-    return so_far;
+    struct window window;
+    TRY(pool_window_init(args->node, &args->in[0]->shape, false, &window, err));
+    window = window_in_3d(&window);
+    return pool_planes(args, &window, err);
 }
 
 KERNEL(kernel_global_pool)
 {
-    const struct shape *shape = &args->in[0]->shape;
-    enum op op = args->node->op;
-    double p = op == OP_GLOBAL_LP_POOL ? pool_norm(args->node) : 0;
-    size_t plane = resolve_extent(shape, 2, shape->rank), planes = resolve_extent(shape, 0, 2);
-    const double *x;
-    double *y;
-    TRY(operands_open(args, 0, 1, &x, err));
-    TRY(result_open_doubles(args, 0, &y, err));
-    for (size_t n = 0; n < planes; n++) {
-        y[n] = global_value(op, x + n * plane, plane, p);
-        if (op == OP_GLOBAL_AVERAGE_POOL)
-            y[n] /= (double)plane;
-        else if (op == OP_GLOBAL_LP_POOL)
-            y[n] = root(y[n], p);
-    }
-    return STATUS_OK;
+    const struct shape *x = &args->in[0]->shape;
+    const int64_t plane = (int64_t)resolve_extent(x, 2, x->rank);
+    const struct window window = {.spatial = 3,
+                                  .in = {1, 1, plane},
+                                  .out = {1, 1, 1},
+                                  .kernel = {1, 1, plane},
+                                  .stride = {1, 1, 1},
+                                  .dilation = {1, 1, 1}};
+    return pool_planes(args, &window, err);
 }
 
 /* ---- MaxUnpool ---- */
@@ -410,12 +301,12 @@ KERNEL(kernel_max_unpool)
 const struct op_info ops_pool[] = {
     {OP_MAX_POOL, 1, 0, 1, 1, 1, 2, "X:float|8bit", OP_KEEPS_NUMBERS | OP_HEAVY,
      WINDOW_ATTRS " ceil_mode:int storage_order:int", infer_pool, &batch_by_sample, work_window,
-     kernel_max_pool},
+     kernel_pool},
     {OP_AVERAGE_POOL, 1, 0, 1, 1, 1, 1, "X:float", OP_HEAVY,
      WINDOW_ATTRS " ceil_mode:int count_include_pad:int", infer_pool, &batch_by_sample, work_window,
-     kernel_average_pool},
+     kernel_pool},
     {OP_LP_POOL, 2, 0, 1, 1, 1, 1, "X:float", OP_HEAVY, WINDOW_ATTRS " ceil_mode:int p:int",
-     infer_pool, &batch_by_sample, work_window, kernel_lp_pool},
+     infer_pool, &batch_by_sample, work_window, kernel_pool},
     OP_ROW(GLOBAL_AVERAGE_POOL, 1, 1, 1, "X:float[NCD*]", OP_PLAIN, NULL, global_pool,
            &batch_by_sample),
     OP_ROW(GLOBAL_MAX_POOL, 1, 1, 1, "X:float[NCD*]", OP_PLAIN, NULL, global_pool,
