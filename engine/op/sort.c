@@ -348,71 +348,35 @@ KERNEL(kernel_unique)
 /* ---- ArgMax, ArgMin ---- */
 
 /* The best element has the largest key. NaN is better than any number, also for ArgMin. */
-struct arg {
-    const struct tensor *x;
-    bool largest, last;
-    size_t count; /* elements along the axis */
-};
-
-static void arg_keys(const struct arg *arg, size_t start, uint64_t *keys, size_t n)
-{
-    bool real = dtype_is_float(arg->x->dtype);
-    order_keys(element(arg->x->data, arg->x->dtype, start), arg->x->dtype, keys, n);
-    for (size_t i = 0; !arg->largest && i < n; i++)
-        keys[i] = real && keys[i] == UINT64_MAX ? UINT64_MAX : ~keys[i];
-}
-
-/* Returns the index of the best element of a contiguous line. */
-static int64_t arg_line(const struct arg *arg, size_t start)
-{
-    uint64_t best = 0, keys[BLOCK];
-    size_t index = 0;
-    FOR_BLOCKS(done, n, arg->count) {
-        arg_keys(arg, start + done, keys, n);
-        for (size_t i = 0; i < n; i++) {
-            if (keys[i] > best || (arg->last && keys[i] == best)) {
-                best = keys[i];
-                index = done + i;
-            }
-        }
-    }
-    return (int64_t)index;
-}
-
-/* Like arg_line(), for n <= BLOCK neighbouring lines, whose elements are `step` apart. */
-static void arg_lines(const struct arg *arg, size_t start, size_t step, int64_t *ret, size_t n)
-{
-    uint64_t best[BLOCK] = {0}, keys[BLOCK];
-    memset(ret, 0, n * sizeof *ret);
-    for (size_t k = 0; k < arg->count; k++) {
-        arg_keys(arg, start + k * step, keys, n);
-        for (size_t i = 0; i < n; i++) {
-            bool wins = keys[i] > best[i] || (arg->last && keys[i] == best[i]);
-            best[i] = wins ? keys[i] : best[i];
-            ret[i] = wins ? (int64_t)k : ret[i];
-        }
-    }
-}
-
 KERNEL(kernel_arg)
 {
     const struct tensor *x = args->in[0];
-    int64_t axis;
+    const bool largest = args->node->op == OP_ARG_MAX, is_real = dtype_is_float(x->dtype);
+    const bool last = node_int(args->node, "select_last_index", 0) != 0;
+    int64_t axis, *to = (*args->out[0])->data;
     TRY(infer_attribute_axis(args->node, 0, &axis, err));
     const struct axis_layout layout = axis_layout_of(&x->shape, axis);
-    const size_t inner = layout.inner;
-    struct arg arg = {x, args->node->op == OP_ARG_MAX,
-                      node_int(args->node, "select_last_index", 0) != 0, layout.extent};
-    int64_t *to = (*args->out[0])->data;
-    for (size_t o = 0; o < layout.outer; o++) {
-        size_t start = o * arg.count * inner;
-        if (inner == 1) {
-            *to++ = arg_line(&arg, start);
-            continue;
-        }
-        FOR_BLOCKS(i, n, inner) {
-            arg_lines(&arg, start + i, inner, to, n);
-            to += n;
+    const size_t inner = layout.inner, all = layout.extent * inner;
+    uint64_t keys[BLOCK], *best = kernel_scratch(args, inner, sizeof *best, err);
+    TRY(allocated(best));
+    for (size_t o = 0; o < layout.outer; o++, to += inner) {
+        size_t k = 0, line = 0; /* of the element: its index along the axis, and its line */
+        memset(best, 0, inner * sizeof *best);
+        memset(to, 0, inner * sizeof *to);
+        FOR_BLOCKS(done, n, all) {
+            order_keys(element(x->data, x->dtype, o * all + done), x->dtype, keys, n);
+            for (size_t i = 0; i < n; i++) {
+                const uint64_t key =
+                    largest || (is_real && keys[i] == UINT64_MAX) ? keys[i] : ~keys[i];
+                if (key > best[line] || (last && key == best[line])) {
+                    best[line] = key;
+                    to[line] = (int64_t)k;
+                }
+                if (++line == inner) {
+                    line = 0;
+                    k++;
+                }
+            }
         }
     }
     return STATUS_OK;
