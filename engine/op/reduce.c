@@ -2,8 +2,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/op/elementwise.h"
 #include "engine/op/family.h"
+#include "engine/op/gemm.h"
+#include "engine/op/strided.h"
 
 static enum status infer_reduce(struct node *node, struct error *err)
 {
@@ -63,9 +64,9 @@ static void reduce_cursor_start(struct reduce_cursor *cursor, const struct shape
     }
 }
 
-/* ---- sums, products ---- */
+/* ---- folds ---- */
 
-enum fold { FOLD_SUM, FOLD_PRODUCT, FOLD_MAX };
+enum fold { FOLD_SUM, FOLD_PRODUCT, FOLD_MAX, FOLD_MIN };
 enum map { MAP_NONE, MAP_ABS, MAP_SQUARE, MAP_EXP };
 
 enum reduce_finish { FINISH_NONE, FINISH_MEAN, FINISH_ROOT, FINISH_LOG };
@@ -79,6 +80,8 @@ static const struct reducer {
 } reducers[OP_COUNT] = {
     [OP_REDUCE_SUM] = {MAP_NONE, FOLD_SUM, FINISH_NONE, true},
     [OP_REDUCE_MEAN] = {MAP_NONE, FOLD_SUM, FINISH_MEAN, false},
+    [OP_REDUCE_MAX] = {MAP_NONE, FOLD_MAX, FINISH_NONE, true},
+    [OP_REDUCE_MIN] = {MAP_NONE, FOLD_MIN, FINISH_NONE, true},
     [OP_REDUCE_PROD] = {MAP_NONE, FOLD_PRODUCT, FINISH_NONE, true},
     [OP_REDUCE_L1] = {MAP_ABS, FOLD_SUM, FINISH_NONE, true},
     [OP_REDUCE_L2] = {MAP_SQUARE, FOLD_SUM, FINISH_ROOT, false},
@@ -114,50 +117,23 @@ static void map_doubles(const struct pass *pass, size_t out, bool reduced, doubl
     }
 }
 
-static double larger(double a, double b)
+/* Folds n numbers into as many others. In maxima and minima NaN wins. */
+static void fold_doubles(enum fold fold, double *to, const double *x, size_t n)
 {
-    return a > b || a != a ? a : b;
-}
-
-/* Four parallel sums: in a single sum, each addition would wait for the previous one. */
-static double sum_row(const double *x, size_t n)
-{
-    double a = 0, b = 0, c = 0, d = 0;
-    size_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        a += x[i];
-        b += x[i + 1];
-        c += x[i + 2];
-        d += x[i + 3];
-    }
-    for (; i < n; i++)
-        a += x[i];
-    return (a + b) + (c + d);
-}
-
-static void fold_doubles(const struct pass *pass, size_t out, bool reduced, const double *x,
-                         size_t n)
-{
-    double *to = pass->sum + out;
-    if (reduced) {
-        if (pass->fold == FOLD_SUM)
-            *to += sum_row(x, n);
-        for (size_t i = 0; i < n && pass->fold != FOLD_SUM; i++)
-            *to = pass->fold == FOLD_PRODUCT ? *to * x[i] : larger(*to, x[i]);
-        return;
-    }
-    switch (pass->fold) {
+    switch (fold) {
     case FOLD_SUM:
-        for (size_t i = 0; i < n; i++)
-            to[i] += x[i];
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) to[i] += x[i];
         break;
     case FOLD_PRODUCT:
-        for (size_t i = 0; i < n; i++)
-            to[i] *= x[i];
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) to[i] *= x[i];
         break;
     case FOLD_MAX:
-        for (size_t i = 0; i < n; i++)
-            to[i] = larger(to[i], x[i]);
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) to[i] =
+            to[i] > x[i] || to[i] != to[i] ? to[i] : x[i];
+        break;
+    case FOLD_MIN:
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) to[i] =
+            to[i] < x[i] || to[i] != to[i] ? to[i] : x[i];
     }
 }
 
@@ -171,7 +147,11 @@ static void fold_integers(const struct pass *pass, size_t out, bool reduced, con
             value = 0 - value;
         else if (pass->map == MAP_SQUARE)
             value *= value;
-        *to = pass->fold == FOLD_SUM ? *to + value : *to * value;
+        const bool more = is_signed ? (int64_t)value > (int64_t)*to : value > *to;
+        *to = pass->fold == FOLD_SUM             ? *to + value
+              : pass->fold == FOLD_PRODUCT       ? *to * value
+              : more == (pass->fold == FOLD_MAX) ? value
+                                                 : *to;
     }
 }
 
@@ -189,7 +169,10 @@ static void run_pass(const struct pass *pass, const struct tensor *x, unsigned a
             if (pass->sum) {
                 load_doubles(from, x->dtype, values, n);
                 map_doubles(pass, out, cursor.row_reduced, values, n);
-                fold_doubles(pass, out, cursor.row_reduced, values, n);
+                size_t left = n;
+                for (; cursor.row_reduced && left > 1; left -= left / 2) /* by halves */
+                    fold_doubles(pass->fold, values, values + left - left / 2, left / 2);
+                fold_doubles(pass->fold, pass->sum + out, values, left);
             } else {
                 load_integers(from, x->dtype, integers, n);
                 fold_integers(pass, out, cursor.row_reduced, integers, is_signed, n);
@@ -206,6 +189,21 @@ static double group_size(const struct shape *shape, unsigned axes)
         if (axes & 1u << i)
             size *= (double)shape->dims[i];
     return size;
+}
+
+/* Sets what a fold starts with, which changes nothing: for maxima and minima, the end of the
+ * dtype's range. */
+static void start_of(enum fold fold, enum dtype dtype, double *ret_real, int64_t *ret_whole)
+{
+    uint64_t end = 0; /* room for an element of any dtype */
+    *ret_real = fold == FOLD_SUM       ? 0
+                : fold == FOLD_PRODUCT ? 1
+                : fold == FOLD_MAX     ? -INFINITY
+                                       : INFINITY;
+    store_doubles(ret_real, dtype, &end, 1); /* saturates for integers */
+    load_integers(&end, dtype, ret_whole, 1);
+    if (dtype == DTYPE_BOOL)
+        *ret_whole = fold == FOLD_MIN;
 }
 
 /* Applies `finish` to the sums; `shift` may be NULL. */
@@ -238,111 +236,51 @@ KERNEL(kernel_reduce)
 {
     const struct reducer *reducer = &reducers[args->node->op];
     const struct tensor *x = args->in[0];
-    struct tensor *out = *args->out[0];
+    const bool whole = !dtype_is_float(x->dtype) && reducer->is_whole;
+    const size_t count = shape_count(&(*args->out[0])->shape);
     struct reduction reduction;
+    double *shift = NULL, real_start;
+    int64_t whole_start;
+    void *sums;
     TRY(resolve_reduction(args->node, &reduction, err));
-    size_t count = shape_count(&out->shape);
-    bool shifted = reducer->map == MAP_EXP;
-    union {
-        double real;
-        uint64_t whole;
-    } *sum = kernel_scratch(args, count, sizeof *sum, err);
-    double *shift = shifted ? kernel_scratch(args, count, sizeof *shift, err) : NULL;
-    if (!sum || (shifted && !shift))
-        return STATUS_NO_MEMORY;
-    struct pass pass = {.fold = reducer->fold, .map = reducer->map, .shift = shift};
-    if (shifted)
+    TRY(result_open(args, 0, whole ? ARITHMETIC_U64 : ARITHMETIC_F64, &sums, err));
+    if (reducer->map == MAP_EXP) {
+        shift = kernel_scratch(args, count, sizeof *shift, err);
+        TRY(allocated(shift));
         find_shift(x, reduction.axes, shift, count);
-    bool whole = !dtype_is_float(x->dtype) && reducer->is_whole;
-    if (whole)
-        pass.whole = &sum->whole;
-    else
-        pass.sum = &sum->real;
-    for (size_t i = 0; i < count; i++) {
+    }
+    const struct pass pass = {.fold = reducer->fold,
+                              .map = reducer->map,
+                              .sum = whole ? NULL : sums,
+                              .whole = whole ? sums : NULL,
+                              .shift = shift};
+    start_of(pass.fold, x->dtype, &real_start, &whole_start);
+    for (size_t i = 0; i < count; i++)
         if (whole)
-            sum[i].whole = pass.fold == FOLD_PRODUCT;
+            pass.whole[i] = (uint64_t)whole_start;
         else
-            sum[i].real = pass.fold == FOLD_PRODUCT;
-    }
+            pass.sum[i] = real_start;
     run_pass(&pass, x, reduction.axes);
-    if (whole) {
-        store_integers((const int64_t *)(const void *)sum, out->dtype, out->data, count);
-    } else {
-        finish_sums(reducer->finish, group_size(&x->shape, reduction.axes), shift, &sum->real,
-                    count);
-        store_doubles(&sum->real, out->dtype, out->data, count);
-    }
-    return STATUS_OK;
-}
-
-/* ---- maxima, minima ---- */
-
-/* The maximum or minimum of an empty set: the end of the dtype's range. */
-static void identity(bool largest, enum dtype dtype, void *ret)
-{
-    double real = largest ? -INFINITY : INFINITY;
-    store_doubles(&real, dtype, ret, 1); /* saturates for integers */
-    if (dtype == DTYPE_BOOL)
-        *(uint8_t *)ret = !largest;
-}
-
-/* Reduces n elements into *to: first block by block, then the block itself by halves. */
-static enum status fold_row(binary_row row, const void *from, enum dtype dtype, size_t n, void *to)
-{
-    uint64_t block[BLOCK]; /* room for elements of any dtype */
-    size_t length = n < BLOCK ? n : BLOCK;
-    memcpy(block, from, length * dtype_size(dtype));
-    for (size_t done = length; done < n; done += BLOCK) {
-        size_t more = n - done < BLOCK ? n - done : BLOCK;
-        TRY(row(block, true, element(from, dtype, done), true, block, more));
-    }
-    for (; length > 1; length -= length / 2)
-        TRY(row(block, true, element(block, dtype, length - length / 2), true, block, length / 2));
-    return row(to, true, block, true, to, 1);
-}
-
-KERNEL(kernel_extreme)
-{
-    const struct tensor *x = args->in[0];
-    struct tensor *out = *args->out[0];
-    bool largest = args->node->op == OP_REDUCE_MAX, flags = x->dtype == DTYPE_BOOL;
-    struct reduction reduction;
-    struct reduce_cursor cursor;
-    uint64_t start;
-    TRY(resolve_reduction(args->node, &reduction, err));
-    binary_row row = binary_row_find(flags     ? (largest ? BINARY_OR : BINARY_AND)
-                                     : largest ? BINARY_MAX
-                                               : BINARY_MIN,
-                                     x->dtype);
-    identity(largest, x->dtype, &start);
-    fill_row(out->data, &start, dtype_size(out->dtype), shape_count(&out->shape));
-    reduce_cursor_start(&cursor, &x->shape, reduction.axes);
-    for (size_t r = 0; x->bytes && r < cursor.rows; r++, strided_next(&cursor.it, 1)) {
-        const void *from = element(x->data, x->dtype, r * cursor.row);
-        void *to = element_at(out->data, x->dtype, cursor.it.offset[0]);
-        if (cursor.row_reduced)
-            TRY(fold_row(row, from, x->dtype, cursor.row, to));
-        else
-            TRY(row(to, true, from, true, to, cursor.row));
-    }
+    if (!whole)
+        finish_sums(reducer->finish, group_size(&x->shape, reduction.axes), shift, pass.sum, count);
     return STATUS_OK;
 }
 
 /* Older opsets have the attribute `axes`, which the importer turns into the operand. */
-#define REDUCE(id, types, kernel)                                                                  \
-    OP_ROW_OF(id, 13, 1, 2, "data:" #types " axes:integer#", OP_PLAIN,                             \
-              "keepdims:int noop_with_empty_axes:int", reduce, BATCH(reduce_axis, NULL), kernel)
+#define REDUCE(id, types)                                                                          \
+    OP_ROW(id, 13, 1, 2, "data:" #types " axes:integer#", OP_PLAIN,                                \
+           "keepdims:int noop_with_empty_axes:int", reduce, BATCH(reduce_axis, NULL))
 
 const struct op_info ops_reduce[] = {
-    REDUCE(REDUCE_SUM, number, reduce),
-    REDUCE(REDUCE_MEAN, number, reduce),
-    REDUCE(REDUCE_MAX, any, extreme),
-    REDUCE(REDUCE_MIN, any, extreme),
-    REDUCE(REDUCE_PROD, number, reduce),
-    REDUCE(REDUCE_L1, number, reduce),
-    REDUCE(REDUCE_L2, number, reduce),
-    REDUCE(REDUCE_LOG_SUM, number, reduce),
-    REDUCE(REDUCE_LOG_SUM_EXP, number, reduce),
-    REDUCE(REDUCE_SUM_SQUARE, number, reduce),
+    REDUCE(REDUCE_SUM, number),
+    REDUCE(REDUCE_MEAN, number),
+    REDUCE(REDUCE_MAX, any),
+    REDUCE(REDUCE_MIN, any),
+    REDUCE(REDUCE_PROD, number),
+    REDUCE(REDUCE_L1, number),
+    REDUCE(REDUCE_L2, number),
+    REDUCE(REDUCE_LOG_SUM, number),
+    REDUCE(REDUCE_LOG_SUM_EXP, number),
+    REDUCE(REDUCE_SUM_SQUARE, number),
     {0},
 };
