@@ -4,7 +4,6 @@
  * resnet50-v1-12-qdq has int8 data with uint8 zero points); only its value matters. */
 #include "engine/op/family.h"
 #include "engine/op/quant.h"
-#include "engine/tensor/quantized_number.h"
 
 /* ---- QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear ---- */
 
@@ -83,18 +82,23 @@ struct block_cursor {
     size_t at;      /* position of the element's scale */
 };
 
-static void cursor_next(struct block_cursor *c)
+/* Passes elements that share a scale, at most `most`. Returns their number. */
+static size_t cursor_pass(struct block_cursor *c, size_t most)
 {
     const struct quant_layout *layout = c->layout;
+    const size_t left = layout->inner_step ? 1 : layout->inner - c->n;
+    const size_t passed = left < most ? left : most;
     c->at += layout->inner_step;
-    if (++c->n < layout->inner)
-        return;
+    c->n += passed;
+    if (c->n < layout->inner)
+        return passed;
     c->n = 0;
     if (++c->i == layout->extent) {
         c->i = 0;
         c->o++;
     }
     c->at = c->o * layout->outer_step + c->i / layout->block * layout->block_step;
+    return passed;
 }
 
 struct params {
@@ -136,54 +140,6 @@ static double divide(double x, double scale, enum dtype precision)
     }
 }
 
-/* ---- 8 bits and float32, one scale for `n` neighbours: the usual form of exporters ---- */
-
-#define QUANTIZE_RUN(name, type, is_signed)                                                        \
-    static void name(const float *src, type *dst, size_t n, float scale, int zero)                 \
-    {                                                                                              \
-        for (size_t i = 0; i < n; i++)                                                             \
-            dst[i] = (type)(int)quantized_number(src[i], scale, zero, is_signed);                  \
-    }
-QUANTIZE_RUN(quantize_run_i8, int8_t, true)
-QUANTIZE_RUN(quantize_run_u8, uint8_t, false)
-
-#define DEQUANTIZE_RUN(name, type)                                                                 \
-    static void name(const type *src, float *dst, size_t n, float scale, int zero)                 \
-    {                                                                                              \
-        for (size_t i = 0; i < n; i++)                                                             \
-            dst[i] = (float)((int)src[i] - zero) * scale;                                          \
-    }
-DEQUANTIZE_RUN(dequantize_run_i8, int8_t)
-DEQUANTIZE_RUN(dequantize_run_u8, uint8_t)
-
-/* True if neighbours share a scale, and the zero point, if there is one, has 8 bits. */
-static bool has_runs(const struct kernel_args *args, const struct quant_layout *layout)
-{
-    const struct tensor *zero = kernel_input(args, 2);
-    return !layout->inner_step && (!zero || dtype_is_8bit(zero->dtype));
-}
-
-/* Calls one of the functions (de)quantize_run for every run that shares a scale. */
-static void convert_runs(const struct quant_layout *layout, const struct params *params,
-                         const struct tensor *x, struct tensor *y)
-{
-    size_t n = layout->inner, at = 0;
-    for (size_t run = 0; run < layout->outer * layout->extent; run++, at += n) {
-        size_t outer = run / layout->extent, i = run % layout->extent;
-        size_t param = outer * layout->outer_step + i / layout->block * layout->block_step;
-        float scale = (float)params->scale[param];
-        int zero = params->zeros ? (int)params->zeros[param] : 0;
-        if (x->dtype == DTYPE_I8)
-            dequantize_run_i8((const int8_t *)x->data + at, (float *)y->data + at, n, scale, zero);
-        else if (x->dtype == DTYPE_U8)
-            dequantize_run_u8((const uint8_t *)x->data + at, (float *)y->data + at, n, scale, zero);
-        else if (y->dtype == DTYPE_I8)
-            quantize_run_i8((const float *)x->data + at, (int8_t *)y->data + at, n, scale, zero);
-        else
-            quantize_run_u8((const float *)x->data + at, (uint8_t *)y->data + at, n, scale, zero);
-    }
-}
-
 KERNEL(kernel_quantize)
 {
     const struct tensor *x = args->in[0], *scale = args->in[1];
@@ -197,20 +153,17 @@ KERNEL(kernel_quantize)
     quant_range(y->dtype, &quant.low, &quant.high);
     TRY(params_open(args, &params, err));
     size_t count = shape_count(&x->shape);
-    if (has_runs(args, &layout) && x->dtype == DTYPE_F32 && divides_in == DTYPE_F32 &&
-        dtype_is_8bit(y->dtype)) {
-        convert_runs(&layout, &params, x, y);
-        return STATUS_OK;
-    }
     struct block_cursor cursor = {.layout = &layout};
     FOR_BLOCKS(at, n, count) {
         double values[BLOCK];
         int64_t stored[BLOCK];
         load_doubles(element(x->data, x->dtype, at), x->dtype, values, n);
-        for (size_t i = 0; i < n; i++, cursor_next(&cursor)) {
-            double s = params.scale[cursor.at];
+        for (size_t i = 0, end; i < n; i = end) {
+            const double s = params.scale[cursor.at];
             quant.zero = params.zeros ? (int64_t)params.zeros[cursor.at] : 0;
-            stored[i] = quant_round(&quant, divide(values[i], s, divides_in));
+            end = i + cursor_pass(&cursor, n - i);
+            for (size_t k = i; k < end; k++)
+                stored[k] = quant_round(&quant, divide(values[k], s, divides_in));
         }
         store_integers(stored, y->dtype, element_at(y->data, y->dtype, at), n);
     }
@@ -226,19 +179,17 @@ KERNEL(kernel_dequantize)
     TRY(quant_layout_init(args->node, &x->shape, &scale->shape, &layout, err));
     TRY(params_open(args, &params, err));
     size_t count = shape_count(&x->shape);
-    if (has_runs(args, &layout) && dtype_is_8bit(x->dtype) && y->dtype == DTYPE_F32) {
-        convert_runs(&layout, &params, x, y);
-        return STATUS_OK;
-    }
     struct block_cursor cursor = {.layout = &layout};
     FOR_BLOCKS(at, n, count) {
         double values[BLOCK]; /* exact: stored numbers have at most 32 bits */
         load_doubles(element(x->data, x->dtype, at), x->dtype, values, n);
-        for (size_t i = 0; i < n; i++, cursor_next(&cursor)) {
-            double s = params.scale[cursor.at];
-            double difference = values[i] - (params.zeros ? params.zeros[cursor.at] : 0);
-            values[i] =
-                y->dtype == DTYPE_F64 ? difference * s : (double)((float)difference * (float)s);
+        for (size_t i = 0, end; i < n; i = end) {
+            const double s = params.scale[cursor.at];
+            const double zero = params.zeros ? params.zeros[cursor.at] : 0;
+            end = i + cursor_pass(&cursor, n - i);
+            for (size_t k = i; k < end; k++)
+                values[k] = y->dtype == DTYPE_F64 ? (values[k] - zero) * s
+                                                  : (double)((float)(values[k] - zero) * (float)s);
         }
         store_doubles(values, y->dtype, element_at(y->data, y->dtype, at), n);
     }
