@@ -133,16 +133,9 @@ enum status labels_from_text(const char *text, size_t size, struct labels *ret, 
 /* Reads a class number that is a JSON key: decimal digits only. */
 static bool parse_index(const char *text, size_t *ret)
 {
-    size_t value = 0;
-    if (!*text)
-        return false;
-    for (; *text; text++) {
-        if (*text < '0' || *text > '9' || value > LABELS_MAX)
-            return false;
-        value = value * 10 + (size_t)(*text - '0');
-    }
-    *ret = value;
-    return true;
+    const size_t digits = strspn(text, "0123456789");
+    *ret = strtoull(text, NULL, 10);
+    return digits > 0 && !text[digits] && *ret <= 10 * (size_t)LABELS_MAX;
 }
 
 /* Returns the text of "tench", or the last of ["n01440764", "tench"], which is the readable one. */

@@ -77,15 +77,10 @@ struct survey {
 
 bool model_version_number(const char *text, uint64_t *ret)
 {
-    uint64_t value = 0;
-    if (!*text || strlen(text) > 15 || (text[0] == '0' && text[1]))
+    const size_t digits = strspn(text, "0123456789");
+    if (digits == 0 || digits > 15 || text[digits] || (text[0] == '0' && digits > 1))
         return false;
-    for (; *text; text++) {
-        if (*text < '0' || *text > '9')
-            return false;
-        value = value * 10 + (uint64_t)(*text - '0');
-    }
-    *ret = value;
+    *ret = strtoull(text, NULL, 10);
     return true;
 }
 

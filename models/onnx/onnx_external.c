@@ -85,12 +85,9 @@ static enum status open_external(struct onnx_file *file, const char *location, s
 static enum status parse_decimal(const char *key, const char *text, uint64_t *ret,
                                  struct error *err)
 {
-    uint64_t value = 0;
-    bool ok = *text != '\0';
-    for (const char *p = text; ok && *p; p++)
-        ok = *p >= '0' && *p <= '9' && !__builtin_mul_overflow(value, UINT64_C(10), &value) &&
-             !__builtin_add_overflow(value, (uint64_t)(*p - '0'), &value) && value <= INT64_MAX;
-    if (!ok)
+    const size_t digits = strspn(text, "0123456789");
+    const uint64_t value = strtoull(text, NULL, 10); /* UINT64_MAX for larger numbers */
+    if (digits == 0 || text[digits] || value > INT64_MAX)
         return error_set(err, STATUS_MODEL,
                          "external data: %s '%.40s' is not a non-negative decimal number", key,
                          text);
