@@ -67,12 +67,9 @@ static bool is_recursive(const struct scope *scope, const Onnx__FunctionProto *f
 
 /* Binds the call's attributes, references resolved; omitted ones get the function's defaults. */
 static enum status bind_attributes(struct scope *caller, const Onnx__NodeProto *call,
-                                   const Onnx__FunctionProto *function, struct scope *scope,
-                                   const Onnx__AttributeProto **bindings,
-                                   Onnx__AttributeProto *renamed)
+                                   const Onnx__FunctionProto *function, struct scope *scope)
 {
     struct import *import = caller->import;
-    size_t count = 0;
     for (size_t i = 0; i < call->n_attribute; i++) {
         const Onnx__AttributeProto *value;
         TRY(attribute_resolve(caller, call->attribute[i], &value));
@@ -81,22 +78,19 @@ static enum status bind_attributes(struct scope *caller, const Onnx__NodeProto *
         if (value->g || value->n_graphs)
             return error_set(import->err, STATUS_UNSUPPORTED,
                              "graphs as attributes of a function are not supported");
-        renamed[count] = *value;
-        renamed[count].name = call->attribute[i]->name;
-        bindings[count] = &renamed[count];
-        count++;
+        scope->bindings[scope->binding_count++] =
+            (struct attribute_binding){text_or_empty(call->attribute[i]->name), value};
     }
-    size_t given = count;
+    const size_t given = scope->binding_count;
     for (size_t i = 0; i < function->n_attribute_proto; i++) {
         const Onnx__AttributeProto *value = function->attribute_proto[i];
-        bool is_given = false;
-        for (size_t k = 0; k < given && !is_given; k++)
-            is_given = !strcmp(text_or_empty(bindings[k]->name), text_or_empty(value->name));
-        if (!is_given)
-            bindings[count++] = value;
+        const char *name = text_or_empty(value->name);
+        size_t k = 0;
+        while (k < given && strcmp(scope->bindings[k].name, name) != 0)
+            k++;
+        if (k == given)
+            scope->bindings[scope->binding_count++] = (struct attribute_binding){name, value};
     }
-    scope->bindings = bindings;
-    scope->binding_count = count;
     return STATUS_OK;
 }
 
@@ -156,10 +150,9 @@ static enum status bind_results(const Onnx__NodeProto *call, const Onnx__Functio
 }
 
 static enum status expand(struct scope *caller, const Onnx__NodeProto *call,
-                          const Onnx__FunctionProto *function, struct scope *scope,
-                          const Onnx__AttributeProto **bindings, Onnx__AttributeProto *renamed)
+                          const Onnx__FunctionProto *function, struct scope *scope)
 {
-    TRY(bind_attributes(caller, call, function, scope, bindings, renamed));
+    TRY(bind_attributes(caller, call, function, scope));
     TRY(bind_operands(caller, call, function, scope));
     TRY(import_nodes(scope, function->node, function->n_node));
     return bind_results(call, function, scope);
@@ -200,13 +193,12 @@ enum status function_call(struct scope *caller, const Onnx__NodeProto *call,
     TRY(import_work(import, 1 + call->n_attribute + function->n_attribute_proto +
                                 function->n_input + function->n_output));
     size_t attributes = call->n_attribute + function->n_attribute_proto;
-    const Onnx__AttributeProto **bindings = alloc_array(attributes, sizeof *bindings);
-    Onnx__AttributeProto *renamed = alloc_array(call->n_attribute, sizeof *renamed);
-    enum status status = bindings && renamed
-                             ? expand(caller, call, function, &scope, bindings, renamed)
+    scope.bindings = alloc_array(attributes, sizeof *scope.bindings);
+    enum status status = scope.bindings
+                             ? expand(caller, call, function, &scope)
                              : error_no_memory(import->err, "while expanding a function");
     scope_done(&scope);
-    FREE_ALL(bindings, renamed);
+    free(scope.bindings);
     /* A user can find the outermost call in the file; a chain would be too long. */
     return status == STATUS_OK || caller->calls
                ? status

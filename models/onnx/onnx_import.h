@@ -56,8 +56,10 @@ struct scope {
     struct scope *outer;  /* scope of the enclosing graph, whose values can be captured */
     struct scope *caller; /* scope of the call, for a function */
     const Onnx__FunctionProto *function;
-    const Onnx__AttributeProto *const
-        *bindings; /* the call's attributes, and defaults of the function */
+    struct attribute_binding { /* the call's attributes, and defaults of the function */
+        const char *name;
+        const Onnx__AttributeProto *value;
+    } * bindings;
     size_t binding_count;
     struct opsets opsets;
     const char *prefix;      /* of the names of new values and nodes: "" or "call/" */

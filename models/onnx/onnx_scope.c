@@ -124,8 +124,8 @@ enum status attribute_resolve(const struct scope *scope, const Onnx__AttributePr
                          reference);
     *ret = NULL;
     for (size_t i = 0; i < scope->binding_count; i++)
-        if (!strcmp(text_or_empty(scope->bindings[i]->name), reference))
-            *ret = scope->bindings[i];
+        if (!strcmp(scope->bindings[i].name, reference))
+            *ret = scope->bindings[i].value;
     return STATUS_OK;
 }
 
