@@ -99,8 +99,8 @@ static const struct cuda_kernel *const kernels[] = {
     &cuda_kernel_resize,       &cuda_kernel_resize_any,     &cuda_kernel_groups,
     &cuda_kernel_lrn,          &cuda_kernel_conv_transpose, &cuda_kernel_grid_sample,
     &cuda_kernel_concat,       &cuda_kernel_scaled_parts,   &cuda_kernel_transpose,
-    &cuda_kernel_strided_copy, &cuda_kernel_view,           &cuda_kernel_slice,
-    &cuda_kernel_convert,      &cuda_kernel_gather_scatter, &cuda_kernel_host};
+    &cuda_kernel_view,         &cuda_kernel_copy,           &cuda_kernel_gather_scatter,
+    &cuda_kernel_host};
 
 KERNEL_CLAIM(claim)
 {

@@ -81,3 +81,24 @@ struct access_map access_map_load(const struct node *node, const char *name, int
     (void)last, (void)elements;
     return map;
 }
+
+struct access_map access_map_of_copy(const struct node *node)
+{
+    const struct shape *x = &node->inputs[0]->shape;
+    size_t count;
+    if (node->op == OP_STRIDED_COPY)
+        return access_map_load(node, "map", 1, shape_count(x));
+    const int64_t *perm = node_ints(node, "perm", &count);
+    int64_t steps[TENSOR_MAX_RANK], stride = 1;
+    for (int d = x->rank - 1; d >= 0; d--) {
+        steps[d] = stride;
+        stride *= x->dims[d];
+    }
+    struct access_map map = {.groups = 1, .group[0].count = x->rank};
+    for (int d = 0; d < x->rank; d++) {
+        const int64_t from = perm ? perm[d] : x->rank - 1 - d;
+        map.group[0].parts[d] = (struct access_map_part){x->dims[from], steps[from]};
+    }
+    access_map_join(&map.group[0]);
+    return map;
+}

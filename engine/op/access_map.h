@@ -47,3 +47,6 @@ bool access_map_store(struct graph *graph, struct node *node, const char *name,
  * inside a tensor of `elements` elements. */
 struct access_map access_map_load(const struct node *node, const char *name, int groups,
                                   size_t elements);
+
+/* The map, of one group, by which a Transpose or OP_STRIDED_COPY reads its operand. */
+struct access_map access_map_of_copy(const struct node *node);

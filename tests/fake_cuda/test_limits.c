@@ -244,7 +244,6 @@ Test(limits, elements_of_nothing)
     const float *w = (const float *)o.w.data;
     for (int t = 0; t < 3; t++) {
         const int dtype = (int)dtypes[t];
-        cuda_convert(stream, dtype, o.x.data, DTYPE_F32, o.y.data, 0);
         cuda_activate(stream, dtype, o.x.data, o.y.data, 0, ACTIVATION_RELU, 0, 0);
         cuda_apply_binary(stream, dtype, CUDA_ADD, o.x.data, o.w.data, o.y.data, &map, 0, 0, 0);
         struct cuda_parts parts = {.rows = 4, .pitch = 16, .parts = {{o.x.data, 16, 0, NULL}}};
@@ -484,7 +483,6 @@ Test(limits, one_number)
         for (size_t i = sizeof *y; i < ROOM; i++)                                                  \
             cr_assert_eq(o.y.data[i], 0xFF, #call);                                                \
     } while (0)
-    EXPECT(cuda_convert(stream, DTYPE_F32, o.x.data, DTYPE_F32, y, 1), 2);
     EXPECT(cuda_activate(stream, DTYPE_F32, o.x.data, y, 1, ACTIVATION_RELU, 0, 0), 2);
     EXPECT(cuda_apply_binary(stream, DTYPE_F32, CUDA_SUB, o.x.data, w, y, &map, 0, 0, 0), 1.5);
     EXPECT(cuda_scale_parts(stream, DTYPE_F32, w, w, y, &parts, 0, 0, 0), 1.5);

@@ -79,33 +79,11 @@ STEP_RUN(transpose_run)
     return STATUS_OK;
 }
 
-/* Returns the access map of x that a Transpose or strided copy represents. */
-static struct access_map walk_of(const struct node *node)
-{
-    const struct shape *x = &node->inputs[0]->shape;
-    size_t count;
-    if (node->op == OP_STRIDED_COPY)
-        return access_map_load(node, "map", 1, shape_count(x));
-    const int64_t *perm = node_ints(node, "perm", &count);
-    int64_t steps[TENSOR_MAX_RANK], stride = 1;
-    for (int d = x->rank - 1; d >= 0; d--) {
-        steps[d] = stride;
-        stride *= x->dims[d];
-    }
-    struct access_map walk = {.groups = 1, .group[0].count = x->rank};
-    for (int d = 0; d < x->rank; d++) {
-        const int64_t from = perm ? perm[d] : x->rank - 1 - d;
-        walk.group[0].parts[d] = (struct access_map_part){x->dims[from], steps[from]};
-    }
-    access_map_join(&walk.group[0]);
-    return walk;
-}
-
 STEP_CREATE(lower_transpose)
 {
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
-    const struct access_map walk = walk_of(node);
+    const struct access_map walk = access_map_of_copy(node);
     struct transpose_step *step = step_create(lowering, sizeof *step, transpose_run, ret, err);
     TRY(allocated(step));
     step->step.kernel = node->op == OP_STRIDED_COPY ? "move" : "transpose";

@@ -1,32 +1,7 @@
-/* Conversions, activations, broadcasting and copies; most threads handle several elements. */
+/* Activations, broadcasting and copies; most threads handle several elements. */
 #include "engine/cuda/kernels/device.cuh"
 
-/* Converts aligned groups of eight (the arena aligns them), then the remaining elements. */
-template <typename From, typename To>
-__global__ void convert_kernel(const From *x, To *y, size_t count)
-{
-    const size_t eights = count / 8;
-    FOR_EACH(i, eights) {
-        float v[8];
-        load_all(v, x + i * 8);
-        store_all(y + i * 8, v);
-    }
-    FOR_EACH(i, count - eights * 8)
-        y[eights * 8 + i] = from_float<To>(to_float(x[eights * 8 + i]));
-}
-
-template <typename From>
-static void convert_from(cudaStream_t stream, const void *x, int to, void *y, size_t count)
-{
-    WITH_TYPE(to, LAUNCH((convert_kernel<From, T>), blocks_for(count / 8 + 1), THREADS, stream,
-                         (const From *)x, (T *)y, count));
-}
-
-void cuda_convert(cudaStream_t stream, int from, const void *x, int to, void *y, size_t count)
-{
-    WITH_TYPE(from, convert_from<T>(stream, x, to, y, count));
-}
-
+/* Handles aligned groups of eight (the arena aligns them), then the remaining elements. */
 template <typename T>
 __global__ void activate_kernel(const T *x, T *y, size_t count, int activation, float alpha,
                                 float beta)

@@ -103,8 +103,6 @@ enum cuda_reduction {
     CUDA_FOLD_LOG_SUM_EXP,
 };
 
-/* y[i] = convert(x[i]); dtypes float32, bfloat16, float16. */
-void cuda_convert(cudaStream_t stream, int from, const void *x, int to, void *y, size_t count);
 /* y = activation(x), in place allowed. */
 void cuda_activate(cudaStream_t stream, int dtype, const void *x, void *y, size_t count,
                    int activation, float alpha, float beta);

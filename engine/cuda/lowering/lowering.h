@@ -25,8 +25,8 @@ extern const struct cuda_kernel cuda_kernel_conv, cuda_kernel_conv_transpose, cu
     cuda_kernel_pointwise, cuda_kernel_row_norms, cuda_kernel_pool, cuda_kernel_reduce,
     cuda_kernel_reduce_axes, cuda_kernel_resize, cuda_kernel_resize_any, cuda_kernel_groups,
     cuda_kernel_lrn, cuda_kernel_grid_sample, cuda_kernel_concat, cuda_kernel_scaled_parts,
-    cuda_kernel_transpose, cuda_kernel_strided_copy, cuda_kernel_view, cuda_kernel_slice,
-    cuda_kernel_convert, cuda_kernel_gather_scatter, cuda_kernel_host;
+    cuda_kernel_transpose, cuda_kernel_view, cuda_kernel_copy, cuda_kernel_gather_scatter,
+    cuda_kernel_host;
 
 /* ---- matrix products (product.c) ---- */
 

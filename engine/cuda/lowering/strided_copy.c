@@ -1,133 +1,65 @@
-/* Steps that copy or convert elements: Transpose, Slice, Expand, Cast, OP_STRIDED_COPY, views. */
+/* Steps that copy elements: Transpose, OP_STRIDED_COPY, Identity, and views that need a copy. */
 #include "engine/cuda/lowering/lowering.h"
 
 #include "engine/base/size.h"
 #include "engine/op/access_map.h"
-#include "engine/op/resolve.h"
 
 struct cuda_copy_step {
     struct cuda_step step;
-    enum { MOVE_MAP, MOVE_CONVERT, MOVE_BYTES } kind;
     struct cuda_access_map map;
     int size;
-    enum dtype from, to;
-    size_t count, bytes;
+    size_t bytes;
 };
 
-CUDA_RUN(move_run)
+CUDA_RUN(map_run)
 {
     struct cuda_copy_step *s = (struct cuda_copy_step *)base;
-    cudaStream_t stream = program->backend->stream;
-    const void *x = program->data[base->x];
-    void *y = program->data[base->y];
-    switch (s->kind) {
-    case MOVE_MAP:
-        cuda_copy_strided(stream, s->size, x, y, &s->map);
-        break;
-    case MOVE_CONVERT:
-        cuda_convert(stream, (int)s->from, x, (int)s->to, y, s->count);
-        break;
-    case MOVE_BYTES:
-        return x == y
-                   ? STATUS_OK
-                   : cuda_check(cudaMemcpyAsync(y, x, s->bytes, cudaMemcpyDeviceToDevice, stream),
-                                program->backend->device, base->name, err);
-    }
+    cuda_copy_strided(program->backend->stream, s->size, program->data[base->x],
+                      program->data[base->y], &s->map);
     return cuda_launched(base, program, err);
 }
 
-static bool transpose_map(const struct node *node, struct cuda_access_map *map)
+CUDA_RUN(bytes_run)
 {
-    const struct shape *x = &node->inputs[0]->shape;
-    int64_t steps[TENSOR_MAX_RANK];
-    size_t count;
-    const int64_t *perm = node_ints(node, "perm", &count);
-    cuda_dense_steps(x, steps);
-    for (int d = 0; d < x->rank; d++) {
-        const int64_t from = perm ? perm[d] : x->rank - 1 - d;
-        if (!cuda_map_append(map, x->dims[from], (const int64_t[CUDA_OPERANDS]){steps[from]}))
-            return false;
-    }
-    return true;
+    struct cuda_copy_step *s = (struct cuda_copy_step *)base;
+    const void *x = program->data[base->x];
+    void *y = program->data[base->y];
+    return x == y ? STATUS_OK
+                  : cuda_check(cudaMemcpyAsync(y, x, s->bytes, cudaMemcpyDeviceToDevice,
+                                               program->backend->stream),
+                               program->backend->device, base->name, err);
 }
 
-static bool expand_map(const struct node *node, struct cuda_access_map *map)
-{
-    *map = cuda_map_broadcast(&node->outputs[0]->shape, &node->inputs[0]->shape, 1);
-    return true;
-}
-
-static bool slice_map(const struct node *node, struct cuda_access_map *map)
-{
-    const struct shape *x = &node->inputs[0]->shape, *y = &node->outputs[0]->shape;
-    struct slice slice;
-    int64_t dense[TENSOR_MAX_RANK];
-    if (!resolve_is_known(node) || resolve_slice(node, &slice, NULL) != STATUS_OK)
-        return false;
-    cuda_dense_steps(x, dense);
-    for (int d = 0; d < y->rank; d++) {
-        map->offset += slice.start[d] * dense[d];
-        if (!cuda_map_append(map, y->dims[d],
-                             (const int64_t[CUDA_OPERANDS]){slice.step[d] * dense[d]}))
-            return false;
-    }
-    return true;
-}
-
-static enum status move_create(const struct cuda_lowering *compile,
-                               const struct cuda_copy_step *proto, const char *kernel,
+static enum status copy_create(const struct cuda_lowering *compile,
+                               const struct cuda_copy_step *proto, cuda_step_fn run,
                                struct cuda_step **ret, struct error *err)
 {
-    struct cuda_copy_step *s = cuda_step_create(compile, proto, sizeof *s, move_run, ret, err);
+    struct cuda_copy_step *s = cuda_step_create(compile, proto, sizeof *s, run, ret, err);
     TRY(allocated(s));
-    s->step.kernel = kernel;
+    s->step.kernel = "copy";
     return STATUS_OK;
 }
 
 CUDA_CREATE(lower_map)
 {
-    const struct node *node = compile->node;
-    struct cuda_copy_step s = {.kind = MOVE_MAP};
-    s.size = (int)dtype_size(node->inputs[0]->dtype);
-    if (!(node->op == OP_TRANSPOSE ? transpose_map
-          : node->op == OP_SLICE   ? slice_map
-                                   : expand_map)(node, &s.map))
-        return STATUS_OK;
-    return move_create(compile, &s, "copy", ret, err);
-}
-
-/* Lowers OP_STRIDED_COPY: Transpose, Slice … that a pass has merged (engine/op/access_map.h). */
-CUDA_CREATE(lower_chain)
-{
-    const struct value *x = compile->node->inputs[0];
-    struct cuda_copy_step s = {.kind = MOVE_MAP, .size = (int)dtype_size(x->dtype)};
-    const struct access_map walk = access_map_load(compile->node, "map", 1, shape_count(&x->shape));
+    struct cuda_copy_step s = {.size = (int)dtype_size(compile->node->inputs[0]->dtype)};
+    const struct access_map walk = access_map_of_copy(compile->node);
     const struct access_map_group *group = &walk.group[0];
     s.map.offset = walk.offset;
     for (int p = 0; p < group->count; p++)
         if (!cuda_map_append(&s.map, group->parts[p].extent,
                              (const int64_t[CUDA_OPERANDS]){group->parts[p].stride}))
             return STATUS_OK;
-    return move_create(compile, &s, "copy", ret, err);
+    return copy_create(compile, &s, map_run, ret, err);
 }
 
-CUDA_CREATE(lower_convert)
+CUDA_CREATE(lower_bytes)
 {
-    const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
-    bool same = x->dtype == y->dtype;
-    bool floats = (x->dtype == DTYPE_F32 || x->dtype == DTYPE_BF16 || x->dtype == DTYPE_F16) &&
-                  (y->dtype == DTYPE_F32 || y->dtype == DTYPE_BF16 || y->dtype == DTYPE_F16);
-    if ((!same && !floats) || shape_count(&x->shape) != shape_count(&y->shape))
-        return STATUS_OK;
-    struct cuda_copy_step s = {.kind = same ? MOVE_BYTES : MOVE_CONVERT,
-                               .from = x->dtype,
-                               .to = y->dtype,
-                               .count = shape_count(&x->shape),
-                               .bytes = shape_count(&x->shape) * dtype_size(x->dtype)};
-    return move_create(compile, &s, same ? "copy" : "convert", ret, err);
+    const struct cuda_copy_step s = {.bytes = value_bytes(compile->node->inputs[0])};
+    return copy_create(compile, &s, bytes_run, ret, err);
 }
 
-KERNEL_CLAIM(convert_claim)
+KERNEL_CLAIM(copy_claim)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     return x && y && !x->known && shape_count(&x->shape) && shape_count(&y->shape) &&
@@ -137,16 +69,11 @@ KERNEL_CLAIM(convert_claim)
 KERNEL_CLAIM(move_claim)
 {
     ret->narrow = NARROW_SAME;
-    return convert_claim(node, ret);
+    return copy_claim(node, ret);
 }
 
-const struct cuda_kernel cuda_kernel_transpose = {{"transpose", {OP_TRANSPOSE}, move_claim},
-                                                  lower_map};
-const struct cuda_kernel cuda_kernel_strided_copy = {{"move", {OP_STRIDED_COPY}, move_claim},
-                                                     lower_chain};
+const struct cuda_kernel cuda_kernel_transpose = {
+    {"transpose", {OP_TRANSPOSE, OP_STRIDED_COPY}, move_claim}, lower_map};
 const struct cuda_kernel cuda_kernel_view = {
-    {"view", {OP_RESHAPE, OP_FLATTEN, OP_SQUEEZE, OP_UNSQUEEZE}, move_claim}, lower_convert};
-const struct cuda_kernel cuda_kernel_slice = {{"slice", {OP_EXPAND, OP_SLICE}, convert_claim},
-                                              lower_map};
-const struct cuda_kernel cuda_kernel_convert = {{"convert", {OP_IDENTITY, OP_CAST}, convert_claim},
-                                                lower_convert};
+    {"view", {OP_RESHAPE, OP_FLATTEN, OP_SQUEEZE, OP_UNSQUEEZE}, move_claim}, lower_bytes};
+const struct cuda_kernel cuda_kernel_copy = {{"copy", {OP_IDENTITY}, copy_claim}, lower_bytes};
