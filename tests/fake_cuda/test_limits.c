@@ -302,8 +302,6 @@ Test(limits, rows_and_axes_of_nothing)
         }
         cuda_softmax(stream, dtype, o.x.data, o.y.data, 3, 0);
         cuda_norm_rows(stream, dtype, o.x.data, w, w, o.y.data, 3, 0, 1e-5f, 0);
-        cuda_reduce(stream, dtype, CUDA_FOLD_MEAN, o.x.data, o.y.data, 0, 3, 1);
-        cuda_reduce(stream, dtype, CUDA_FOLD_MAX, o.x.data, o.y.data, 3, 3, 0);
         cuda_pool_global(stream, dtype, o.x.data, o.y.data, 0, 3, 8, true);
         cuda_pool_global(stream, dtype, o.x.data, o.y.data, 2, 3, 0, false);
         const struct cuda_pool pool = {.n = 0,
@@ -489,7 +487,6 @@ Test(limits, one_number)
     EXPECT(cuda_copy_strided(stream, 4, o.x.data, y, &map), 2);
     EXPECT(cuda_softmax(stream, DTYPE_F32, o.x.data, y, 1, 1), 1);
     EXPECT(cuda_norm_rows(stream, DTYPE_F32, o.x.data, w, w, y, 1, 1, 1e-5f, 0), 0.5);
-    EXPECT(cuda_reduce(stream, DTYPE_F32, CUDA_FOLD_MEAN, o.x.data, y, 1, 1, 1), 2);
     EXPECT(cuda_pool_global(stream, DTYPE_F32, o.x.data, y, 1, 1, 1, false), 2);
     EXPECT(cuda_pool2d(stream, DTYPE_F32, o.x.data, y, &pool), 2);
     EXPECT(cuda_conv_simt(stream, DTYPE_F32, o.x.data, w, y, DTYPE_F32, &c, &none), 1);

@@ -94,7 +94,7 @@ enum cuda_reduction {
     CUDA_FOLD_SUM,
     CUDA_FOLD_MEAN,
     CUDA_FOLD_MAX,
-    CUDA_FOLD_MIN, /* the last operation that cuda_reduce supports */
+    CUDA_FOLD_MIN,
     CUDA_FOLD_PRODUCT,
     CUDA_FOLD_L1,
     CUDA_FOLD_L2,
@@ -185,9 +185,6 @@ void cuda_softmax(cudaStream_t stream, int dtype, const void *x, void *y, size_t
 /* LayerNormalization of each row, or RMSNormalization (is_rms, no mean). bias may be NULL. */
 void cuda_norm_rows(cudaStream_t stream, int dtype, const void *x, const float *scale,
                     const float *bias, void *y, size_t rows, size_t row, float epsilon, int is_rms);
-/* y[o, i] = reduction over r of x[o, r, i]. */
-void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const void *x, void *y,
-                 size_t outer, size_t reduced, size_t inner);
 
 /* ---- inputs and outputs of a run (argbest.cu) ---- */
 

@@ -1,4 +1,4 @@
-/* Softmax, normalization, reductions, pools. A short row gets a warp, a long row a block. */
+/* Softmax, normalization, pools. A short row gets a warp, a long row a block. */
 #include "engine/cuda/kernels/device.cuh"
 #include "engine/cuda/kernels/kernels_reduce.h"
 
@@ -13,13 +13,6 @@ struct max_op {
     __device__ float operator()(float a, float b) const
     {
         return greater_of(a, b);
-    }
-};
-
-struct min_op {
-    __device__ float operator()(float a, float b) const
-    {
-        return less_of(a, b);
     }
 };
 
@@ -167,107 +160,51 @@ void cuda_norm_rows(cudaStream_t stream, int dtype, const void *x, const float *
                                                 rows, (int)row, epsilon, is_rms)));
 }
 
-/* inner == 1: one block per row. */
-template <typename T, typename Op>
-__global__ void reduce_row_kernel(const T *x, T *y, size_t reduced, Op op, float start, float scale)
+/* Pools the positions of x [n, positions, channels]: each lane has EACH (8 or 1) channels; the
+ * warps of a block share the positions. */
+template <typename T, int EACH>
+__global__ void pool_global_kernel(const T *x, T *y, size_t n, size_t positions, size_t channels,
+                                   int is_max)
 {
-    __shared__ float shared[WARPS];
-    x += (size_t)blockIdx.x * reduced;
-    float value = start;
-    for (size_t r = threadIdx.x; r < reduced; r += THREADS)
-        value = op(value, to_float(x[r]));
-    value = block_join(value, shared, op);
-    if (threadIdx.x == 0)
-        y[blockIdx.x] = from_float<T>(value * scale);
-}
-
-/* inner > 1: one thread per output; neighbouring threads read neighbouring elements. */
-template <typename T, typename Op>
-__global__ void reduce_column_kernel(const T *x, T *y, size_t reduced, size_t inner, size_t count,
-                                     Op op, float start, float scale)
-{
-    FOR_EACH(i, count) {
-        const T *from = x + i / inner * reduced * inner + i % inner;
-        float value = start;
-        for (size_t r = 0; r < reduced; r++)
-            value = op(value, to_float(from[r * inner]));
-        y[i] = from_float<T>(value * scale);
-    }
-}
-
-template <typename T, typename Op>
-static void reduce_with(cudaStream_t stream, Op op, float start, float scale, const void *x,
-                        void *y, size_t outer, size_t reduced, size_t inner)
-{
-    if (inner == 1)
-        LAUNCH_BLOCK((reduce_row_kernel<T, Op>), (unsigned)outer, THREADS, stream, (const T *)x,
-                     (T *)y, reduced, op, start, scale);
-    else
-        LAUNCH((reduce_column_kernel<T, Op>), blocks_for(outer * inner), THREADS, stream,
-               (const T *)x, (T *)y, reduced, inner, outer * inner, op, start, scale);
-}
-
-void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const void *x, void *y,
-                 size_t outer, size_t reduced, size_t inner)
-{
-    float scale = op == CUDA_FOLD_MEAN ? 1.0f / (float)reduced : 1.0f;
-    if (op == CUDA_FOLD_MAX)
-        WITH_TYPE(dtype, (reduce_with<T>(stream, max_op(), -INFINITY, scale, x, y, outer, reduced,
-                                         inner)));
-    else if (op == CUDA_FOLD_MIN)
-        WITH_TYPE(dtype,
-                  (reduce_with<T>(stream, min_op(), INFINITY, scale, x, y, outer, reduced, inner)));
-    else
-        WITH_TYPE(dtype,
-                  (reduce_with<T>(stream, add_op(), 0.0f, scale, x, y, outer, reduced, inner)));
-}
-
-/* Pools the positions of x [n, positions, channels]: each lane has eight channels; the warps of a
- * block share the positions. */
-template <typename T, bool IS_MAX>
-__global__ void pool_global_kernel(const T *x, T *y, size_t positions, int channels)
-{
-    __shared__ float partial[WARPS][WARP * 8];
+    __shared__ float partial[WARPS][WARP * EACH];
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    const int channel = ((int)blockIdx.x * WARP + lane) * 8;
-    float value[8], v[8];
-    UNROLLED(k, 8)
-        value[k] = IS_MAX ? -INFINITY : 0.0f;
-    if (channel < channels)
-        for (size_t p = (size_t)warp; p < positions; p += WARPS) {
-            load_all(v, x + ((size_t)blockIdx.y * positions + p) * (size_t)channels + channel);
-            UNROLLED(k, 8)
-                value[k] = IS_MAX ? greater_of(value[k], v[k]) : value[k] + v[k];
+    const size_t channel = ((size_t)blockIdx.x * WARP + (size_t)lane) * EACH;
+    for (size_t image = blockIdx.y; image < n; image += gridDim.y) {
+        float value[EACH], v[EACH];
+        UNROLLED(k, EACH)
+            value[k] = is_max ? -INFINITY : 0.0f;
+        for (size_t p = (size_t)warp; p < positions && channel < channels; p += WARPS) {
+            load_all(v, x + (image * positions + p) * channels + channel);
+            UNROLLED(k, EACH)
+                value[k] = is_max ? greater_of(value[k], v[k]) : value[k] + v[k];
         }
-    UNROLLED(k, 8) /* a lane's numbers are WARP apart: no bank conflicts */
-        partial[warp][k * WARP + lane] = value[k];
-    __syncthreads();
-    if (warp != 0 || channel >= channels)
-        return;
-    UNROLLED(k, 8) {
-        for (int w = 1; w < WARPS; w++) {
-            float other = partial[w][k * WARP + lane];
-            value[k] = IS_MAX ? greater_of(value[k], other) : value[k] + other;
+        UNROLLED(k, EACH) /* a lane's numbers are WARP apart: no bank conflicts */
+            partial[warp][k * WARP + lane] = value[k];
+        __syncthreads();
+        if (warp == 0 && channel < channels) {
+            UNROLLED(k, EACH) {
+                for (int w = 1; w < WARPS; w++) {
+                    const float other = partial[w][k * WARP + lane];
+                    value[k] = is_max ? greater_of(value[k], other) : value[k] + other;
+                }
+                value[k] /= is_max ? 1.0f : (float)positions;
+            }
+            store_all(y + image * channels + channel, value);
         }
-        if (!IS_MAX)
-            value[k] /= (float)positions;
+        __syncthreads();
     }
-    store_all(y + (size_t)blockIdx.y * (size_t)channels + channel, value);
 }
 
 void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, size_t n,
                       size_t positions, size_t channels, int is_max)
 {
-    const dim3 grid((unsigned)((channels + WARP * 8 - 1) / (WARP * 8)), (unsigned)n);
-    if (channels % 8 || channels > INT32_MAX - WARP * 8 || n > GRID_MOST)
-        cuda_reduce(stream, dtype, is_max ? CUDA_FOLD_MAX : CUDA_FOLD_MEAN, x, y, n, positions,
-                    channels);
-    else if (is_max)
-        WITH_TYPE(dtype, LAUNCH_BLOCK((pool_global_kernel<T, true>), grid, THREADS, stream,
-                                      (const T *)x, (T *)y, positions, (int)channels));
-    else
-        WITH_TYPE(dtype, LAUNCH_BLOCK((pool_global_kernel<T, false>), grid, THREADS, stream,
-                                      (const T *)x, (T *)y, positions, (int)channels));
+    const unsigned down = (unsigned)(n < (size_t)GRID_MOST ? n : (size_t)GRID_MOST);
+    WITH_EACH(
+        channels % 8 == 0,
+        WITH_TYPE(dtype,
+                  LAUNCH_BLOCK((pool_global_kernel<T, EACH>),
+                               dim3((unsigned)((channels / EACH + WARP - 1) / WARP), down), THREADS,
+                               stream, (const T *)x, (T *)y, n, positions, channels, is_max)));
 }
 
 /* A thread computes EACH (8 or 1) neighbouring channels of an output. */

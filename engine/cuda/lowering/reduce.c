@@ -1,5 +1,4 @@
-/* Steps along axes of a tensor: reductions that row_norms.c refuses, ArgMax, ArgMin, softmax along
- * any axis, CumSum, TopK. */
+/* Steps along axes of a tensor: reductions, ArgMax, ArgMin, softmax of any axis, CumSum, TopK. */
 #include "engine/cuda/kernels/kernels_reduce.h"
 #include "engine/cuda/lowering/lowering.h"
 
@@ -181,8 +180,12 @@ static bool reduce_axes_classify(const struct node *node, struct axis_step *s)
 
 KERNEL_CLAIM(reduce_axes_claim)
 {
-    struct axis_step ignored = {0};
-    return reduce_axes_classify(node, &ignored);
+    struct axis_step s = {0};
+    if (!reduce_axes_classify(node, &s))
+        return false;
+    if (s.kind == AXIS_FOLD && s.fold.fold <= CUDA_FOLD_MIN && s.fold.domain == CUDA_IN_FLOAT)
+        ret->narrow = NARROW_SAME;
+    return true;
 }
 
 CUDA_CREATE(lower_reduce_axes)

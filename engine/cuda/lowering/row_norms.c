@@ -1,18 +1,16 @@
-/* Softmax, LayerNormalization, RMSNormalization, reductions, pools. */
+/* Softmax, LayerNormalization, RMSNormalization, pools. */
 #include "engine/cuda/lowering/lowering.h"
 
 #include "engine/op/families.h"
-#include "engine/op/resolve.h"
 
 struct row_norms_step {
     struct cuda_step step;
-    enum { ROWS_SOFTMAX, ROWS_LAYER_NORM, ROWS_REDUCE, ROWS_POOL, ROWS_POOL_GLOBAL } kind;
-    enum cuda_reduction reduction;
+    enum { ROWS_SOFTMAX, ROWS_LAYER_NORM, ROWS_POOL, ROWS_POOL_GLOBAL } kind;
     struct cuda_pool pool;
     enum dtype dtype;
-    size_t rows, row;             /* of softmax and normalizations: rows, elements of a row */
-    size_t outer, reduced, inner; /* of reductions and global pools: x [outer, reduced, inner] */
-    const void *scale, *bias;     /* float32 */
+    size_t rows, row;                   /* of softmax and normalizations: rows, elements of a row */
+    size_t images, positions, channels; /* of global pools */
+    const void *scale, *bias;           /* float32 */
     float epsilon;
     bool is_rms; /* RMSNormalization: the mean counts as 0 */
     bool is_max;
@@ -33,33 +31,14 @@ CUDA_RUN(row_norms_run)
         cuda_norm_rows(stream, dtype, x, s->scale, s->bias, y, s->rows, s->row, s->epsilon,
                        s->is_rms);
         break;
-    case ROWS_REDUCE:
-        cuda_reduce(stream, dtype, s->reduction, x, y, s->outer, s->reduced, s->inner);
-        break;
     case ROWS_POOL:
         cuda_pool2d(stream, dtype, x, y, &s->pool);
         break;
     case ROWS_POOL_GLOBAL:
-        cuda_pool_global(stream, dtype, x, y, s->outer, s->reduced, s->inner, s->is_max);
+        cuda_pool_global(stream, dtype, x, y, s->images, s->positions, s->channels, s->is_max);
         break;
     }
     return cuda_launched(base, program, err);
-}
-
-/* Returns true if the reduced axes are adjacent, so that x is [outer, reduced, inner]. Returns
- * false if they are not, or are unknown. */
-static bool reduced_block(const struct node *node, struct row_norms_step *s)
-{
-    const struct shape *x = &node->inputs[0]->shape;
-    struct reduction reduction;
-    if (!resolve_contents(node, 1) || resolve_reduction(node, &reduction, NULL) != STATUS_OK ||
-        !reduction.axes)
-        return false;
-    const int first = __builtin_ctz(reduction.axes), end = 32 - __builtin_clz(reduction.axes);
-    s->outer = resolve_extent(x, 0, first);
-    s->reduced = resolve_extent(x, first, end);
-    s->inner = resolve_extent(x, end, x->rank);
-    return __builtin_popcount(reduction.axes) == end - first;
 }
 
 static bool rows_fit(const struct node *node)
@@ -89,20 +68,10 @@ static bool read_pool(const struct node *node, struct row_norms_step *s)
     const struct shape *x = &node->inputs[0]->shape;
     s->is_max = node->op == OP_GLOBAL_MAX_POOL;
     s->kind = s->is_max || node->op == OP_GLOBAL_AVERAGE_POOL ? ROWS_POOL_GLOBAL : ROWS_POOL;
-    s->outer = (size_t)x->dims[0];
-    s->inner = (size_t)x->dims[x->rank - 1];
-    s->reduced = shape_count(x) / s->outer / s->inner;
+    s->images = (size_t)x->dims[0];
+    s->channels = (size_t)x->dims[x->rank - 1];
+    s->positions = shape_count(x) / s->images / s->channels;
     return s->kind == ROWS_POOL_GLOBAL || (x->rank == 4 && !node_output(node, 1));
-}
-
-static bool read_reduce(const struct node *node, struct row_norms_step *s)
-{
-    s->kind = ROWS_REDUCE;
-    s->reduction = node->op == OP_REDUCE_SUM    ? CUDA_FOLD_SUM
-                   : node->op == OP_REDUCE_MEAN ? CUDA_FOLD_MEAN
-                   : node->op == OP_REDUCE_MAX  ? CUDA_FOLD_MAX
-                                                : CUDA_FOLD_MIN;
-    return reduced_block(node, s) && s->outer * s->inner <= INT32_MAX;
 }
 
 KERNEL_CLAIM(rows_claim)
@@ -118,13 +87,6 @@ KERNEL_CLAIM(rows_pool_claim)
     ret->can = KERNEL_CHANNELS_LAST;
     ret->narrow = NARROW_SAME;
     return rows_fit(node) && claim_reads_image(node) && read_pool(node, &ignored);
-}
-
-KERNEL_CLAIM(rows_reduce_claim)
-{
-    struct row_norms_step ignored = {0};
-    ret->narrow = NARROW_SAME;
-    return rows_fit(node) && read_reduce(node, &ignored);
 }
 
 static enum status create_rows(const struct cuda_lowering *compile,
@@ -159,13 +121,6 @@ CUDA_CREATE(lower_pool)
     return create_rows(compile, &proto, ret, err);
 }
 
-CUDA_CREATE(lower_reduce)
-{
-    struct row_norms_step proto = {0};
-    (void)read_reduce(compile->node, &proto);
-    return create_rows(compile, &proto, ret, err);
-}
-
 const struct cuda_kernel cuda_kernel_row_norms = {
     {"row norms", {OP_SOFTMAX, OP_LAYER_NORMALIZATION, OP_RMS_NORMALIZATION}, rows_claim},
     lower_row_norms};
@@ -174,6 +129,3 @@ const struct cuda_kernel cuda_kernel_pool = {
      {OP_GLOBAL_AVERAGE_POOL, OP_GLOBAL_MAX_POOL, OP_MAX_POOL, OP_AVERAGE_POOL},
      rows_pool_claim},
     lower_pool};
-const struct cuda_kernel cuda_kernel_reduce = {
-    {"reduce", {OP_REDUCE_SUM, OP_REDUCE_MEAN, OP_REDUCE_MAX, OP_REDUCE_MIN}, rows_reduce_claim},
-    lower_reduce};
