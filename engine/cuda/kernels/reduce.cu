@@ -8,6 +8,34 @@ namespace
 {
 enum { LONG_LINE = 64 };
 
+/* A loop over the lines of a kernel. With WIDE, the kernel's template parameter, a block handles a
+ * line, and each thread a part of it; otherwise a thread handles a line. */
+#define FOR_LINES(i, count)                                                                        \
+    for (size_t i = WIDE ? blockIdx.x : (size_t)blockIdx.x * blockDim.x + threadIdx.x;             \
+         i < (count); i += WIDE ? gridDim.x : (size_t)gridDim.x * blockDim.x)
+
+#define LAUNCH_LINES(is_wide, kernel, lines, stream, ...)                                          \
+    do {                                                                                           \
+        if (is_wide) {                                                                             \
+            constexpr bool WIDE = true;                                                            \
+            LAUNCH_BLOCK(kernel, blocks_of(lines, 1), THREADS, stream, __VA_ARGS__);               \
+        } else {                                                                                   \
+            constexpr bool WIDE = false;                                                           \
+            LAUNCH(kernel, blocks_for(lines), THREADS, stream, __VA_ARGS__);                       \
+        }                                                                                          \
+    } while (0)
+
+/* One thread's part of a line: elements base + k * step for k = first, first + stride, … */
+struct axis_line {
+    size_t base, step, first, stride, extent;
+};
+
+template <bool WIDE> __device__ inline axis_line line_of(const cuda_axis &axis, size_t i)
+{
+    return {i / axis.inner * axis.extent * axis.inner + i % axis.inner, axis.inner,
+            WIDE ? threadIdx.x : 0, WIDE ? THREADS : 1, axis.extent};
+}
+
 /* ---- reductions ---- */
 
 template <typename C> __device__ inline bool is_whole()
@@ -108,68 +136,50 @@ template <typename C> __device__ inline C shift_of(C greatest)
     return greatest - greatest == 0 ? greatest : (C)0;
 }
 
-template <typename C>
+template <typename C, bool WIDE>
 __device__ inline C fold_some(const void *x, const cuda_reduce_axes &r, int fold, C shift,
-                              int64_t base, size_t first, size_t stride)
+                              int64_t base)
 {
     C value = start_of(fold, greatest_of<C>());
-    for (size_t i = first; i < r.each; i += stride) {
+    for (size_t i = WIDE ? threadIdx.x : 0; i < r.each; i += WIDE ? THREADS : 1) {
         const int64_t at = base + strided_at(i, r.reduced.rank, r.reduced.dims, r.reduced.steps[0]);
         value = fold_join(fold, value, mapped(fold, load_any<C>(x, r.dtype, at), shift));
     }
     return value;
 }
 
-/* Reduces the values of a block; every thread gets the result. */
-template <typename C> __device__ inline C fold_block(C value, int fold, C *shared)
+/* With WIDE, reduces the values of a block; every thread gets the result. */
+template <bool WIDE, typename C> __device__ inline C fold_line(C value, int fold, C *shared)
 {
-    return block_join(value, shared, [=](C a, C b) { return fold_join(fold, a, b); });
+    if constexpr (WIDE)
+        return block_join(value, shared, [=](C a, C b) { return fold_join(fold, a, b); });
+    return value;
 }
 
-template <typename C> __global__ void fold_block_kernel(const void *x, void *y, cuda_reduce_axes r)
+template <typename C, bool WIDE>
+__global__ void fold_kernel(const void *x, void *y, cuda_reduce_axes r)
 {
     __shared__ C shared[WARPS];
-    for (size_t o = blockIdx.x; o < r.count; o += gridDim.x) {
+    FOR_LINES(o, r.count) {
         const int64_t base = strided_at(o, r.kept.rank, r.kept.dims, r.kept.steps[0]);
         C shift = 0;
         if (r.fold == CUDA_FOLD_LOG_SUM_EXP) {
-            shift = fold_some<C>(x, r, CUDA_FOLD_MAX, 0, base, threadIdx.x, THREADS);
-            shift = shift_of(fold_block(shift, CUDA_FOLD_MAX, shared));
+            shift = fold_some<C, WIDE>(x, r, CUDA_FOLD_MAX, 0, base);
+            shift = shift_of(fold_line<WIDE>(shift, CUDA_FOLD_MAX, shared));
         }
-        C value = fold_some<C>(x, r, r.fold, shift, base, threadIdx.x, THREADS);
-        value = fold_block(value, r.fold, shared);
-        if (threadIdx.x == 0)
+        C value = fold_some<C, WIDE>(x, r, r.fold, shift, base);
+        value = fold_line<WIDE>(value, r.fold, shared);
+        if (!WIDE || threadIdx.x == 0)
             store_any(y, r.dtype, o, finished(r.fold, value, shift, r.each));
     }
 }
-
-template <typename C> __global__ void fold_thread_kernel(const void *x, void *y, cuda_reduce_axes r)
-{
-    FOR_EACH(o, r.count) {
-        const int64_t base = strided_at(o, r.kept.rank, r.kept.dims, r.kept.steps[0]);
-        C shift = 0;
-        if (r.fold == CUDA_FOLD_LOG_SUM_EXP)
-            shift = shift_of(fold_some<C>(x, r, CUDA_FOLD_MAX, 0, base, 0, 1));
-        const C value = fold_some<C>(x, r, r.fold, shift, base, 0, 1);
-        store_any(y, r.dtype, o, finished(r.fold, value, shift, r.each));
-    }
-}
-
-template <typename C>
-void run_fold(cudaStream_t stream, const void *x, void *y, const struct cuda_reduce_axes *r)
-{
-    const bool is_dense = r->reduced.rank == 0 || r->reduced.steps[0][r->reduced.rank - 1] == 1;
-    if (r->each > LONG_LINE && (is_dense || r->count < 8192))
-        LAUNCH_BLOCK(fold_block_kernel<C>, blocks_of(r->count, 1), THREADS, stream, x, y, *r);
-    else
-        LAUNCH(fold_thread_kernel<C>, blocks_for(r->count), THREADS, stream, x, y, *r);
-}
 } // namespace
 
-void cuda_fold_axes(cudaStream_t stream, const void *x, void *y,
-                    const struct cuda_reduce_axes *reduce)
+void cuda_fold_axes(cudaStream_t stream, const void *x, void *y, const struct cuda_reduce_axes *r)
 {
-    WITH_DOMAIN(reduce->domain, run_fold<C>(stream, x, y, reduce));
+    const bool is_dense = r->reduced.rank == 0 || r->reduced.steps[0][r->reduced.rank - 1] == 1;
+    WITH_DOMAIN(r->domain, LAUNCH_LINES(r->each > LONG_LINE && (is_dense || r->count < 8192),
+                                        (fold_kernel<C, WIDE>), r->count, stream, x, y, *r));
 }
 
 /* ---- ArgMax, ArgMin ---- */
@@ -186,34 +196,15 @@ template <typename C> __device__ inline bool is_better(C a, C b, int is_least, i
     return is_least ? b < a : b > a;
 }
 
-template <typename C>
-__global__ void extreme_thread_kernel(const void *x, int64_t *y, cuda_axis axis, int is_least,
-                                      int is_last, size_t count)
-{
-    FOR_EACH(i, count) {
-        const size_t base = i / axis.inner * axis.extent * axis.inner + i % axis.inner;
-        C best = load_any<C>(x, axis.dtype, (int64_t)base);
-        int64_t index = 0;
-        for (size_t k = 1; k < axis.extent; k++) {
-            const C value = load_any<C>(x, axis.dtype, (int64_t)(base + k * axis.inner));
-            if (is_better(best, value, is_least, is_last)) {
-                best = value;
-                index = (int64_t)k;
-            }
-        }
-        y[i] = index;
-    }
-}
-
 template <typename C> struct extreme {
     C value;
     int64_t index; /* -1: none */
 };
 
-/* A thread handles every THREADS-th element, so the index decides between equal values. */
-template <typename C>
-__global__ void extreme_block_kernel(const void *x, int64_t *y, cuda_axis axis, int is_least,
-                                     int is_last, size_t count)
+/* The index decides between equal values, because a thread may handle every THREADS-th element. */
+template <typename C, bool WIDE>
+__global__ void extreme_kernel(const void *x, int64_t *y, cuda_axis axis, int is_least, int is_last,
+                               size_t count)
 {
     __shared__ extreme<C> shared[WARPS];
     const auto winner = [=](const extreme<C> &a, const extreme<C> &b) {
@@ -222,46 +213,33 @@ __global__ void extreme_block_kernel(const void *x, int64_t *y, cuda_axis axis, 
         const extreme<C> &first = a.index < b.index ? a : b, &later = a.index < b.index ? b : a;
         return is_better(first.value, later.value, is_least, is_last) ? later : first;
     };
-    for (size_t line = blockIdx.x; line < count; line += gridDim.x) {
+    FOR_LINES(i, count) {
+        const axis_line l = line_of<WIDE>(axis, i);
         extreme<C> best = {0, -1};
-        for (size_t k = threadIdx.x; k < axis.extent; k += THREADS)
-            best = winner(
-                best, {load_any<C>(x, axis.dtype, (int64_t)(line * axis.extent + k)), (int64_t)k});
-        best = block_join(best, shared, winner);
-        if (threadIdx.x == 0)
-            y[line] = best.index;
+        for (size_t k = l.first; k < l.extent; k += l.stride)
+            best = winner(best,
+                          {load_any<C>(x, axis.dtype, (int64_t)(l.base + k * l.step)), (int64_t)k});
+        if constexpr (WIDE)
+            best = block_join(best, shared, winner);
+        if (!WIDE || threadIdx.x == 0)
+            y[i] = best.index;
     }
-}
-
-template <typename C>
-void run_extreme(cudaStream_t stream, const void *x, int64_t *y, const struct cuda_axis *axis,
-                 int is_least, int is_last)
-{
-    const size_t count = axis->outer * axis->inner;
-    if (axis->inner == 1 && axis->extent > LONG_LINE)
-        LAUNCH_BLOCK(extreme_block_kernel<C>, blocks_of(count, 1), THREADS, stream, x, y, *axis,
-                     is_least, is_last, count);
-    else
-        LAUNCH(extreme_thread_kernel<C>, blocks_for(count), THREADS, stream, x, y, *axis, is_least,
-               is_last, count);
 }
 } // namespace
 
 void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const struct cuda_axis *axis,
                        int is_least, int is_last)
 {
-    WITH_DOMAIN(axis->domain, run_extreme<C>(stream, x, y, axis, is_least, is_last));
+    const size_t count = axis->outer * axis->inner;
+    WITH_DOMAIN(axis->domain, LAUNCH_LINES(axis->inner == 1 && axis->extent > LONG_LINE,
+                                           (extreme_kernel<C, WIDE>), count, stream, x, y, *axis,
+                                           is_least, is_last, count));
 }
 
 /* ---- softmax along any axis ---- */
 
 namespace
 {
-/* One thread's part of a line: elements base + k * step for k = first, first + stride, … */
-struct axis_line {
-    size_t base, step, first, stride, extent;
-};
-
 template <typename T>
 __device__ inline float line_fold(const T *x, const axis_line &l, int fold, float greatest)
 {
@@ -301,46 +279,22 @@ template <typename T> __device__ inline void hard_line(const T *x, T *y, const a
         y[l.base + k * l.step] = from_float<T>(k == best ? 1.0f : 0.0f);
 }
 
-template <typename T>
-__global__ void softmax_thread_kernel(const T *x, T *y, cuda_axis axis, int kind, size_t count)
+template <typename T, bool WIDE>
+__global__ void softmax_kernel(const T *x, T *y, cuda_axis axis, int kind, size_t count)
 {
-    FOR_EACH(i, count) {
-        const axis_line l = {i / axis.inner * axis.extent * axis.inner + i % axis.inner, axis.inner,
-                             0, 1, axis.extent};
-        if (kind == CUDA_HARDMAX) {
+    __shared__ float shared[WARPS];
+    FOR_LINES(i, count) {
+        const axis_line l = line_of<WIDE>(axis, i);
+        if (kind == CUDA_HARDMAX) { /* only without WIDE */
             hard_line(x, y, l);
             continue;
         }
-        const float greatest = line_fold(x, l, CUDA_FOLD_MAX, 0.0f);
-        line_write(x, y, l, kind, greatest, line_fold(x, l, CUDA_FOLD_SUM, greatest));
-    }
-}
-
-template <typename T>
-__global__ void softmax_block_kernel(const T *x, T *y, cuda_axis axis, int kind, size_t count)
-{
-    __shared__ float shared[WARPS];
-    for (size_t i = blockIdx.x; i < count; i += gridDim.x) {
-        const axis_line l = {i / axis.inner * axis.extent * axis.inner + i % axis.inner, axis.inner,
-                             threadIdx.x, THREADS, axis.extent};
         const float greatest =
-            fold_block(line_fold(x, l, CUDA_FOLD_MAX, 0.0f), (int)CUDA_FOLD_MAX, shared);
+            fold_line<WIDE>(line_fold(x, l, CUDA_FOLD_MAX, 0.0f), (int)CUDA_FOLD_MAX, shared);
         const float sum =
-            fold_block(line_fold(x, l, CUDA_FOLD_SUM, greatest), (int)CUDA_FOLD_SUM, shared);
+            fold_line<WIDE>(line_fold(x, l, CUDA_FOLD_SUM, greatest), (int)CUDA_FOLD_SUM, shared);
         line_write(x, y, l, kind, greatest, sum);
     }
-}
-
-template <typename T>
-void run_softmax(cudaStream_t stream, const T *x, T *y, const struct cuda_axis *axis, int kind)
-{
-    const size_t count = axis->outer * axis->inner;
-    if (kind != CUDA_HARDMAX && axis->inner == 1 && axis->extent > LONG_LINE)
-        LAUNCH_BLOCK(softmax_block_kernel<T>, blocks_of(count, 1), THREADS, stream, x, y, *axis,
-                     kind, count);
-    else
-        LAUNCH(softmax_thread_kernel<T>, blocks_for(count), THREADS, stream, x, y, *axis, kind,
-               count);
 }
 
 /* ---- CumSum ---- */
@@ -350,13 +304,11 @@ __global__ void cumsum_kernel(const void *x, void *y, cuda_axis axis, int is_rev
                               int is_exclusive, size_t count)
 {
     FOR_EACH(i, count) {
-        const size_t base = i / axis.inner * axis.extent * axis.inner + i % axis.inner;
+        const axis_line l = line_of<false>(axis, i);
         C sum = 0;
-        for (size_t k = 0; k < axis.extent; k++) {
-            const size_t place = is_reverse ? axis.extent - 1 - k : k;
-            const size_t at = base + place * axis.inner;
-            const C value = load_any<C>(x, axis.dtype, (int64_t)at);
-            const C next = wrapping_sum(sum, value);
+        for (size_t k = 0; k < l.extent; k++) {
+            const size_t at = l.base + (is_reverse ? l.extent - 1 - k : k) * l.step;
+            const C next = wrapping_sum(sum, load_any<C>(x, axis.dtype, (int64_t)at));
             store_any(y, axis.dtype, at, is_exclusive ? sum : next);
             sum = next;
         }
@@ -367,7 +319,10 @@ __global__ void cumsum_kernel(const void *x, void *y, cuda_axis axis, int is_rev
 void cuda_softmax_axis(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
                        enum cuda_softmax_kind kind)
 {
-    WITH_TYPE(axis->dtype, run_softmax(stream, (const T *)x, (T *)y, axis, (int)kind));
+    const size_t count = axis->outer * axis->inner;
+    const bool is_wide = kind != CUDA_HARDMAX && axis->inner == 1 && axis->extent > LONG_LINE;
+    WITH_TYPE(axis->dtype, LAUNCH_LINES(is_wide, (softmax_kernel<T, WIDE>), count, stream,
+                                        (const T *)x, (T *)y, *axis, (int)kind, count));
 }
 
 void cuda_cumsum(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
