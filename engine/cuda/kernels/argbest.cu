@@ -29,36 +29,6 @@ __global__ void pixels_kernel(const unsigned char *x, const unsigned char *are_b
     }
 }
 
-/* Stores all numbers of a pixel, and its padding, with one write. */
-template <typename T, int CHANNELS>
-__global__ void pixels_padded_kernel(const unsigned char *x, const unsigned char *are_bytes,
-                                     const float *table, T *y, struct cuda_pixels p)
-{
-    constexpr int PADDED = CHANNELS + 1;
-    __shared__ float values[CHANNELS * 256];
-    for (unsigned i = threadIdx.x; i < CHANNELS * 256; i += blockDim.x)
-        values[i] = table[i];
-    __syncthreads();
-    const size_t pixels = p.row / CHANNELS;
-    for (size_t r = blockIdx.y; r < p.rows; r += gridDim.y) {
-        const unsigned char *bytes = x + r * p.pitch;
-        const float *floats = (const float *)bytes;
-        const bool has_bytes = are_bytes[r] != 0;
-        FOR_EACH(i, pixels) {
-            T v[PADDED];
-            unsigned char stored[sizeof v];
-            UNROLLED(c, CHANNELS) {
-                const int from = p.is_reversed ? CHANNELS - 1 - c : c;
-                v[c] = from_float<T>(has_bytes ? values[c * 256 + bytes[i * CHANNELS + from]]
-                                               : floats[i * CHANNELS + c]);
-            }
-            v[CHANNELS] = from_float<T>(0.0f);
-            memcpy(stored, v, sizeof v);
-            store_bytes(y + (r * pixels + i) * PADDED, stored);
-        }
-    }
-}
-
 template <typename T, int CHANNELS>
 static void run_pixels(cudaStream_t stream, const void *x, const unsigned char *are_bytes,
                        const float *table, T *y, const struct cuda_pixels *p)
@@ -66,13 +36,6 @@ static void run_pixels(cudaStream_t stream, const void *x, const unsigned char *
     /* Each thread converts several pixels, so that filling the table takes little of the time. */
     const unsigned wide = blocks_for((p->row + 7) / 8);
     const dim3 grid(wide, (unsigned)(p->rows < (size_t)GRID_MOST ? p->rows : (size_t)GRID_MOST));
-    if constexpr (sizeof(T) == 2) {
-        if (p->is_padded) {
-            LAUNCH_BLOCK((pixels_padded_kernel<T, CHANNELS>), grid, THREADS, stream,
-                         (const unsigned char *)x, are_bytes, table, y, *p);
-            return;
-        }
-    }
     LAUNCH_BLOCK((pixels_kernel<T, CHANNELS>), grid, THREADS, stream, (const unsigned char *)x,
                  are_bytes, table, y, p->rows, p->row, p->pitch, p->is_reversed);
 }

@@ -190,11 +190,10 @@ void cuda_norm_rows(cudaStream_t stream, int dtype, const void *x, const float *
 
 /* Converts a batch of images; a row is one image. If row r has bytes, y[r, e] = table[c][byte] with
  * e = pixel * C + c; if it has floats, it is copied. Rows of x are `pitch` bytes apart, rows of y
- * `row` elements. With is_padded, a pixel of y has an additional channel of zeros. */
+ * `row` elements. */
 struct cuda_pixels {
     size_t rows, row, pitch;
     int channels, is_reversed; /* channels: 1 or 3; is_reversed: in reverse order */
-    int is_padded;             /* for 16-bit numbers only */
 };
 void cuda_pixels(cudaStream_t stream, const void *x, const unsigned char *are_bytes,
                  const float *table, int dtype, void *y, const struct cuda_pixels *pixels);

@@ -246,11 +246,6 @@ static enum status conv_lower_tensor(const struct cuda_lowering *compile, const 
         return STATUS_OK;
     TRY(cuda_weights_get(compile->backend, constant, WEIGHT_CONV_ROWS, dtype, &weights, err));
     TRY(create_tensor(compile, &conv, weights, bias, unpadded, &s, err));
-    if (s && unpadded && runs_pad_pixels(compile->program, compile->node->inputs[0])) {
-        s->step.workspace -= s->padded_bytes;
-        s->padded_bytes = 0;
-        s->unpadded = 0;
-    }
     *ret = s ? &s->step : NULL;
     return STATUS_OK;
 }

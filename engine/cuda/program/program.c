@@ -43,8 +43,6 @@ static void place_values(struct cuda_program *program)
         else if (place->kind == PLACE_INPUT)
             program->data[v] = backend->slots[0].staging + program->input_offsets[place->input];
     }
-    if (program->pixels.is_padded)
-        program->data[program->pixels.value] = backend->arena + program->pixels.offset;
     runs_forget(program);
 }
 

@@ -82,9 +82,8 @@ struct cuda_backend {
 struct pixels {
     bool are_there;
     uint32_t value;          /* index of the value whose memory receives the numbers */
-    size_t offset;           /* in the arena, with is_own or is_padded */
+    size_t offset;           /* in the arena, with is_own */
     bool is_own;             /* the numbers have their own memory */
-    bool is_padded;          /* each pixel has an additional channel of zeros: runs_pad_pixels() */
     const struct node *cast; /* the Cast without a step; or NULL */
     enum dtype dtype;        /* of the numbers */
     size_t row_count;        /* numbers of a row */
@@ -244,10 +243,6 @@ void runs_close(struct cuda_backend *backend); /* also after runs_open() failed 
 
 /* Assigns memory to a program's inputs and results. Call it before the steps are created. */
 void runs_place(struct cuda_program *program);
-/* Pads the image with a channel of zeros, because tensor cores need an even number of channels.
- * Does so only if `value` is the image in 16-bit numbers and has one reader, the node that is being
- * lowered; otherwise returns false. */
-bool runs_pad_pixels(struct cuda_program *program, const struct value *value);
 /* Sets the bytes of staging and results that are enough for every program of the backend. */
 void runs_bytes(const struct cuda_backend *backend, size_t *ret_staging, size_t *ret_results);
 /* Allocates page-locked memory, and assigns the arena from `first` on to the slots. */

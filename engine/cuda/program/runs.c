@@ -184,27 +184,6 @@ void runs_place(struct cuda_program *program)
         at + size_align((size_t)program->rows * best_step(MOST_BEST), ARENA_ALIGN);
 }
 
-bool runs_pad_pixels(struct cuda_program *program, const struct value *value)
-{
-    struct pixels *pixels = &program->pixels;
-    const size_t channels = (size_t)program->backend->pixel_channels;
-    const struct value *from = value;
-    if (!pixels->are_there || pixels->is_own || dtype_size(pixels->dtype) != 2 ||
-        (size_t)value->shape.dims[value->shape.rank - 1] != channels)
-        return false;
-    for (; from->index != pixels->value; from = from->producer->inputs[0]) /* through views */
-        if (!only_reader(program->graph, from) || !from->producer ||
-            !plan_shares_bytes(&program->plan, from->producer))
-            return false;
-    if (!only_reader(program->graph, from))
-        return false;
-    pixels->is_padded = true;
-    pixels->value = value->index;
-    pixels->offset = program->value_bytes;
-    program->value_bytes += size_align(value_bytes(value) / channels * (channels + 1), ARENA_ALIGN);
-    return true;
-}
-
 void runs_bytes(const struct cuda_backend *backend, size_t *ret_staging, size_t *ret_results)
 {
     *ret_staging = *ret_results = 0;
@@ -273,8 +252,7 @@ static enum status stage_inputs(struct cuda_program *program, const struct cuda_
                                     .row = pixels->row_count,
                                     .pitch = pixels->row_count * sizeof(float),
                                     .channels = backend->pixel_channels,
-                                    .is_reversed = backend->pixels_are_reversed,
-                                    .is_padded = pixels->is_padded};
+                                    .is_reversed = backend->pixels_are_reversed};
     cuda_pixels(backend->stream, arrived, slot->staging, backend->pixel_table, (int)pixels->dtype,
                 program->data[pixels->value], &how);
     return cuda_check(cudaGetLastError(), backend->device, "pixels to numbers", err);
