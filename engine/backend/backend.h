@@ -40,15 +40,6 @@ struct run_request {
     int rows, valid_rows; /* number of images to compute, and number in inputs; 0: batch size */
     const uint8_t *are_pixels; /* one per image; 1: the image is 8-bit pixels; NULL: no image is */
     const bool *wanted;        /* one per graph output; NULL: all outputs */
-    int best; /* number of best scores per row of output `scores`; 0: return outputs */
-    size_t scores;
-};
-
-struct run_result {
-    const void **outputs; /* room for one pointer per graph output, which collect() sets to host
-                             memory; undefined for outputs that are not wanted */
-    const void *best;     /* if requested: one struct session_best per row, best_step bytes apart */
-    size_t best_step;
 };
 
 struct backend_ops {
@@ -93,16 +84,16 @@ struct backend_ops {
      * When out of memory, returns 0 and changes nothing. NULL: the device cannot share memory. */
     size_t (*share_arena)(struct backend *backend, struct shared_arena *arena);
 
-    /* submit() starts a run of a program. collect() waits for the oldest run and returns its
-     * outputs, which are valid until the next collect(). At most `depth` runs are in flight. A
-     * device that cannot run asynchronously has a depth of 1 and computes in collect(). The inputs
-     * must not change until collect(). If submit() fails, no run has started. */
+    /* submit() starts a run of a program. collect() waits for the oldest run and sets outputs[],
+     * one per graph output, to host memory that is valid until the next collect(); outputs that are
+     * not wanted are undefined. At most `depth` runs are in flight. A device that cannot run
+     * asynchronously has a depth of 1 and computes in collect(). The inputs must not change until
+     * collect(). If submit() fails, no run has started. */
     int depth;
     bool takes_pixels;
-    int best; /* the largest supported run_request.best; 0: none */
     enum status (*submit)(struct program *program, const struct run_request *request,
                           struct error *err);
-    enum status (*collect)(struct backend *backend, struct run_result *ret, struct error *err);
+    enum status (*collect)(struct backend *backend, const void **outputs, struct error *err);
 
     /* Allocates zeroed page-locked memory for inputs of any session on the backend's devices. NULL:
      * the backend does not need it. Any thread. */

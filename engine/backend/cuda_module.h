@@ -8,7 +8,7 @@
 #include "engine/backend/backend.h"
 
 /* Increase it when struct cuda_module changes, or a declaration that program and module share. */
-#define CUDA_MODULE_ABI 9
+#define CUDA_MODULE_ABI 10
 
 struct cuda_module {
     uint32_t abi;

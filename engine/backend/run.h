@@ -1,4 +1,4 @@
-/* Types for a session and its backend: precisions, photos as bytes, best scores, profile lines. */
+/* Types for a session and its backend: precisions, photos as bytes, profile lines. */
 #pragma once
 
 #include <stdbool.h>
@@ -28,21 +28,6 @@ struct session_pixels {
     float table[3][256];
     int channels; /* C: 1 or 3 */
     bool is_reversed;
-};
-
-struct session_score {
-    float score;
-    uint32_t index;
-};
-
-/* The best scores of one row, highest first; for equal scores the lower index comes first. */
-struct session_best {
-    double sum;              /* sum of exp(score - greatest) over the row */
-    int64_t first_nonfinite; /* index of the first score that is NaN or infinite, or -1. If there is
-                                such a score, the other fields are undefined. */
-    float greatest;          /* highest score of the row */
-    uint32_t count;          /* session_want.best, or the row's length if it is shorter */
-    struct session_score scores[];
 };
 
 /* One line of a profile: a compiled step. */

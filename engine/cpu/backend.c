@@ -112,11 +112,11 @@ static enum status cpu_submit(struct program *program, const struct run_request 
     return STATUS_OK;
 }
 
-static enum status cpu_collect(struct backend *backend, struct run_result *ret, struct error *err)
+static enum status cpu_collect(struct backend *backend, const void **outputs, struct error *err)
 {
     struct program *program = backend->submitted;
     backend->submitted = NULL;
-    return program_run(program, backend->submitted_inputs, ret->outputs, err);
+    return program_run(program, backend->submitted_inputs, outputs, err);
 }
 
 const struct backend_ops backend_cpu = {

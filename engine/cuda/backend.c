@@ -228,7 +228,6 @@ const struct backend_ops backend_cuda = {
     .reserve = cuda_programs_reserve,
     .depth = RUNS,
     .takes_pixels = true,
-    .best = MOST_BEST,
     .submit = runs_submit,
     .collect = runs_collect,
     .host_alloc = pinned_alloc,

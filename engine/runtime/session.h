@@ -93,7 +93,6 @@ struct session_info {
     enum dtype image_dtype;  /* data type of an NHWC image input: DTYPE_F32, or with IMAGE_NHWC_ANY
                                 possibly DTYPE_BF16 */
     bool takes_pixels;       /* images may be passed as bytes (struct session_pixels) */
-    int best;                /* largest session_want.best; 0: outputs are always complete */
     bool batched;   /* false: graph or memory do not allow batches, so images are run one by one */
     bool rows_mix;  /* images may affect each other's results in a batch, so they never run
                        together */
@@ -153,14 +152,6 @@ int session_batch_for(const struct session *session, int n);
 
 /* ---- runs ---- */
 
-/* Selects the outputs of a run; zeroed: all outputs. */
-struct session_want {
-    const bool *outputs; /* one per output; false: it is not copied from the device; NULL: all */
-    int best; /* 1 … info.best: return only this number of best scores per row of output `scores`;
-                 0: return outputs */
-    size_t scores;
-};
-
 /* The first `batch` images (1 … the largest compiled size) run in the smallest size that fits. */
 struct session_request {
     int batch;
@@ -170,23 +161,22 @@ struct session_request {
     const uint8_t *are_pixels; /* one per image; 1: bytes (needs info.takes_pixels); NULL: none */
     int valid_rows; /* images in the inputs, `batch` … session_batch_for(batch): those after `batch`
                        are padding */
-    struct session_want want;
+    const bool *wanted; /* one per output; false: it is not copied from the device; NULL: all */
 };
 
 /* Starts a run; at most info.depth are in flight. Inputs and are_pixels must not change until the
- * run is collected; `run` itself and want.outputs may be freed. A CPU computes in
- * session_collect(). On failure no run was started, and other runs continue. Errors: STATUS_DEVICE,
- * STATUS_NO_MEMORY, STATUS_DEVICE_MEMORY. */
+ * run is collected; `run` itself and `wanted` may be freed. A CPU computes in session_collect(). On
+ * failure no run was started, and other runs continue. Errors: STATUS_DEVICE, STATUS_NO_MEMORY,
+ * STATUS_DEVICE_MEMORY. */
 enum status session_submit(struct session *session, const struct session_request *run,
                            struct error *err) MUST_USE;
 
 /* Waits for the oldest run in flight. On success outputs[i] are host tensors that the session owns,
  * valid until the next session_collect() or session_drop_outputs(). Their first dimension is
- * `batch` if the output has a batch dimension. Outputs that were not wanted are undefined; with
- * want.best all are undefined, and session_best_of() has the result. Errors: those of
- * session_submit(), STATUS_CANCELLED, and for data-dependent parts STATUS_SHAPE, STATUS_MODEL,
- * STATUS_INVALID (contents that an operator does not accept, or tensors beyond a run's memory
- * limit), STATUS_SHORT_OF_MEMORY (options.run_memory). NaN and Inf in outputs are not errors. */
+ * `batch` if the output has a batch dimension. Outputs that were not wanted are undefined. Errors:
+ * those of session_submit(), STATUS_CANCELLED, and for data-dependent parts STATUS_SHAPE,
+ * STATUS_MODEL, STATUS_INVALID (contents that an operator does not accept, or tensors beyond a
+ * run's memory limit), STATUS_SHORT_OF_MEMORY (options.run_memory). NaN and Inf are not errors. */
 enum status session_collect(struct session *session, const struct tensor **outputs,
                             struct error *err) MUST_USE;
 
@@ -197,9 +187,6 @@ void session_drop_outputs(struct session *session);
 /* Submits and collects; no other run may be in flight. */
 enum status session_run(struct session *session, int batch, const void *const *inputs,
                         const struct tensor **outputs, struct error *err) MUST_USE;
-
-/* The best scores of row `row` of the run collected last, for which want.best was set. */
-const struct session_best *session_best_of(const struct session *session, int row);
 
 /* Runs `batch` images, padded, `runs` times. *ret (malloc'ed) has each step's shortest time. */
 enum status session_profile(struct session *session, int batch, int runs, struct session_step **ret,

@@ -73,9 +73,7 @@ struct session {
     /* used by session_run.c: */
     struct submitted_run runs[SESSION_MOST_DEPTH];
     unsigned long submitted, collected;
-    bool *wanted; /* one per output of the static part, for the run being submitted */
-    const unsigned char *best;
-    size_t best_step;
+    bool *wanted;        /* one per output of the static part, for the run being submitted */
     uint8_t *all_pixels; /* are_pixels with 1 for each image; NULL: the session takes no pixels */
 };
 
@@ -128,7 +126,7 @@ enum status session_settle_weights(const struct graph *graph, struct error *err)
 /* ---- session_run.c ---- */
 
 /* Allocates memory that runs need in addition to their programs, and sets info.depth,
- * info.takes_pixels and info.best. Call it after compiling. */
+ * info.takes_pixels. Call it after compiling. */
 enum status session_prepare_runs(struct session *session, struct error *err) MUST_USE;
 
 /* ---- session_memory.c ---- */

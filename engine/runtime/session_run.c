@@ -71,7 +71,6 @@ enum status session_prepare_runs(struct session *session, struct error *err)
         overlaps = overlaps && !c->tail;
     }
     session->info.depth = overlaps ? session->ops->depth : 1;
-    session->info.best = overlaps ? session->ops->best : 0;
     session->info.takes_pixels = can_take_pixels(session);
     session->wanted = alloc_array(outputs, sizeof *session->wanted);
     if (session->info.takes_pixels)
@@ -94,18 +93,14 @@ static struct run_request request_of(struct session *session, const struct compi
                                      const struct session_request *run)
 {
     const bool has_rows = session->info.batched && c->size > 1 && !c->tail;
-    const struct session_want *want = &run->want;
     struct run_request request = {.inputs = run->inputs,
                                   .rows = has_rows ? run->batch : 0,
                                   .valid_rows = c->size > 1 ? run->valid_rows : 0,
-                                  .are_pixels = run->are_pixels,
-                                  .best = want->best};
-    if (want->best)
-        request.scores = (size_t)c->output_of[want->scores];
-    if (!want->outputs || c->tail)
+                                  .are_pixels = run->are_pixels};
+    if (!run->wanted || c->tail)
         return request;
     for (size_t i = 0; i < session->output_count; i++)
-        session->wanted[c->output_of[i]] = want->outputs[i];
+        session->wanted[c->output_of[i]] = run->wanted[i];
     request.wanted = session->wanted;
     return request;
 }
@@ -136,11 +131,8 @@ enum status session_collect(struct session *session, const struct tensor **outpu
 {
     assert(under_way(session) > 0);
     const struct submitted_run *run = &session->runs[session->collected++ % SESSION_MOST_DEPTH];
-    struct run_result result = {.outputs = run->c->static_data};
     session_drop_outputs(session);
-    TRY(session->ops->collect(session->backend, &result, err));
-    session->best = result.best;
-    session->best_step = result.best_step;
+    TRY(session->ops->collect(session->backend, run->c->static_data, err));
     return wrap(session, run->c, run->batch, outputs, err);
 }
 
@@ -151,9 +143,4 @@ enum status session_run(struct session *session, int batch, const void *const *i
         .batch = batch, .inputs = inputs, .valid_rows = session_batch_for(session, batch)};
     TRY(session_submit(session, &run, err));
     return session_collect(session, outputs, err);
-}
-
-const struct session_best *session_best_of(const struct session *session, int row)
-{
-    return (const void *)(session->best + (size_t)row * session->best_step);
 }

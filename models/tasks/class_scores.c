@@ -111,35 +111,21 @@ void ranking_sort(struct ranking *ranking)
     }
 }
 
-static enum status not_finite(size_t class, const char *what, struct error *err)
-{
-    return error_set(
-        err, STATUS_NUMERIC,
-        "the model's score of class %zu is %s for this image; the image may contain values that "
-        "the model cannot handle, or the model overflows in this precision",
-        class, what);
-}
-
 static enum status find_greatest(const float *scores, size_t count, float *ret, struct error *err)
 {
     float greatest = -INFINITY;
     for (size_t i = 0; i < count; i++) {
         if (!isfinite(scores[i]))
-            return not_finite(i, isnan(scores[i]) ? "not a number (NaN)" : "infinite", err);
+            return error_set(
+                err, STATUS_NUMERIC,
+                "the model's score of class %zu is %s for this image; the image may contain values "
+                "that the model cannot handle, or the model overflows in this precision",
+                i, isnan(scores[i]) ? "not a number (NaN)" : "infinite");
         if (scores[i] > greatest)
             greatest = scores[i];
     }
     *ret = greatest;
     return STATUS_OK;
-}
-
-/* Returns the probability of a score among `count`; `sum` is that of exp(score - greatest). */
-static float score_probability(double score, double greatest, double sum, size_t count,
-                               bool is_probabilities)
-{
-    return (float)(is_probabilities ? score
-                   : count == 1     ? 1 / (1 + exp(-score))
-                                    : exp(score - greatest) / sum);
 }
 
 enum status scores_top_k(const float *scores, size_t count, bool is_probabilities, size_t k,
@@ -164,33 +150,13 @@ enum status scores_top_k(const float *scores, size_t count, bool is_probabilitie
         sum += exp((double)scores[i] - (double)greatest);
     for (size_t i = 0; i < k; i++) {
         best[i].index = ranking.best[i].index;
-        best[i].probability = score_probability(ranking.best[i].value, (double)greatest, sum, count,
-                                                is_probabilities);
+        const double score = ranking.best[i].value;
+        best[i].probability = (float)(is_probabilities ? score
+                                      : count == 1     ? 1 / (1 + exp(-score))
+                                                       : exp(score - (double)greatest) / sum);
     }
     free(ranking.best);
     *ret_predictions = best;
-    *ret_count = k;
-    return STATUS_OK;
-}
-
-enum status scores_from_best(const struct session_best *best, size_t count, bool is_probabilities,
-                             size_t k, struct prediction **ret_predictions, size_t *ret_count,
-                             struct error *err)
-{
-    if (best->first_nonfinite >= 0)
-        return not_finite((size_t)best->first_nonfinite, "not a number (NaN) or infinite", err);
-    if (k > best->count)
-        k = best->count;
-    struct prediction *predictions = alloc_array(k, sizeof *predictions);
-    if (!predictions)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for %zu predictions", k);
-    for (size_t i = 0; i < k; i++) {
-        predictions[i].index = best->scores[i].index;
-        predictions[i].probability =
-            score_probability((double)best->scores[i].score, (double)best->greatest, best->sum,
-                              count, is_probabilities);
-    }
-    *ret_predictions = predictions;
     *ret_count = k;
     return STATUS_OK;
 }

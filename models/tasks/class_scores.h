@@ -48,9 +48,3 @@ void ranking_sort(struct ranking *ranking);
 enum status scores_top_k(const float *scores, size_t count, bool is_probabilities, size_t k,
                          struct prediction **ret_predictions, size_t *ret_count,
                          struct error *err) MUST_USE;
-
-/* As scores_top_k(), from the best scores that a device found (session_best_of(); at least one).
- * There are `count` classes (0: unknown). */
-enum status scores_from_best(const struct session_best *best, size_t count, bool is_probabilities,
-                             size_t k, struct prediction **ret_predictions, size_t *ret_count,
-                             struct error *err) MUST_USE;

@@ -315,7 +315,6 @@ Test(limits, rows_and_axes_of_nothing)
                                        .stride_h = 1,
                                        .stride_w = 1};
         cuda_pool2d(stream, dtype, o.x.data, o.y.data, &pool);
-        cuda_best(stream, dtype, o.x.data, 0, 10, 3, o.y.data, 48);
         const struct cuda_pixels pixels = {.rows = 0, .row = 6, .pitch = 24, .channels = 3};
         cuda_pixels(stream, o.x.data, o.w.data, w, dtype, o.y.data, &pixels);
         const struct cuda_groups groups = {.images = 0, .pixels = 4, .channels = 8, .per = 2};

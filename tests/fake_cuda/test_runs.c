@@ -1,7 +1,6 @@
-/* Runs of a session on a device: two in flight, bytes of photos, the best classes alone; and that
- * every wait in engine/cuda/program/runs.c is needed. */
+/* Runs of a session on a device: two in flight, bytes of photos; and that every wait in
+ * engine/cuda/program/runs.c is needed. */
 #include <criterion/criterion.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -172,62 +171,6 @@ Test(runs, a_photo_is_a_quarter_of_the_bytes)
     /* and a mark for each row of the batch of four; three rows of scores */
     cr_assert_eq(fake.count(FAKE_CUDA_BYTES_IN, 0) - in, 3 * ROW + 4);
     cr_assert_eq(fake.count(FAKE_CUDA_BYTES_OUT, 0) - out, 3 * CLASSES * sizeof(float));
-    session_free(session);
-}
-
-static void check_best(const struct session_best *best, const float *scores, int k)
-{
-    double sum = 0;
-    bool taken[CLASSES] = {false};
-    cr_assert_eq(best->first_nonfinite, -1);
-    cr_assert_eq(best->count, (uint32_t)k);
-    for (int rank = 0; rank < k; rank++) {
-        int first = -1;
-        for (int i = 0; i < CLASSES; i++)
-            if (!taken[i] && (first < 0 || scores[i] > scores[first]))
-                first = i;
-        taken[first] = true;
-        cr_assert_eq(best->scores[rank].index, (uint32_t)first);
-        cr_assert(best->scores[rank].score == scores[first]);
-    }
-    cr_assert(best->greatest == best->scores[0].score);
-    for (int i = 0; i < CLASSES; i++)
-        sum += exp((double)scores[i] - (double)best->greatest);
-    cr_assert(fabs(best->sum - sum) <= 1e-6 * sum, "%g is not %g", best->sum, sum);
-}
-
-Test(runs, the_best_classes_come_alone)
-{
-    struct session *session = open_session(3, NULL, PRECISION_FP32);
-    struct error err = {0};
-    const struct tensor *output;
-    for (int k = 1; k <= CLASSES; k += k < 5 ? 1 : 7) {
-        float *batch = random_batch((uint32_t)k), scores[MOST * CLASSES];
-        const void *inputs[] = {batch};
-        cr_assert_eq(session_run(session, MOST, inputs, &output, &err), STATUS_OK);
-        memcpy(scores, output->data, sizeof scores);
-        size_t out = fake.count(FAKE_CUDA_BYTES_OUT, 0);
-        const struct session_request run = {
-            .batch = 3, .inputs = inputs, .valid_rows = 3, .want = {.best = k, .scores = 0}};
-        cr_assert_eq(session_submit(session, &run, &err), STATUS_OK, "%s", err.message);
-        cr_assert_eq(session_collect(session, &output, &err), STATUS_OK, "%s", err.message);
-        cr_assert_eq(fake.count(FAKE_CUDA_BYTES_OUT, 0) - out, 3 * (24 + 8 * (size_t)k));
-        for (int row = 0; row < 3; row++)
-            check_best(session_best_of(session, row), scores + row * CLASSES, k);
-        free(batch);
-    }
-    /* More than there are; a row that is no number. */
-    float *batch = random_batch(1);
-    batch[ROW] = NAN;
-    const void *inputs[] = {batch};
-    const struct session_request run = {
-        .batch = 2, .inputs = inputs, .valid_rows = 2, .want = {.best = 30, .scores = 0}};
-    cr_assert_eq(session_submit(session, &run, &err), STATUS_OK, "%s", err.message);
-    cr_assert_eq(session_collect(session, &output, &err), STATUS_OK, "%s", err.message);
-    cr_assert_eq(session_best_of(session, 0)->count, CLASSES);
-    cr_assert_eq(session_best_of(session, 0)->first_nonfinite, -1);
-    cr_assert_eq(session_best_of(session, 1)->first_nonfinite, 0);
-    free(batch);
     session_free(session);
 }
 

@@ -104,7 +104,7 @@ enum status program_keep_constant(struct program *program, const struct value *v
 
 void program_free(struct program *program); /* NULL is fine */
 
-/* Runs all steps. inputs and outputs are as in struct run_request and run_result. */
+/* Runs all steps. `inputs` as in struct run_request, `outputs` as for collect() of backend_ops. */
 enum status program_run(struct program *program, const void *const *inputs, const void **outputs,
                         struct error *err) MUST_USE;
 enum status program_profile(struct program *program, const void *const *inputs,

@@ -186,7 +186,7 @@ void cuda_softmax(cudaStream_t stream, int dtype, const void *x, void *y, size_t
 void cuda_norm_rows(cudaStream_t stream, int dtype, const void *x, const float *scale,
                     const float *bias, void *y, size_t rows, size_t row, float epsilon, int is_rms);
 
-/* ---- inputs and outputs of a run (argbest.cu) ---- */
+/* ---- inputs of a run (pixels.cu) ---- */
 
 /* Converts a batch of images; a row is one image. If row r has bytes, y[r, e] = table[c][byte] with
  * e = pixel * C + c; if it has floats, it is copied. Rows of x are `pitch` bytes apart, rows of y
@@ -197,10 +197,6 @@ struct cuda_pixels {
 };
 void cuda_pixels(cudaStream_t stream, const void *x, const unsigned char *are_bytes,
                  const float *table, int dtype, void *y, const struct cuda_pixels *pixels);
-
-/* Writes the `best` highest scores of each row of x, as struct session_best `step` bytes apart. */
-void cuda_best(cudaStream_t stream, int dtype, const void *x, size_t rows, size_t row, int best,
-               void *y, size_t step);
 
 #ifdef __cplusplus
 }

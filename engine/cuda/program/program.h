@@ -32,7 +32,6 @@ struct cuda_program;
 enum {
     RUNS = 2,         /* in flight at a time */
     RESULTS = 3,      /* the runs in flight, and one whose results are being read */
-    MOST_BEST = 32,   /* the largest number of best scores per row */
     ARENA_ALIGN = 256 /* cudaMalloc's alignment */
 };
 
@@ -43,9 +42,7 @@ struct cuda_slot {
     cudaEvent_t arrived, computed, fetched; /* inputs are copied in; the pass has read them and
                                                written its results; results are copied out */
     struct cuda_program *program;           /* the running program; NULL: none */
-    int best;            /* best scores per row in the results; 0: the results are the outputs */
-    size_t best_step;    /* bytes between the best scores of two rows */
-    unsigned char *host; /* destination of the results */
+    unsigned char *host;                    /* destination of the results */
 };
 
 struct cuda_backend {
@@ -102,7 +99,7 @@ struct cuda_program {
     size_t *input_offsets; /* in a slot's staging; by graph input */
     size_t staging_bytes;
     size_t *result_offsets; /* in a slot's results; by graph output */
-    size_t best_offset, result_bytes;
+    size_t result_bytes;
     int rows; /* number of images of the batch */
     struct pixels pixels;
     struct tensor **constants; /* by graph output: its constant; NULL: a run computes it */
@@ -262,8 +259,7 @@ void runs_forget(struct cuda_program *program); /* discards the recordings */
 
 enum status runs_submit(struct program *program, const struct run_request *request,
                         struct error *err) MUST_USE;
-enum status runs_collect(struct backend *backend, struct run_result *ret,
-                         struct error *err) MUST_USE;
+enum status runs_collect(struct backend *backend, const void **outputs, struct error *err) MUST_USE;
 enum status runs_time(struct program *program, const void *const *inputs, int runs, double *ret_ms,
                       struct error *err) MUST_USE;
 enum status runs_profile(struct program *program, const void *const *inputs,

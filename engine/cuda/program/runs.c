@@ -26,13 +26,6 @@
 
 #define SPIN (INT64_C(200) * 1000) /* ns */
 
-_Static_assert(offsetof(struct session_best, scores) == 24, "as argbest.cu writes it");
-
-static size_t best_step(int best)
-{
-    return sizeof(struct session_best) + (size_t)best * sizeof(struct session_score);
-}
-
 /* ---- open, close ---- */
 
 static enum status open_slot(struct cuda_backend *backend, struct cuda_slot *slot,
@@ -179,9 +172,7 @@ void runs_place(struct cuda_program *program)
         else
             at += size_align(value_bytes(graph->outputs[i]), ARENA_ALIGN);
     }
-    program->best_offset = at;
-    program->result_bytes =
-        at + size_align((size_t)program->rows * best_step(MOST_BEST), ARENA_ALIGN);
+    program->result_bytes = at;
 }
 
 void runs_bytes(const struct cuda_backend *backend, size_t *ret_staging, size_t *ret_results)
@@ -433,20 +424,6 @@ static enum status poison(struct cuda_backend *backend, const struct cuda_slot *
                       backend->device, "poisoning the results", err);
 }
 
-static enum status pick_best(struct cuda_program *program, struct cuda_slot *slot,
-                             const struct run_request *request, struct error *err)
-{
-    struct cuda_backend *backend = program->backend;
-    const struct value *value = program->graph->outputs[request->scores];
-    const size_t row = shape_count(&value->shape) / (size_t)program->rows;
-    slot->best = (size_t)request->best < row ? request->best : (int)row;
-    slot->best_step = best_step(slot->best);
-    cuda_best(backend->stream, (int)value->dtype, program->data[value->index],
-              (size_t)(request->rows ? request->rows : program->rows), row, slot->best,
-              slot->results + program->best_offset, slot->best_step);
-    return cuda_check(cudaGetLastError(), backend->device, "the best classes", err);
-}
-
 static enum status launch(struct cuda_program *program, const struct cuda_slot *slot,
                           struct error *err)
 {
@@ -458,45 +435,34 @@ static enum status launch(struct cuda_program *program, const struct cuda_slot *
                       "launching a batch", err);
 }
 
-static enum status compute(struct cuda_program *program, struct cuda_slot *slot,
-                           const struct run_request *request, struct error *err)
+static enum status compute(struct cuda_program *program, const struct cuda_slot *slot,
+                           struct error *err)
 {
     struct cuda_backend *backend = program->backend;
     TRY(cuda_check(cudaStreamWaitEvent(backend->stream, slot->arrived, 0), backend->device,
                    "waiting for the inputs", err));
     TRY(launch(program, slot, err));
-    slot->best = 0;
-    if (request->best)
-        TRY(pick_best(program, slot, request, err));
     return cuda_check(cudaEventRecord(slot->computed, backend->stream), backend->device,
                       "the forward pass", err);
 }
 
-static enum status fetch(struct cuda_backend *backend, const struct cuda_slot *slot, size_t offset,
-                         size_t bytes, struct error *err)
-{
-    return cuda_check(cudaMemcpyAsync(slot->host + offset, slot->results + offset, bytes,
-                                      cudaMemcpyDeviceToHost, backend->out),
-                      backend->device, "copying the outputs", err);
-}
-
-static enum status copy_out(struct cuda_program *program, struct cuda_slot *slot,
+static enum status copy_out(struct cuda_program *program, const struct cuda_slot *slot,
                             const struct run_request *request, struct error *err)
 {
     struct cuda_backend *backend = program->backend;
     const struct graph *graph = program->graph;
-    const size_t rows = (size_t)(request->rows ? request->rows : program->rows);
     TRY(cuda_check(cudaStreamWaitEvent(backend->out, slot->computed, 0), backend->device,
                    "waiting for the outputs", err));
-    if (request->best)
-        TRY(fetch(backend, slot, program->best_offset, rows * slot->best_step, err));
-    for (size_t i = 0; !request->best && i < graph->output_count; i++) {
+    for (size_t i = 0; i < graph->output_count; i++) {
         size_t bytes = value_bytes(graph->outputs[i]);
         if (!bytes || program->constants[i] || (request->wanted && !request->wanted[i]))
             continue;
         if (request->rows) /* only the rows of the request's images */
-            bytes = bytes / (size_t)program->rows * rows;
-        TRY(fetch(backend, slot, program->result_offsets[i], bytes, err));
+            bytes = bytes / (size_t)program->rows * (size_t)request->rows;
+        const size_t at = program->result_offsets[i];
+        TRY(cuda_check(cudaMemcpyAsync(slot->host + at, slot->results + at, bytes,
+                                       cudaMemcpyDeviceToHost, backend->out),
+                       backend->device, "copying the outputs", err));
     }
     return cuda_check(cudaEventRecord(slot->fetched, backend->out), backend->device,
                       "copying the outputs", err);
@@ -513,7 +479,7 @@ enum status runs_submit(struct program *base, const struct run_request *request,
     slot->host = backend->pinned + backend->submitted % RESULTS * backend->results_bytes;
     enum status status = backend->options.poison ? poison(backend, slot, err) : STATUS_OK;
     IF_OK(status, copy_in(program, slot, request, err));
-    IF_OK(status, compute(program, slot, request, err));
+    IF_OK(status, compute(program, slot, err));
     IF_OK(status, copy_out(program, slot, request, err));
     if (status != STATUS_OK) {
         runs_settle(backend); /* waits until the device no longer uses the caller's memory */
@@ -536,7 +502,7 @@ static void spin_until(cudaEvent_t event)
     (void)cudaGetLastError(); /* "not ready" is an error, too; real errors are reported again */
 }
 
-enum status runs_collect(struct backend *base, struct run_result *ret, struct error *err)
+enum status runs_collect(struct backend *base, const void **outputs, struct error *err)
 {
     struct cuda_backend *backend = (struct cuda_backend *)base;
     assert(backend->submitted > backend->collected);
@@ -557,10 +523,8 @@ enum status runs_collect(struct backend *base, struct run_result *ret, struct er
     slot->program = NULL;
     TRY(status);
     for (size_t i = 0; i < program->graph->output_count; i++)
-        ret->outputs[i] = program->constants[i] ? program->constants[i]->data
-                                                : slot->host + program->result_offsets[i];
-    ret->best = slot->best ? slot->host + program->best_offset : NULL;
-    ret->best_step = slot->best_step;
+        outputs[i] = program->constants[i] ? program->constants[i]->data
+                                           : slot->host + program->result_offsets[i];
     return STATUS_OK;
 }
 

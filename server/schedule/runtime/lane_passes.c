@@ -84,32 +84,23 @@ bool lane_is_unwanted(void *argument)
     return true;
 }
 
-/* The outputs that a batch's images need: only the best classes, if all its requests need no more.
- */
-static struct session_want want_of(const struct lane *lane, const struct batch *batch, bool *wanted)
+/* Marks the outputs that a batch's images need. */
+static void mark_wanted(const struct lane *lane, const struct batch *batch, bool *wanted)
 {
     const struct deployment *deployment = lane->deployment;
-    struct session_want want = {.scores = deployment->output};
-    bool is_only_best = deployment->class_count > 0;
     memset(wanted, 0, deployment->output_count * sizeof *wanted);
     for (int i = 0; i < batch->count; i++) {
         const struct predict_request *request =
             ((const struct predict_image *)batch->items[i])->request;
         if (!request->raw_outputs) {
-            want.best = request->top_k > want.best ? request->top_k : want.best;
             wanted[deployment->output] = true;
             for (size_t k = 0; k < deployment->model->task.output_count; k++)
                 wanted[deployment->model->task.outputs[k]] = true;
             continue;
         }
-        is_only_best = false;
         for (size_t k = 0; k < deployment->output_count; k++)
             wanted[k] = wanted[k] || !request->wanted_outputs || request->wanted_outputs[k];
     }
-    if (!is_only_best || want.best > lane->info.best)
-        want.best = 0;
-    want.outputs = want.best ? NULL : wanted;
-    return want;
 }
 
 /* Copies the inputs of a retry to `retry_rows`. Its padding must be zeros, not other images or old
@@ -140,12 +131,12 @@ void lane_submit(struct lane *lane, struct lane_pass *pass, bool is_retry)
     const uint8_t *marks = scheduler_pixel_marks(lane->scheduler, batch->buffer);
     for (size_t k = 0; k < lane->input_count; k++)
         pass->inputs[k] = scheduler_row(lane->scheduler, batch->buffer, k, batch->first);
-    pass->want = want_of(lane, batch, pass->wanted);
+    mark_wanted(lane, batch, pass->wanted);
     struct session_request run = {.batch = batch->count,
                                   .inputs = pass->inputs,
                                   .are_pixels = marks ? marks + batch->first : NULL,
                                   .valid_rows = batch->count,
-                                  .want = pass->want};
+                                  .wanted = pass->wanted};
     if (is_retry && padded != batch->count)
         pad_inputs(lane, padded, pass->inputs, &run);
     pass->status = session_submit(lane->session, &run, &pass->error);
@@ -160,7 +151,6 @@ void lane_collect(struct lane *lane, struct lane_pass *pass)
         pass->status = session_collect(lane->session, lane->outputs, &pass->error);
     const int64_t begun = pass->begun > lane->ended ? pass->begun : lane->ended;
     lane->ended = pass->ended = clock_now();
-    lane->has_best = pass->want.best > 0;
     pass->has_ended = true;
     pass->forward_ms = clock_ms(pass->ended - begun);
     note_pass(lane, pass, pass->ended - begun);
@@ -172,10 +162,6 @@ static enum status find_classes(struct lane *lane, int batch, int row, struct pr
 {
     const float *scores;
     size_t count;
-    if (lane->has_best)
-        return scores_from_best(session_best_of(lane->session, row), lane->deployment->class_count,
-                                lane->model->has_probabilities, (size_t)image->request->top_k,
-                                &image->predictions, &image->prediction_count, &image->error);
     TRY(scores_of_image(lane->outputs[lane->deployment->output], batch, row, &lane->buffers[0],
                         &scores, &count, &image->error));
     return scores_top_k(scores, count, lane->model->has_probabilities,

@@ -22,7 +22,6 @@ struct lane_pass {
     bool has_ended;     /* `forward_ms` and `ended` are set */
     enum status status; /* of session_submit(), then of the pass */
     struct error error;
-    struct session_want want;
     double copy_in_ms, forward_ms;
     int64_t begun, ended;
     const void **inputs; /* input_count */
@@ -66,8 +65,7 @@ struct lane {
     const void **inputs;           /* of a probe or the warm-up; input_count */
     struct lane_pass inflight[BATCHER_MAX_DEPTH];
     int first_inflight, inflight_count;
-    int64_t ended; /* end of the last pass */
-    bool has_best; /* the last run gave the best classes instead of outputs (session_best_of()) */
+    int64_t ended;                                /* end of the last pass */
     struct task_buffer buffers[TASK_MAX_OUTPUTS]; /* for outputs that are not float32 */
     struct batch_cap cap;
     struct lane_meters meters;

@@ -1,1 +1,0 @@
-#include "engine/cuda/kernels/argbest.cu"

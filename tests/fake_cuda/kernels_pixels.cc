@@ -1,0 +1,1 @@
+#include "engine/cuda/kernels/pixels.cu"
