@@ -2,10 +2,33 @@
  * so there is no matrix product, and little arithmetic for each byte. A thread computes eight
  * neighbouring channels (16 bytes of 16-bit numbers) of several neighbouring outputs of a row.
  * Their windows overlap, so each number is loaded once for all of them. */
-#include "engine/cuda/kernels/depthwise.cuh"
+#include "engine/cuda/kernels/device.cuh"
 
 namespace
 {
+/* Item i of a kernel: eight neighbouring channels of WIDE neighbouring outputs of a row. Its
+ * windows, STRIDE apart, start at (top, left) of image n; both may be negative. */
+template <int STRIDE, int WIDE> struct depthwise_item {
+    int channel, first, oh, n, left, top;
+
+    __device__ inline depthwise_item(const cuda_conv &c, size_t i)
+    {
+        const output_item at(i, c.c / 8, (c.ow + WIDE - 1) / WIDE, c.oh);
+        channel = at.item * 8;
+        first = at.ow * WIDE;
+        oh = at.oh;
+        n = at.n;
+        left = first * STRIDE - c.pad_w;
+        top = oh * STRIDE - c.pad_h;
+    }
+
+    /* Returns the offset in y of the item's output o. */
+    __device__ inline size_t output(const cuda_conv &c, int o) const
+    {
+        return (((size_t)n * c.oh + oh) * c.ow + first + o) * c.c + channel;
+    }
+};
+
 /* KERNEL x KERNEL windows, STRIDE in both directions, no dilation; WIDE outputs per thread. */
 template <typename T, int KERNEL, int STRIDE, int WIDE>
 __global__ void depthwise_kernel(const T *x, const T *weights, T *y, cuda_conv c, cuda_epilogue e,

@@ -1,7 +1,6 @@
 /* Convolutions of 8-bit integers over [N, H, W, C] images on ordinary cores: depthwise ones, groups
  * of few channels, and weights that exceed 8 bits after their zero point is subtracted. The padding
  * holds x's zero point, as on tensor cores. */
-#include "engine/cuda/kernels/depthwise.cuh"
 #include "engine/cuda/kernels/int8.cuh"
 
 namespace
@@ -36,52 +35,10 @@ __device__ static inline void load_pixel(int (&to)[COUNT], const unsigned char *
         to[i] = has ? byte_of(bytes[i], is_signed) : padding;
 }
 
-/* KERNEL x KERNEL windows, STRIDE in both directions, no dilation. A thread computes eight channels
- * of WIDE neighbouring outputs of a row, because their windows overlap. */
-template <int KERNEL, int STRIDE, int WIDE>
+/* A thread computes EACH neighbouring channels of one output. */
+template <int EACH>
 __global__ void int8_depthwise_kernel(const unsigned char *x, const int16_t *weights, void *y,
                                       cuda_int8_conv conv, cuda_int8_epilogue e, size_t count)
-{
-    constexpr int COLUMNS = (WIDE - 1) * STRIDE + KERNEL;
-    const cuda_conv &c = conv.conv;
-    const bool is_signed = conv.x_type == T_I8;
-    const int padding = byte_of(conv.padding[0], is_signed);
-    FOR_EACH(i, count) {
-        const depthwise_item<STRIDE, WIDE> item(c, i);
-        int sums[WIDE][8] = {};
-        NO_UNROLL
-        for (int r = 0; r < KERNEL; r++) {
-            const bool has_row = item.top + r >= 0 && item.top + r < c.h;
-            int taps[KERNEL][8];
-            UNROLLED(s, KERNEL)
-                load_taps(taps[s], weights + (r * KERNEL + s) * c.c + item.channel);
-            const unsigned char *row =
-                x + ((size_t)item.n * c.h + (has_row ? item.top + r : 0)) * c.w * c.c +
-                item.channel;
-            UNROLLED(at, COLUMNS) {
-                int v[8];
-                const bool has = has_row && item.left + at >= 0 && item.left + at < c.w;
-                load_pixel(v, row + (size_t)(has ? item.left + at : 0) * c.c, has, padding,
-                           is_signed);
-                UNROLLED(o, WIDE) {
-                    const int s = at - o * STRIDE;
-                    if (s < 0 || s >= KERNEL)
-                        continue;
-                    UNROLLED(k, 8)
-                        sums[o][k] = multiplied(sums[o][k], v[k], taps[s][k]);
-                }
-            }
-        }
-        UNROLLED(o, WIDE)
-            if (item.first + o < c.ow)
-                finish_sums(sums[o], y, item.output(c, o), item.channel, true, 8, e);
-    }
-}
-
-/* Any window; a thread computes EACH neighbouring channels of one output. */
-template <int EACH>
-__global__ void int8_depthwise_any_kernel(const unsigned char *x, const int16_t *weights, void *y,
-                                          cuda_int8_conv conv, cuda_int8_epilogue e, size_t count)
 {
     const cuda_conv &c = conv.conv;
     const bool is_signed = conv.x_type == T_I8;
@@ -137,18 +94,6 @@ __global__ void int8_fill_kernel(const unsigned char *zero, unsigned char *y)
 {
     y[threadIdx.x] = *zero;
 }
-
-template <int KERNEL, int STRIDE>
-void launch_depthwise(cudaStream_t stream, const void *x, const void *weights, void *y,
-                      const struct cuda_int8_conv *conv, const struct cuda_int8_epilogue *e)
-{
-    constexpr int WIDE = KERNEL >= 7 ? 2 : 4;
-    const cuda_conv &c = conv->conv;
-    const size_t count =
-        (size_t)c.n * (size_t)c.oh * (size_t)((c.ow + WIDE - 1) / WIDE) * (size_t)(c.c / 8);
-    LAUNCH((int8_depthwise_kernel<KERNEL, STRIDE, WIDE>), blocks_of(count, 128), 128, stream,
-           (const unsigned char *)x, (const int16_t *)weights, y, *conv, *e, count);
-}
 } // namespace
 
 void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
@@ -165,20 +110,10 @@ void cuda_int8_conv_depthwise(cudaStream_t stream, const void *x, const void *we
                               const struct cuda_int8_conv *conv, const struct cuda_int8_epilogue *e)
 {
     const cuda_conv &c = conv->conv;
-    const bool square = c.kh == c.kw && c.stride_h == c.stride_w && c.c % 8 == 0 &&
-                        c.dilation_h == 1 && c.dilation_w == 1 && c.stride_h <= 2;
-    const bool halves = c.stride_h == 2;
     const size_t outputs = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.c;
-    if (square && c.kh == 3)
-        (halves ? launch_depthwise<3, 2> : launch_depthwise<3, 1>)(stream, x, weights, y, conv, e);
-    else if (square && c.kh == 5)
-        (halves ? launch_depthwise<5, 2> : launch_depthwise<5, 1>)(stream, x, weights, y, conv, e);
-    else if (square && c.kh == 7)
-        (halves ? launch_depthwise<7, 2> : launch_depthwise<7, 1>)(stream, x, weights, y, conv, e);
-    else
-        WITH_EACH(c.c % 8 == 0, LAUNCH(int8_depthwise_any_kernel<EACH>, blocks_for(outputs / EACH),
-                                       THREADS, stream, (const unsigned char *)x,
-                                       (const int16_t *)weights, y, *conv, *e, outputs / EACH));
+    WITH_EACH(c.c % 8 == 0, LAUNCH(int8_depthwise_kernel<EACH>, blocks_for(outputs / EACH), THREADS,
+                                   stream, (const unsigned char *)x, (const int16_t *)weights, y,
+                                   *conv, *e, outputs / EACH));
 }
 
 void cuda_int8_fill(cudaStream_t stream, const unsigned char *zero, void *y)
