@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/size.h"
+#include "engine/cuda/kernels/kernels_pointwise.h"
 #include "engine/graph/graph.h"
 #include "tests/fake_cuda/kernel_cases.h"
 #include "tests/unit/random_graph.h"
@@ -511,24 +513,32 @@ Test(kernels, elements)
         struct array a = make_array(dtype, count, &seed), b = make_array(dtype, count, &seed),
                      y = make_array(dtype, count, NULL);
         double *expected = malloc(count * sizeof *expected);
-        enum cuda_binary op = (enum cuda_binary)random_below(&seed, 6);
-        for (size_t k = 0; k < count && op == CUDA_DIV; k++) /* not by almost nothing */
+        static const enum cuda_pointwise_op ops[] = {CUDA_N_ADD, CUDA_N_SUB, CUDA_N_MUL,
+                                                     CUDA_N_DIV, CUDA_N_MAX, CUDA_N_MIN};
+        const enum cuda_pointwise_op op = ops[random_below(&seed, COUNT_OF(ops))];
+        for (size_t k = 0; k < count && op == CUDA_N_DIV; k++) /* not by almost nothing */
             put(b.data, dtype, k, 1 + fabsf(random_unit(&seed)));
         for (size_t k = 0; k < count; k++) {
             size_t o = k / (size_t)(inner * last), m = k / (size_t)last % (size_t)inner,
                    n = k % (size_t)last;
             double p = number(a.data, dtype, k);
             double q = number(b.data, dtype, along ? o * (size_t)last + n : o * (size_t)inner + m);
-            double r = op == CUDA_ADD   ? p + q
-                       : op == CUDA_SUB ? p - q
-                       : op == CUDA_MUL ? p * q
-                       : op == CUDA_DIV ? p / q
-                       : op == CUDA_MAX ? fmax(p, q)
-                                        : fmin(p, q);
+            double r = op == CUDA_N_ADD   ? p + q
+                       : op == CUDA_N_SUB ? p - q
+                       : op == CUDA_N_MUL ? p * q
+                       : op == CUDA_N_DIV ? p / q
+                       : op == CUDA_N_MAX ? fmax(p, q)
+                                          : fmin(p, q);
             expected[k] = fmax(r, 0);
         }
-        cuda_apply_binary(stream, (int)dtype, op, a.data, b.data, y.data, &map, ACTIVATION_RELU, 0,
-                          0);
+        const void *const operands[CUDA_OPERANDS] = {a.data, b.data};
+        const struct cuda_pointwise numbers = {.op = op,
+                                               .operands = 2,
+                                               .dtypes = {(int)dtype, (int)dtype},
+                                               .y_dtype = (int)dtype,
+                                               .map = map,
+                                               .activation = ACTIVATION_RELU};
+        cuda_compute_pointwise(stream, operands, y.data, &numbers);
         check(&y, expected, 1e-6, "binary");
         free(expected);
         free_array(&a);

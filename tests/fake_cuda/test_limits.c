@@ -244,8 +244,6 @@ Test(limits, elements_of_nothing)
     const float *w = (const float *)o.w.data;
     for (int t = 0; t < 3; t++) {
         const int dtype = (int)dtypes[t];
-        cuda_activate(stream, dtype, o.x.data, o.y.data, 0, ACTIVATION_RELU, 0, 0);
-        cuda_apply_binary(stream, dtype, CUDA_ADD, o.x.data, o.w.data, o.y.data, &map, 0, 0, 0);
         struct cuda_parts parts = {.rows = 4, .pitch = 16, .parts = {{o.x.data, 16, 0, NULL}}};
         cuda_scale_parts(stream, dtype, w, w, o.y.data, &parts, 0, 0, 0);
         parts.count = 1;
@@ -277,9 +275,10 @@ Test(limits, elements_of_nothing)
         expect_nothing(&o, "picks");
     }
     const void *const numbers[CUDA_OPERANDS] = {o.x.data, o.w.data, o.w.data};
-    for (int operands = 1; operands <= 3; operands++) {
+    for (int i = 0; i < 9; i++) {
+        const int operands = 1 + i / 3;
         const struct cuda_pointwise n = {.op = operands == 3 ? CUDA_N_WHERE : CUDA_N_ADD,
-                                         .domain = (enum cuda_domain)(operands % 3),
+                                         .domain = (enum cuda_domain)(i % 3),
                                          .operands = operands,
                                          .dtypes = {DTYPE_F32, DTYPE_F32, DTYPE_F32},
                                          .y_dtype = DTYPE_F32,
@@ -455,6 +454,9 @@ Test(limits, one_number)
     memcpy(o.x.data, &two, sizeof two);
     memcpy(o.w.data, &half, sizeof half);
     const struct cuda_access_map map = {0};
+    const void *const numbers[CUDA_OPERANDS] = {o.x.data, w};
+    const struct cuda_pointwise minus = {
+        .op = CUDA_N_SUB, .operands = 2, .dtypes = {DTYPE_F32, DTYPE_F32}, .y_dtype = DTYPE_F32};
     const struct cuda_epilogue none = {0};
     const struct cuda_parts parts = {
         .count = 1, .rows = 1, .pitch = 4, .parts = {{o.x.data, 4, 0, NULL}}};
@@ -480,8 +482,7 @@ Test(limits, one_number)
         for (size_t i = sizeof *y; i < ROOM; i++)                                                  \
             cr_assert_eq(o.y.data[i], 0xFF, #call);                                                \
     } while (0)
-    EXPECT(cuda_activate(stream, DTYPE_F32, o.x.data, y, 1, ACTIVATION_RELU, 0, 0), 2);
-    EXPECT(cuda_apply_binary(stream, DTYPE_F32, CUDA_SUB, o.x.data, w, y, &map, 0, 0, 0), 1.5);
+    EXPECT(cuda_compute_pointwise(stream, numbers, y, &minus), 1.5);
     EXPECT(cuda_scale_parts(stream, DTYPE_F32, w, w, y, &parts, 0, 0, 0), 1.5);
     EXPECT(cuda_copy_strided(stream, 4, o.x.data, y, &map), 2);
     EXPECT(cuda_softmax(stream, DTYPE_F32, o.x.data, y, 1, 1), 1);

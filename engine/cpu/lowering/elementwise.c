@@ -261,8 +261,7 @@ static bool elementwise_classify(const struct node *node, struct elementwise_ste
     }
     ret->binary = (enum binary_kind)(binary_kinds[node->op] - 1);
     return binary_kinds[node->op] && node->input_count == 2 &&
-           (node->op != OP_PRELU || node->opset >= 7) && dtype_fits(node->inputs[1], y->dtype) &&
-           !node_attr(node, "broadcast");
+           dtype_fits(node->inputs[1], y->dtype);
 }
 
 KERNEL_CLAIM(elementwise_claim)

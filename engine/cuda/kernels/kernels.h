@@ -89,7 +89,6 @@ struct cuda_attention_data {
     void *y;
 };
 
-enum cuda_binary { CUDA_ADD, CUDA_SUB, CUDA_MUL, CUDA_DIV, CUDA_MAX, CUDA_MIN };
 enum cuda_reduction {
     CUDA_FOLD_SUM,
     CUDA_FOLD_MEAN,
@@ -103,13 +102,6 @@ enum cuda_reduction {
     CUDA_FOLD_LOG_SUM_EXP,
 };
 
-/* y = activation(x), in place allowed. */
-void cuda_activate(cudaStream_t stream, int dtype, const void *x, void *y, size_t count,
-                   int activation, float alpha, float beta);
-/* y = activation(a op b). */
-void cuda_apply_binary(cudaStream_t stream, int dtype, enum cuda_binary op, const void *a,
-                       const void *b, void *y, const struct cuda_access_map *map, int activation,
-                       float alpha, float beta);
 /* Applies an epilogue in a separate pass, in place over y [rows, columns], whose rows are `pitch`
  * numbers apart. With a residual, `pitch` must be `columns`. */
 void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, size_t columns,

@@ -1,4 +1,4 @@
-/* Pointwise kernels for any dtype; conventions as in kernels.h. */
+/* Elementwise kernels; conventions as in kernels.h. */
 #pragma once
 
 #include "engine/cuda/kernels/kernels.h"
@@ -59,7 +59,8 @@ enum cuda_pointwise_op {
 enum cuda_domain { CUDA_IN_FLOAT, CUDA_IN_DOUBLE, CUDA_IN_WHOLE };
 
 /* Computes y from operands with strided access, in float32, float64 or 64-bit integers. When
- * a result is converted to an integer type, integers wrap; floats saturate, and NaN becomes 0. */
+ * a result is converted to an integer type, integers wrap; floats saturate, and NaN becomes 0. y
+ * may be an operand that is not broadcast. */
 struct cuda_pointwise {
     enum cuda_pointwise_op op;
     enum cuda_domain domain;
@@ -68,6 +69,10 @@ struct cuda_pointwise {
     struct cuda_access_map map;
     double alpha, beta;      /* parameters of some operators */
     int64_t lowest, highest; /* CLIP of integers */
+    /* enum activation, applied to the result. Only if y and one or two operands have the same
+     * dtype, float32 or a 16-bit float. */
+    int activation;
+    float activation_alpha, activation_beta;
 };
 void cuda_compute_pointwise(cudaStream_t stream, const void *const operands[CUDA_OPERANDS], void *y,
                             const struct cuda_pointwise *numbers);

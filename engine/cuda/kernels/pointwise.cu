@@ -1,5 +1,5 @@
-/* Elementwise operators on numbers of any dtype, with numpy broadcasting. The large float tensors
- * between layers use elementwise.cu. */
+/* Elementwise operators on numbers of any dtype, with numpy broadcasting. Floats of one dtype, as
+ * between layers, are read eight at a time. */
 #include "engine/cuda/kernels/any.cuh"
 #include "engine/cuda/kernels/kernels_pointwise.h"
 
@@ -180,6 +180,78 @@ template <> __device__ inline int64_t binary<int64_t>(const cuda_pointwise &n, i
     }
 }
 
+/* Fills to[] with consecutive elements of the innermost dimension; with step 0, with one element.
+ */
+template <int EACH, typename T>
+__device__ inline void load_stepped(float (&to)[EACH], const T *from, int64_t step)
+{
+    if (step)
+        return load_all(to, from);
+    float x = to_float(*from);
+    UNROLLED(i, EACH)
+        to[i] = x;
+}
+
+/* Operands of the result's dtype. The map counts groups of EACH elements, so its innermost
+ * dimension is smaller by that factor. */
+template <typename T, int OPERANDS, int EACH>
+__global__ void floats_kernel(const T *a, const T *b, T *y, cuda_pointwise n, size_t count)
+{
+    const int last = n.map.rank ? n.map.rank - 1 : 0;
+    FOR_EACH(i, count) {
+        int64_t at[OPERANDS];
+        float v[EACH], right[EACH];
+        map_at(n.map, i, at);
+        load_stepped(v, a + at[0], n.map.steps[0][last]);
+        if constexpr (OPERANDS == 1) {
+            UNROLLED(k, EACH)
+                v[k] = unary(n, v[k]);
+        } else {
+            load_stepped(right, b + at[1], n.map.steps[1][last]);
+            switch (n.op) { /* one branch for all EACH elements */
+            case CUDA_N_ADD:
+                UNROLLED(k, EACH)
+                    v[k] += right[k];
+                break;
+            case CUDA_N_MUL:
+                UNROLLED(k, EACH)
+                    v[k] *= right[k];
+                break;
+            default:
+                UNROLLED(k, EACH)
+                    v[k] = binary(n, v[k], right[k]);
+            }
+        }
+        activate_all(v, n.activation, n.activation_alpha, n.activation_beta);
+        store_all(y + i * EACH, v);
+    }
+}
+
+/* Converts the map to groups of eight. Returns false if a group is incomplete or not aligned. */
+bool map_in_eights(cuda_access_map *map)
+{
+    const int last = map->rank - 1;
+    if (last < 0 || map->dims[last] % 8 || map->steps[0][last] > 1 || map->steps[1][last] > 1)
+        return false;
+    for (int o = 0; o < 2; o++)
+        for (int d = 0; d < last; d++)
+            if (map->steps[o][d] % 8 && map->steps[o][last])
+                return false;
+    map->dims[last] /= 8;
+    map->steps[0][last] *= 8;
+    map->steps[1][last] *= 8;
+    return true;
+}
+
+template <typename T, int OPERANDS>
+void run_floats(cudaStream_t stream, const void *const operands[CUDA_OPERANDS], void *y,
+                cuda_pointwise n, size_t count)
+{
+    WITH_EACH(map_in_eights(&n.map),
+              LAUNCH((floats_kernel<T, OPERANDS, EACH>), blocks_for(count / EACH), THREADS, stream,
+                     (const T *)operands[0], (const T *)operands[1], (T *)y, n, count / EACH));
+}
+
 template <typename C, int OPERANDS>
 __global__ void pointwise_kernel(const void *a, const void *b, const void *c, void *y,
                                  cuda_pointwise n, size_t count)
@@ -203,22 +275,6 @@ __global__ void pointwise_kernel(const void *a, const void *b, const void *c, vo
     }
 }
 
-/* Reads one operand of the result's dtype in memory order, eight numbers at a time. */
-template <typename T>
-__global__ void unary_eights_kernel(const T *x, T *y, cuda_pointwise n, size_t count)
-{
-    const size_t eights = count / 8;
-    FOR_EACH(i, eights) {
-        float v[8];
-        load_all(v, x + i * 8);
-        UNROLLED(k, 8)
-            v[k] = unary(n, v[k]);
-        store_all(y + i * 8, v);
-    }
-    FOR_EACH(i, count - eights * 8)
-        y[eights * 8 + i] = from_float<T>(unary(n, to_float(x[eights * 8 + i])));
-}
-
 template <typename C>
 void run_numbers(cudaStream_t stream, const void *const operands[CUDA_OPERANDS], void *y,
                  const struct cuda_pointwise *n, size_t count)
@@ -233,21 +289,17 @@ void run_numbers(cudaStream_t stream, const void *const operands[CUDA_OPERANDS],
         LAUNCH((pointwise_kernel<C, 3>), blocks_for(count), THREADS, stream, operands[0],
                operands[1], operands[2], y, *n, count);
 }
-
-bool is_even(const struct cuda_pointwise *n)
-{
-    return n->map.rank == 0 || (n->map.rank == 1 && n->map.steps[0][0] == 1);
-}
 } // namespace
 
 void cuda_compute_pointwise(cudaStream_t stream, const void *const operands[CUDA_OPERANDS], void *y,
                             const struct cuda_pointwise *n)
 {
     const size_t count = element_count(n->map.rank, n->map.dims);
-    if (n->domain == CUDA_IN_FLOAT && n->operands == 1 && n->dtypes[0] == n->y_dtype &&
-        n->y_dtype != T_BOOL && is_even(n))
-        WITH_TYPE(n->y_dtype, LAUNCH(unary_eights_kernel<T>, blocks_for(count / 8 + 1), THREADS,
-                                     stream, (const T *)operands[0], (T *)y, *n, count));
+    const bool are_floats = n->domain == CUDA_IN_FLOAT && n->dtypes[0] == n->y_dtype;
+    if (are_floats && n->operands == 1)
+        WITH_TYPE(n->y_dtype, (run_floats<T, 1>(stream, operands, y, *n, count)));
+    else if (are_floats && n->operands == 2 && n->dtypes[1] == n->y_dtype)
+        WITH_TYPE(n->y_dtype, (run_floats<T, 2>(stream, operands, y, *n, count)));
     else
         WITH_DOMAIN(n->domain, run_numbers<C>(stream, operands, y, n, count));
 }

@@ -1,5 +1,4 @@
-/* Elementwise operators that elementwise.c does not take: integers, booleans, float64, comparisons,
- * Where, Cast, PRelu, powers and roots. */
+/* Elementwise operators on numbers of any dtype, with numpy broadcasting. */
 #include "engine/cuda/kernels/kernels_pointwise.h"
 #include "engine/cuda/lowering/lowering.h"
 
@@ -71,10 +70,10 @@ static const struct pointwise_entry table[] = {
     {OP_NOT, CUDA_N_NOT, 1, KIND_WHOLE, NULL, NULL, 0, 0},
     {OP_IS_NAN, CUDA_N_IS_NAN, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
     {OP_IS_INF, CUDA_N_IS_INF, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_ADD, CUDA_N_ADD, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_SUB, CUDA_N_SUB, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_MUL, CUDA_N_MUL, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_DIV, CUDA_N_DIV, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_ADD, CUDA_N_ADD, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_SUB, CUDA_N_SUB, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_MUL, CUDA_N_MUL, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_DIV, CUDA_N_DIV, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
     {OP_MOD, CUDA_N_MOD, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
     {OP_PRELU, CUDA_N_PRELU, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
     {OP_POW, CUDA_N_POW, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
@@ -91,10 +90,18 @@ static const struct pointwise_entry table[] = {
     {OP_WHERE, CUDA_N_WHERE, 3, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
 };
 
-static const struct pointwise_entry *entry_of(enum op op)
+/* An activation of floats: applied to a copy. */
+static const struct pointwise_entry activation = {
+    .number = CUDA_N_COPY, .operands = 1, .kinds = KIND_FLOAT | KIND_SMOOTH};
+
+static const struct pointwise_entry *entry_of(const struct node *node)
 {
+    const struct value *x = node_input(node, 0);
+    struct epilogue ignored;
+    if (x && is_computed(x->dtype) && optimize_activation(node, &ignored))
+        return &activation;
     for (size_t i = 0; i < COUNT_OF(table); i++)
-        if (table[i].op == op)
+        if (table[i].op == node->op)
             return &table[i];
     return NULL;
 }
@@ -169,11 +176,12 @@ static void adjust_number(const struct node *node, struct cuda_pointwise *n)
 /* Describes a node's launch without addresses; returns false if no kernel supports the node. */
 static bool pointwise_classify(const struct node *node, struct cuda_pointwise *n)
 {
-    const struct pointwise_entry *entry = entry_of(node->op);
+    const struct pointwise_entry *entry = entry_of(node);
     const struct value *y = node_output(node, 0);
-    if (!entry || !y || node->input_count < (size_t)entry->operands || node->epilogue.activation ||
-        node->epilogue.residual || y->shape.rank < 0 || y->shape.rank > CUDA_MAX_RANK ||
-        shape_count(&y->shape) == 0)
+    struct epilogue epilogue = node->epilogue; /* optimize_activation() may replace it */
+    if (!entry || !y || node->input_count < (size_t)entry->operands ||
+        (epilogue.activation && (node->op != OP_ADD || !is_computed(y->dtype))) ||
+        epilogue.residual || y->shape.rank < 0 || shape_count(&y->shape) == 0)
         return false;
     bool is_constant = true;
     for (int i = 0; i < entry->operands; i++) {
@@ -184,8 +192,14 @@ static bool pointwise_classify(const struct node *node, struct cuda_pointwise *n
     enum cuda_domain domain;
     if (is_constant || !pointwise_domain_of(node, entry, &domain))
         return false;
-    *n =
-        (struct cuda_pointwise){.op = entry->number, .domain = domain, .operands = entry->operands};
+    if (entry == &activation)
+        (void)optimize_activation(node, &epilogue);
+    *n = (struct cuda_pointwise){.op = entry->number,
+                                 .domain = domain,
+                                 .operands = entry->operands,
+                                 .activation = (int)epilogue.activation,
+                                 .activation_alpha = epilogue.alpha,
+                                 .activation_beta = epilogue.beta};
     n->alpha =
         entry->alpha_name ? (double)node_float(node, entry->alpha_name, (float)entry->alpha) : 0;
     n->beta = entry->beta_name ? (double)node_float(node, entry->beta_name, (float)entry->beta) : 0;
@@ -193,7 +207,7 @@ static bool pointwise_classify(const struct node *node, struct cuda_pointwise *n
     if ((node->op == OP_DIV || node->op == OP_MOD) && domain == CUDA_IN_WHOLE &&
         !divides_safely(node))
         return false;
-    return node->op != OP_CLIP || clip_of(node, n);
+    return entry->number != CUDA_N_CLIP || clip_of(node, n);
 }
 
 KERNEL_CLAIM(pointwise_claim)
@@ -201,8 +215,9 @@ KERNEL_CLAIM(pointwise_claim)
     struct cuda_pointwise ignored;
     if (!pointwise_classify(node, &ignored))
         return false;
-    if (entry_of(node->op)->kinds & KIND_SMOOTH)
+    if (entry_of(node)->kinds & KIND_SMOOTH)
         ret->narrow = NARROW_SAME;
+    ret->in_place = claim_in_place(node, 0, 1);
     return true;
 }
 
