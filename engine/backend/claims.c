@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "engine/op/resolve.h"
+#include "engine/tensor/quantized_number.h"
 
 bool claim_reads_image(const struct node *node)
 {
@@ -85,6 +86,45 @@ bool scale_zero_of(const struct node *node, size_t at, enum dtype dtype, struct 
     ret->scale = (float)tensor_number(scale->known, 0);
     ret->zero = zero ? (int)tensor_int(zero->known, 0) : 0;
     return isnormal(ret->scale) && (zero || dtype == DTYPE_U8);
+}
+
+void quantized_sum_factors(const struct scale_zero *a, const struct scale_zero *b,
+                           const struct scale_zero *y, float *ret_a_ratio, float *ret_b_ratio,
+                           float *ret_fixed)
+{
+    const float a_ratio = a->scale / y->scale, b_ratio = b->scale / y->scale;
+    const float a_part = a_ratio * (float)a->zero, b_part = b_ratio * (float)b->zero;
+    *ret_a_ratio = a_ratio;
+    *ret_b_ratio = b_ratio;
+    *ret_fixed = (float)y->zero - (a_part + b_part);
+}
+
+/* Operands: y's scale and zero point, then tensor, scale and zero point of each part. */
+bool claim_quantized_parts(const struct node *node)
+{
+    const struct value *y = node_output(node, 0);
+    struct scale_zero ignored;
+    if (!y || !shape_count(&y->shape) || node->input_count < 5 || node->input_count % 3 != 2 ||
+        !scale_zero_of(node, 0, y->dtype, &ignored))
+        return false;
+    for (size_t k = 2; k < node->input_count; k += 3)
+        if (!node->inputs[k] || !scale_zero_of(node, k + 1, node->inputs[k]->dtype, &ignored))
+            return false;
+    return true;
+}
+
+bool quantized_part_table(const struct node *node, size_t p, uint8_t ret[256])
+{
+    const enum dtype dtype = concat_part(node, p)->dtype, to_dtype = node->outputs[0]->dtype;
+    struct scale_zero from = {0}, to = {0};
+    (void)scale_zero_of(node, 0, to_dtype, &to);
+    (void)scale_zero_of(node, 3 + 3 * p, dtype, &from);
+    for (int byte = 0; byte < 256; byte++) {
+        const int stored = dtype == DTYPE_I8 ? (int8_t)byte : byte;
+        const float real = (float)(stored - from.zero) * from.scale;
+        ret[byte] = (uint8_t)(int)quantized_number(real, to.scale, to.zero, to_dtype == DTYPE_I8);
+    }
+    return dtype != to_dtype || from.scale != to.scale || from.zero != to.zero;
 }
 
 const struct value *concat_part(const struct node *node, size_t p)

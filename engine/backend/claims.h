@@ -37,6 +37,17 @@ struct scale_zero {
  * constant scalar of `dtype`. For uint8 the zero point may be missing and is then 0. */
 bool scale_zero_of(const struct node *node, size_t at, enum dtype dtype, struct scale_zero *ret);
 
+/* Factors of QLinearAdd, a * a_ratio + b * b_ratio + fixed, rounded as by the reference kernel. */
+void quantized_sum_factors(const struct scale_zero *a, const struct scale_zero *b,
+                           const struct scale_zero *y, float *ret_a_ratio, float *ret_b_ratio,
+                           float *ret_fixed);
+
+/* True if scale_zero_of() reads the quantizations of all operands of a QLinearConcat. */
+bool claim_quantized_parts(const struct node *node);
+/* Makes the table from bytes of part p of a claimed QLinearConcat to bytes of its result. Returns
+ * false if no byte changes. */
+bool quantized_part_table(const struct node *node, size_t p, uint8_t ret[256]);
+
 /* Returns input p of a Concat or QLinearConcat, output p of a Split, or input p of the Concat that
  * a ScaleShift includes. Returns NULL for an output of Split without readers. */
 const struct value *concat_part(const struct node *node, size_t p);

@@ -417,7 +417,9 @@ Test(int8, sums_and_products_of_two)
 {
     uint32_t seed = 91;
     for (int i = 0; i < 32; i++) {
-        const int64_t rows = between(&seed, 1, 9), row = between(&seed, 1, 40);
+        const int64_t rows = between(&seed, 1, 9);
+        const int64_t row = between(&seed, 1, 40) * (i % 3 ? 1 : 16);
+        const size_t count = (size_t)(rows * row);
         struct cuda_int8_binary b = {.is_product = i % 2,
                                      .a_type = pick_type(&seed),
                                      .b_type = pick_type(&seed),
@@ -426,21 +428,18 @@ Test(int8, sums_and_products_of_two)
                                      .b_ratio = 0.7f,
                                      .fixed = 12.5f,
                                      .a_zero = 3,
-                                     .b_zero = -5,
-                                     .is_dense = i % 4 < 2,
-                                     .count = (size_t)(rows * row)};
+                                     .b_zero = -5};
         b.map = (struct cuda_access_map){.rank = 2, .dims = {rows, row}, .steps[0] = {row, 1}};
-        const int b_kind = i / 4 % 3; /* of a row, of a column, one number */
-        b.map.steps[1][0] = b_kind == 1;
-        b.map.steps[1][1] = b_kind == 0;
-        struct guarded x = random_bytes(b.count, &seed), z = random_bytes(b.count, &seed);
-        struct guarded y = guarded_create(b.count);
+        const int b_kind = i / 2 % 4; /* of a row, of a column, one number, whole */
+        b.map.steps[1][0] = b_kind == 3 ? row : b_kind == 1;
+        b.map.steps[1][1] = b_kind == 0 || b_kind == 3;
+        struct guarded x = random_bytes(count, &seed), z = random_bytes(count, &seed);
+        struct guarded y = guarded_create(count);
         cuda_int8_apply_binary(stream, x.data, z.data, y.data, &b);
         finished("binary");
-        for (size_t k = 0; k < b.count; k++) {
-            const size_t at = b.is_dense ? k
-                                         : (k / (size_t)row) * (size_t)b.map.steps[1][0] +
-                                               (k % (size_t)row) * (size_t)b.map.steps[1][1];
+        for (size_t k = 0; k < count; k++) {
+            const size_t at = (k / (size_t)row) * (size_t)b.map.steps[1][0] +
+                              (k % (size_t)row) * (size_t)b.map.steps[1][1];
             cr_assert_eq(
                 stored_at(y.data, b.y_type, k),
                 binary_number(&b, stored_at(x.data, b.a_type, k), stored_at(z.data, b.b_type, at)));

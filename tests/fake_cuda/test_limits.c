@@ -422,10 +422,9 @@ Test(limits, bytes_of_nothing)
     cuda_pad_channels(stream, 1, o.x.data, o.y.data, 0, 3, 4);
     cuda_int8_quantize(stream, DTYPE_F32, o.x.data, DTYPE_U8, o.y.data, 0, 1, 0);
     cuda_int8_dequantize(stream, DTYPE_U8, o.x.data, DTYPE_F32, o.y.data, 0, 1, 0);
-    cuda_int8_widen(stream, (const int32_t *)(const void *)o.x.data, DTYPE_F32, o.y.data, 0);
     struct cuda_int8_binary binary = {.a_type = DTYPE_U8, .b_type = DTYPE_U8, .y_type = DTYPE_U8};
-    for (binary.is_dense = 0; binary.is_dense < 2; binary.is_dense++) {
-        binary.map = (struct cuda_access_map){.rank = 2, .dims = {0, 4}, .steps[0] = {4, 1}};
+    for (int row = 1; row <= 16; row *= 4) {
+        binary.map = (struct cuda_access_map){.rank = 2, .dims = {0, row}, .steps[0] = {row, 1}};
         cuda_int8_apply_binary(stream, o.x.data, o.x.data, o.y.data, &binary);
     }
     struct cuda_parts parts = {.rows = 4, .pitch = 16, .parts = {{o.x.data, 16, 0, NULL}}};

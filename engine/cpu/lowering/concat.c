@@ -11,7 +11,6 @@
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
 #include "engine/op/resolve.h"
-#include "engine/tensor/quantized_number.h"
 
 #define ROWS  16   /* rows at a time: more would not fit the cache, fewer would need more calls */
 #define PIECE 1024 /* floats widened at a time */
@@ -132,17 +131,6 @@ static void concat_free(struct step *base)
 
 /* ---- compile ---- */
 
-/* Maps each byte of a part to a byte of the whole: dequantizes, divides, rounds half to even. */
-static void fill_requantize_table(const struct scale_zero *from, const struct scale_zero *to,
-                                  bool is_signed, uint8_t *table)
-{
-    for (int byte = 0; byte < 256; byte++) {
-        const int stored = is_signed ? (int8_t)byte : byte;
-        const float real = (float)(stored - from->zero) * from->scale;
-        table[byte] = (uint8_t)(int)quantized_number(real, to->scale, to->zero, is_signed);
-    }
-}
-
 /* Adds part p, unless its producer writes it directly into the whole. */
 static void add_part(struct concat_step *s, const struct lowering *lowering, size_t p, size_t run)
 {
@@ -156,14 +144,8 @@ static void add_part(struct concat_step *s, const struct lowering *lowering, siz
         s->count++;
     }
     s->row += run;
-    if (s->tables) {
-        struct scale_zero from = {0}, to = {0};
-        (void)scale_zero_of(node, 3 + 3 * p, s->dtype, &from);
-        (void)scale_zero_of(node, 0, s->dtype, &to);
-        fill_requantize_table(&from, &to, s->dtype == DTYPE_I8, s->tables[p]);
-        if (from.scale != to.scale || from.zero != to.zero)
-            part->table = s->tables[p];
-    }
+    if (s->tables && quantized_part_table(node, p, s->tables[p]))
+        part->table = s->tables[p];
 }
 
 static void set_scale(struct concat_step *s, const struct node *node)
@@ -232,15 +214,7 @@ KERNEL_CLAIM(concat_claim)
 
 KERNEL_CLAIM(quantized_concat_claim)
 {
-    const struct value *y = node_output(node, 0);
-    struct scale_zero ignored;
-    if (!y || !shape_count(&y->shape) || !scale_zero_of(node, 0, y->dtype, &ignored))
-        return false;
-    for (size_t i = 2; i + 1 < node->input_count; i += 3)
-        if (!node->inputs[i] || node->inputs[i]->dtype != y->dtype ||
-            !scale_zero_of(node, i + 1, y->dtype, &ignored))
-            return false;
-    return true;
+    return claim_quantized_parts(node);
 }
 
 /* True if a part of type `part` can be converted to the type `whole`. */

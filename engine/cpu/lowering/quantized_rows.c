@@ -198,14 +198,10 @@ static bool is_row(const struct shape *x, const struct shape *b)
 
 static void prepare_binary(struct row_step *s)
 {
-    if (s->kind == ROW_ADD) {
-        s->a_ratio = s->from.scale / s->to.scale;
-        s->b_ratio = s->from_b.scale / s->to.scale;
-        s->fixed = (float)s->to.zero -
-                   (s->a_ratio * (float)s->from.zero + s->b_ratio * (float)s->from_b.zero);
-    } else if (s->kind == ROW_MUL) {
+    if (s->kind == ROW_ADD)
+        quantized_sum_factors(&s->from, &s->from_b, &s->to, &s->a_ratio, &s->b_ratio, &s->fixed);
+    else if (s->kind == ROW_MUL)
         s->a_ratio = s->from.scale * s->from_b.scale / s->to.scale;
-    }
 }
 
 /* Turns an Add or Mul with a constant scalar into a table. */

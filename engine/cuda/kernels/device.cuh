@@ -212,6 +212,23 @@ __device__ static inline void map_at(const cuda_access_map &map, size_t i, int64
     });
 }
 
+/* Changes a map of one or two operands to groups of `each` neighbours. Returns false if a group is
+ * incomplete or not aligned. */
+static inline bool map_in_groups(cuda_access_map *map, int each)
+{
+    const int last = map->rank - 1;
+    if (last < 0 || map->dims[last] % each || map->steps[0][last] > 1 || map->steps[1][last] > 1)
+        return false;
+    for (int o = 0; o < 2; o++)
+        for (int d = 0; d < last; d++)
+            if (map->steps[o][d] % each && map->steps[o][last])
+                return false;
+    map->dims[last] /= each;
+    map->steps[0][last] *= each;
+    map->steps[1][last] *= each;
+    return true;
+}
+
 /* Work item i of a kernel: an output position, and one of its `across` groups of channels. */
 struct output_item {
     int item, ow, oh, n;

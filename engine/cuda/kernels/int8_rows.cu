@@ -46,12 +46,6 @@ __global__ void dequantize_kernel(const unsigned char *x, T *y, size_t count, fl
     }
 }
 
-template <typename T> __global__ void widen_kernel(const int *x, T *y, size_t count)
-{
-    FOR_EACH(i, count)
-        y[i] = from_float<T>((float)x[i]);
-}
-
 __device__ static inline unsigned char combined(const cuda_int8_binary &b, int p, int q, int lowest)
 {
     const float value =
@@ -60,40 +54,43 @@ __device__ static inline unsigned char combined(const cuda_int8_binary &b, int p
     return (unsigned char)clamped_byte(rintf(value), lowest);
 }
 
-__global__ void binary_dense_kernel(const unsigned char *x, const unsigned char *z,
-                                    unsigned char *y, cuda_int8_binary b)
+/* Fills to[] with consecutive bytes of the innermost dimension; with step 0, with one byte. */
+template <int EACH>
+__device__ static inline void load_stepped(unsigned char (&to)[EACH], const unsigned char *from,
+                                           int64_t step)
 {
-    const int lowest = lowest_of(b.y_type);
-    FOR_EACH(i, (b.count + 15) / 16) {
-        const bool whole = i * 16 + 16 <= b.count;
-        const int there = (int)(whole ? 16 : b.count - i * 16);
-        unsigned char p[16], q[16];
-        load_bytes(p, x + i * 16, whole, there);
-        load_bytes(q, z + i * 16, whole, there);
-        UNROLLED(k, 16)
+    if (step)
+        return load_bytes(to, from);
+    UNROLLED(k, EACH)
+        to[k] = *from;
+}
+
+/* The map counts groups of EACH numbers. */
+template <int EACH>
+__global__ void binary_kernel(const unsigned char *x, const unsigned char *z, unsigned char *y,
+                              cuda_int8_binary b, size_t count)
+{
+    const int lowest = lowest_of(b.y_type), last = b.map.rank ? b.map.rank - 1 : 0;
+    FOR_EACH(i, count) {
+        int64_t at[2];
+        unsigned char p[EACH], q[EACH];
+        map_at(b.map, i, at);
+        load_stepped(p, x + at[0], b.map.steps[0][last]);
+        load_stepped(q, z + at[1], b.map.steps[1][last]);
+        UNROLLED(k, EACH)
             p[k] = combined(b, byte_of(p[k], b.a_type == T_I8), byte_of(q[k], b.b_type == T_I8),
                             lowest);
-        store_bytes(y + i * 16, p, whole, there);
+        store_bytes(y + i * EACH, p);
     }
 }
 
-/* A thread handles EACH neighbours of the innermost dimension. */
 template <int EACH>
-__global__ void binary_map_kernel(const unsigned char *x, const unsigned char *z, unsigned char *y,
-                                  cuda_int8_binary b)
+void apply_binary(cudaStream_t stream, const void *a, const void *b, void *y,
+                  const cuda_int8_binary &binary)
 {
-    const int lowest = lowest_of(b.y_type), last = b.map.rank - 1;
-    FOR_EACH(i, b.count / EACH) {
-        int64_t at[2];
-        map_at(b.map, i * EACH, at);
-        const int64_t p_step = last < 0 ? 0 : b.map.steps[0][last];
-        const int64_t q_step = last < 0 ? 0 : b.map.steps[1][last];
-        unsigned char bytes[EACH];
-        UNROLLED(k, EACH)
-            bytes[k] = combined(b, byte_of(x[at[0] + k * p_step], b.a_type == T_I8),
-                                byte_of(z[at[1] + k * q_step], b.b_type == T_I8), lowest);
-        store_bytes(y + i * EACH, bytes);
-    }
+    const size_t count = element_count(binary.map.rank, binary.map.dims);
+    LAUNCH(binary_kernel<EACH>, blocks_for(count), THREADS, stream, (const unsigned char *)a,
+           (const unsigned char *)b, (unsigned char *)y, binary, count);
 }
 
 /* A thread computes EACH neighbouring channels of an output. It sums a mean in memory order. */
@@ -246,26 +243,16 @@ void cuda_int8_dequantize(cudaStream_t stream, int x_type, const void *x, int y_
                              (const unsigned char *)x, (T *)y, count, scale, zero, x_type == T_I8));
 }
 
-void cuda_int8_widen(cudaStream_t stream, const int32_t *x, int y_type, void *y, size_t count)
-{
-    WITH_TYPE(y_type,
-              LAUNCH(widen_kernel<T>, blocks_for(count), THREADS, stream, x, (T *)y, count));
-}
-
 void cuda_int8_apply_binary(cudaStream_t stream, const void *a, const void *b, void *y,
-                            const struct cuda_int8_binary *binary)
+                            const struct cuda_int8_binary *narrow)
 {
-    const unsigned char *p = (const unsigned char *)a, *q = (const unsigned char *)b;
-    const int last = binary->map.rank - 1;
-    if (binary->is_dense)
-        LAUNCH(binary_dense_kernel, blocks_for((binary->count + 15) / 16), THREADS, stream, p, q,
-               (unsigned char *)y, *binary);
-    else if (last >= 0 && binary->map.dims[last] % 4 == 0)
-        LAUNCH(binary_map_kernel<4>, blocks_for(binary->count / 4), THREADS, stream, p, q,
-               (unsigned char *)y, *binary);
+    struct cuda_int8_binary binary = *narrow;
+    if (map_in_groups(&binary.map, 16))
+        apply_binary<16>(stream, a, b, y, binary);
+    else if (map_in_groups(&binary.map, 4))
+        apply_binary<4>(stream, a, b, y, binary);
     else
-        LAUNCH(binary_map_kernel<1>, blocks_for(binary->count), THREADS, stream, p, q,
-               (unsigned char *)y, *binary);
+        apply_binary<1>(stream, a, b, y, binary);
 }
 
 void cuda_int8_pool2d(cudaStream_t stream, const void *x, void *y,

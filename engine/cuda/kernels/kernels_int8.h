@@ -67,8 +67,6 @@ void cuda_int8_quantize(cudaStream_t stream, int x_type, const void *x, int y_ty
 /* y = (x - zero) * scale; y: F32, F16, BF16. */
 void cuda_int8_dequantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
                           size_t count, float scale, int zero);
-/* Converts int32 to F32, F16 or BF16. */
-void cuda_int8_widen(cudaStream_t stream, const int32_t *x, int y_type, void *y, size_t count);
 
 /* QLinearAdd: y = saturate(round(fixed + b * b_ratio + a * a_ratio)), QLinearMul: y =
  * saturate(round((a - a_zero) * (b - b_zero) * a_ratio + fixed)). For Add, `fixed` includes the
@@ -77,9 +75,7 @@ struct cuda_int8_binary {
     int is_product, a_type, b_type, y_type;
     float a_ratio, b_ratio, fixed;
     int a_zero, b_zero;
-    int is_dense; /* a and b are shaped like y: the map is not needed */
     struct cuda_access_map map;
-    size_t count;
 };
 void cuda_int8_apply_binary(cudaStream_t stream, const void *a, const void *b, void *y,
                             const struct cuda_int8_binary *binary);

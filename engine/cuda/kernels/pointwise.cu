@@ -227,27 +227,11 @@ __global__ void floats_kernel(const T *a, const T *b, T *y, cuda_pointwise n, si
     }
 }
 
-/* Converts the map to groups of eight. Returns false if a group is incomplete or not aligned. */
-bool map_in_eights(cuda_access_map *map)
-{
-    const int last = map->rank - 1;
-    if (last < 0 || map->dims[last] % 8 || map->steps[0][last] > 1 || map->steps[1][last] > 1)
-        return false;
-    for (int o = 0; o < 2; o++)
-        for (int d = 0; d < last; d++)
-            if (map->steps[o][d] % 8 && map->steps[o][last])
-                return false;
-    map->dims[last] /= 8;
-    map->steps[0][last] *= 8;
-    map->steps[1][last] *= 8;
-    return true;
-}
-
 template <typename T, int OPERANDS>
 void run_floats(cudaStream_t stream, const void *const operands[CUDA_OPERANDS], void *y,
                 cuda_pointwise n, size_t count)
 {
-    WITH_EACH(map_in_eights(&n.map),
+    WITH_EACH(map_in_groups(&n.map, 8),
               LAUNCH((floats_kernel<T, OPERANDS, EACH>), blocks_for(count / EACH), THREADS, stream,
                      (const T *)operands[0], (const T *)operands[1], (T *)y, n, count / EACH));
 }

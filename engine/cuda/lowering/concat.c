@@ -1,8 +1,7 @@
 /* Concat, Split, com.microsoft's QLinearConcat (each input has its own scale), and ScaleShift of an
  * image or of the inputs of a Concat. */
-#include "engine/cuda/lowering/quantized.h"
+#include "engine/cuda/lowering/lowering.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "engine/base/size.h"
@@ -48,41 +47,6 @@ static void concat_free(struct cuda_step *base)
     free(((struct cuda_concat_step *)base)->parts);
 }
 
-/* Makes the table from one quantization to another; *ret stays NULL if both are equal. */
-static enum status requantize_table(const struct cuda_lowering *compile, enum dtype dtype,
-                                    const struct scale_zero *from, enum dtype to_dtype,
-                                    const struct scale_zero *to, const void **ret,
-                                    struct error *err)
-{
-    unsigned char bytes[256];
-    const float low = to_dtype == DTYPE_I8 ? -128 : 0;
-    *ret = NULL;
-    if (dtype == to_dtype && from->scale == to->scale && from->zero == to->zero)
-        return STATUS_OK;
-    for (int i = 0; i < 256; i++) {
-        const int stored = dtype == DTYPE_I8 ? (int8_t)i : i;
-        const float real = (float)(stored - from->zero) * from->scale;
-        const float number = rintf(real / to->scale) + (float)to->zero;
-        const float above = number > low ? number : low;
-        bytes[i] = (unsigned char)(int)(above < low + 255 ? above : low + 255);
-    }
-    return cuda_weights_upload(compile->backend, DTYPE_U8, bytes, sizeof bytes, ret, err);
-}
-
-/* Checks the operands: y's scale and zero point, then tensor, scale and zero point of each part. */
-static bool quantized_parts_fit(const struct node *node)
-{
-    const struct value *y = node_output(node, 0);
-    struct scale_zero ignored;
-    if (!y || node->input_count < 5 || node->input_count % 3 != 2 ||
-        !scale_zero_of(node, 0, y->dtype, &ignored))
-        return false;
-    for (size_t k = 2; k < node->input_count; k += 3)
-        if (!node->inputs[k] || !scale_zero_of(node, k + 1, node->inputs[k]->dtype, &ignored))
-            return false;
-    return true;
-}
-
 /* Parts of a ScaleShift have its result's type. */
 KERNEL_CLAIM(scaled_parts_claim)
 {
@@ -110,7 +74,7 @@ KERNEL_CLAIM(concat_claim)
     if (!y || !shape_count(&y->shape) || node->epilogue.activation || node->epilogue.residual)
         return false;
     if (node->op == OP_QLINEAR_CONCAT)
-        return quantized_parts_fit(node);
+        return claim_quantized_parts(node);
     ret->narrow = NARROW_SAME;
     for (size_t p = 0; p < node->input_count; p++)
         if (!node->inputs[p])
@@ -131,12 +95,9 @@ static enum status add_part(const struct cuda_lowering *compile, struct cuda_con
         return STATUS_OK; /* the part is empty, or its node writes it in place */
     s->count++;
     s->step.bytes += 2 * s->form.rows * width;
-    if (node->op == OP_QLINEAR_CONCAT) {
-        struct scale_zero from = {0}, all = {0};
-        (void)scale_zero_of(node, 0, dtype, &all);
-        (void)scale_zero_of(node, 3 + 3 * p, part->dtype, &from);
-        TRY(requantize_table(compile, part->dtype, &from, dtype, &all, &to->table, err));
-    }
+    uint8_t table[256];
+    if (node->op == OP_QLINEAR_CONCAT && quantized_part_table(node, p, table))
+        TRY(cuda_weights_upload(compile->backend, DTYPE_U8, table, sizeof table, &to->table, err));
     return cuda_operand_of(compile, part, dtype, &to->operand, err);
 }
 
@@ -146,7 +107,6 @@ CUDA_CREATE(lower_concat)
     const bool splits = node->op == OP_SPLIT, is_int8 = node->op == OP_QLINEAR_CONCAT;
     const bool is_scale = node->op == OP_SCALE_SHIFT, is_plain = !splits && !is_int8 && !is_scale;
     const struct value *whole = splits ? node->inputs[0] : node->outputs[0];
-    const struct value *lengths = splits ? node_input(node, 1) : NULL;
     const size_t count = concat_part_count(node);
     const int rank = whole->shape.rank;
     const int at = is_scale ? rank - 1 : (int)node_axis(node, is_plain ? 1 : 0, rank);

@@ -6,7 +6,8 @@
  * the autotuner chooses among several candidates. Other products run without tensor cores, with
  * 16-bit weights. If x's zero point is constant, the bias includes its effect. If a run computes
  * the zero point, the epilogue subtracts it times the sums of the weights. */
-#include "engine/cuda/lowering/quantized.h"
+#include "engine/cuda/kernels/kernels_int8.h"
+#include "engine/cuda/lowering/lowering.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -32,17 +33,6 @@ struct int8_step {
 };
 
 /* ---- operands ---- */
-
-void quantized_sum_factors(const struct scale_zero *a, const struct scale_zero *b,
-                           const struct scale_zero *y, float *ret_a_ratio, float *ret_b_ratio,
-                           float *ret_fixed)
-{
-    const float a_ratio = a->scale / y->scale, b_ratio = b->scale / y->scale;
-    const float a_part = a_ratio * (float)a->zero, b_part = b_ratio * (float)b->zero;
-    *ret_a_ratio = a_ratio;
-    *ret_b_ratio = b_ratio;
-    *ret_fixed = (float)y->zero - (a_part + b_part);
-}
 
 /* The operands of a product, for every operator. */
 struct quantized_operands {

@@ -1,16 +1,15 @@
 /* 8-bit integers between products: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear; Add,
- * Mul, Sigmoid, LeakyRelu and pools of com.microsoft; MaxPool; Cast of int32. A tensor has one
- * scale and one zero point; nodes with other scales run on the host. */
-#include "engine/cuda/lowering/quantized.h"
+ * Mul and pools of com.microsoft; MaxPool; tables (OP_LOOKUP). A tensor has one scale and one zero
+ * point; nodes with other scales run on the host. */
+#include "engine/cuda/kernels/kernels_int8.h"
+#include "engine/cuda/lowering/lowering.h"
 
 #include "engine/base/size.h"
 #include "engine/op/families.h"
-#include "engine/op/kernel.h"
 
 enum rows_kind {
     INT8_QUANTIZE,
     INT8_DEQUANTIZE,
-    INT8_WIDEN,
     INT8_DYNAMIC,
     INT8_BINARY,
     INT8_TABLE,
@@ -47,9 +46,6 @@ CUDA_RUN(quantized_rows_run)
     case INT8_DEQUANTIZE:
         cuda_int8_dequantize(stream, (int)s->x_dtype, x, (int)s->y_dtype, y, s->count,
                              s->from.scale, s->from.zero);
-        break;
-    case INT8_WIDEN:
-        cuda_int8_widen(stream, x, (int)s->y_dtype, y, s->count);
         break;
     case INT8_DYNAMIC:
         cuda_int8_dynamic(stream, x, s->count, backend->arena + program->value_bytes, y,
@@ -91,12 +87,6 @@ static bool read_dequantize(const struct node *node, struct int8_rows_step *ret)
 {
     return is_computed(node->outputs[0]->dtype) &&
            scale_zero_of(node, 1, node->inputs[0]->dtype, &ret->from);
-}
-
-static bool read_widen(const struct node *node, struct int8_rows_step *ret)
-{
-    (void)ret;
-    return node->inputs[0]->dtype == DTYPE_I32 && is_computed(node->outputs[0]->dtype);
 }
 
 static bool read_dynamic(const struct node *node, struct int8_rows_step *ret)
@@ -152,7 +142,6 @@ static const struct {
     bool (*read)(const struct node *node, struct int8_rows_step *ret);
 } readers[] = {{OP_QUANTIZE_LINEAR, INT8_QUANTIZE, read_quantize},
                {OP_DEQUANTIZE_LINEAR, INT8_DEQUANTIZE, read_dequantize},
-               {OP_CAST, INT8_WIDEN, read_widen},
                {OP_DYNAMIC_QUANTIZE_LINEAR, INT8_DYNAMIC, read_dynamic},
                {OP_QLINEAR_ADD, INT8_BINARY, read_binary},
                {OP_QLINEAR_MUL, INT8_BINARY, read_binary},
@@ -188,35 +177,6 @@ KERNEL_CLAIM(quantized_rows_claim)
     return true;
 }
 
-/* ---- tables ---- */
-
-/* Uploads a Lookup's table, or the reference kernel's result for each 8-bit number. */
-static enum status function_table(const struct cuda_lowering *compile, const void **ret,
-                                  struct error *err)
-{
-    const struct node *node = compile->node;
-    struct shape shape = SHAPE(256);
-    struct tensor *in[5] = {NULL}, *out = NULL;
-    struct tensor **outs[1] = {&out};
-    if (node->op == OP_LOOKUP)
-        return cuda_weights_of(compile->backend, node->inputs[1], DTYPE_U8, ret, err);
-    if (node->input_count > COUNT_OF(in))
-        return error_set(err, STATUS_INTERNAL, "a table of too many operands");
-    for (size_t i = 1; i < node->input_count; i++)
-        in[i] = node->inputs[i] ? node->inputs[i]->known : NULL;
-    TRY(tensor_create(NULL, node->inputs[0]->dtype, &shape, &in[0], err));
-    enum status status = tensor_create(NULL, node->outputs[0]->dtype, &shape, &out, err);
-    for (int i = 0; i < 256; i++)
-        ((unsigned char *)in[0]->data)[i] = (unsigned char)i;
-    const struct kernel_args args = {
-        .node = node, .in = (const struct tensor *const *)in, .out = outs};
-    IF_OK(status, kernel_call(kernel_find(node->op), &args, err));
-    IF_OK(status, cuda_weights_upload(compile->backend, DTYPE_U8, out->data, 256, ret, err));
-    tensor_unref(in[0]);
-    tensor_unref(out);
-    return status;
-}
-
 /* ---- steps ---- */
 
 static enum status fill_binary(const struct cuda_lowering *compile, struct int8_rows_step *s,
@@ -230,10 +190,7 @@ static enum status fill_binary(const struct cuda_lowering *compile, struct int8_
                                         .b_type = (int)b->dtype,
                                         .y_type = (int)y->dtype,
                                         .a_zero = s->from.zero,
-                                        .b_zero = s->from_b.zero,
-                                        .is_dense = shape_equal(&a->shape, &y->shape) &&
-                                                    shape_equal(&b->shape, &y->shape),
-                                        .count = s->count};
+                                        .b_zero = s->from_b.zero};
     if (binary->is_product) {
         binary->a_ratio = s->from.scale * s->from_b.scale / s->to.scale;
         binary->fixed = (float)s->to.zero;
@@ -241,8 +198,7 @@ static enum status fill_binary(const struct cuda_lowering *compile, struct int8_
         quantized_sum_factors(&s->from, &s->from_b, &s->to, &binary->a_ratio, &binary->b_ratio,
                               &binary->fixed);
     }
-    if (!binary->is_dense)
-        binary->map = cuda_map_broadcast(&y->shape, (const struct shape[]){a->shape, b->shape}, 2);
+    binary->map = cuda_map_broadcast(&y->shape, (const struct shape[]){a->shape, b->shape}, 2);
     return cuda_operand_of(compile, b, b->dtype, &s->b, err);
 }
 
@@ -259,11 +215,13 @@ static enum status fill_pool(const struct node *node, struct int8_rows_step *s, 
 static enum status quantized_rows_fill(const struct cuda_lowering *compile,
                                        struct int8_rows_step *s, struct error *err)
 {
-    static const char *const kernels[] = {
-        [INT8_QUANTIZE] = "quantize",  [INT8_DEQUANTIZE] = "dequantize",
-        [INT8_WIDEN] = "convert",      [INT8_DYNAMIC] = "dynamic quantize",
-        [INT8_BINARY] = "int8 binary", [INT8_TABLE] = "int8 table",
-        [INT8_POOL] = "int8 pool",     [INT8_MEAN] = "int8 mean"};
+    static const char *const kernels[] = {[INT8_QUANTIZE] = "quantize",
+                                          [INT8_DEQUANTIZE] = "dequantize",
+                                          [INT8_DYNAMIC] = "dynamic quantize",
+                                          [INT8_BINARY] = "int8 binary",
+                                          [INT8_TABLE] = "int8 table",
+                                          [INT8_POOL] = "int8 pool",
+                                          [INT8_MEAN] = "int8 mean"};
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     s->step.kernel = kernels[s->kind];
@@ -275,7 +233,7 @@ static enum status quantized_rows_fill(const struct cuda_lowering *compile,
     case INT8_BINARY:
         return fill_binary(compile, s, err);
     case INT8_TABLE:
-        return function_table(compile, &s->table, err);
+        return cuda_weights_of(compile->backend, node->inputs[1], DTYPE_U8, &s->table, err);
     case INT8_POOL:
         return fill_pool(node, s, err);
     case INT8_MEAN:
