@@ -53,12 +53,11 @@ enum fake_cuda_counter {
     FAKE_CUDA_BYTES_OUT,
     FAKE_CUDA_BYTES_FROM_PEERS,
     FAKE_CUDA_CONTEXTS,           /* 1: this process has one on the device */
-    FAKE_CUDA_ALLOCATIONS,        /* of memory on the device */
     FAKE_CUDA_OPERATIONS_AT_ONCE, /* kernels, copies and products on streams of the greatest
                                      priority */
     FAKE_CUDA_COLD_LAUNCHES,      /* of graphs that were not uploaded, nor launched before */
     FAKE_CUDA_FIRST_LAUNCHES,     /* of graphs */
-    FAKE_CUDA_STALLS,             /* cudaFree of such, which waits for all that the device does */
+    FAKE_CUDA_STALLS,             /* cudaFree, which waits for all that the device does */
 };
 size_t fake_cuda_count(enum fake_cuda_counter what, int device);
 

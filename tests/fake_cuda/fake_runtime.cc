@@ -80,7 +80,7 @@ struct state {
     bool peers = true, pools = true;
     size_t pinned = 0, pinned_limit = SIZE_MAX;
     bool opened[MAX_DEVICES][MAX_DEVICES] = {}; /* a device's pool or memory, to another one */
-    size_t allocated[MAX_DEVICES] = {}, stalls[MAX_DEVICES] = {};
+    size_t stalls[MAX_DEVICES] = {};
     bool contexts[MAX_DEVICES] = {};
     int compute_mode = cudaComputeModeDefault;
     int capability = 90;
@@ -413,8 +413,6 @@ size_t fake_cuda_count(enum fake_cuda_counter what, int device)
         return the.copied[device][2];
     case FAKE_CUDA_CONTEXTS:
         return the.contexts[device];
-    case FAKE_CUDA_ALLOCATIONS:
-        return the.allocated[device];
     case FAKE_CUDA_OPERATIONS_AT_ONCE:
         return the.at_once;
     case FAKE_CUDA_COLD_LAUNCHES:
@@ -572,7 +570,6 @@ cudaError_t cudaMalloc(void **ret, size_t size)
         return fail(cudaErrorMemoryAllocation);
     memset(data, 0xFB, size); /* NaN: whoever reads before writing shows */
     the.used[current_device] += size;
-    the.allocated[current_device]++;
     the.allocations[data] = {current_device, size};
     *ret = data;
     return cudaSuccess;

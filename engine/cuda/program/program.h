@@ -59,7 +59,6 @@ struct cuda_backend {
     cudaStream_t trial;     /* lowest priority, for measuring candidates */
     cublasLtHandle_t blas;
     struct cuda_weight *weights; /* uploaded constants: weights.c */
-    struct weight_slab *slab;    /* receives the next upload; NULL: none yet */
     size_t weight_bytes;
     unsigned char *arena; /* device memory: values, the steps' workspace, the slots */
     size_t arena_bytes;

@@ -5,7 +5,6 @@
  * another device copies the upload, if the devices can access each other's memory. So weights are
  * packed only once.
  *
- * A session's uploads lie in a few slabs. A slab lives as long as a session uses an upload in it.
  * `lock` guards the list of all uploads. It is held while an upload is made, so that two sessions
  * do not make the same upload. */
 #include "engine/cuda/program/program.h"
@@ -17,22 +16,13 @@
 
 #include "engine/base/size.h"
 
-enum { SLAB_LEAST = 4 << 10, SLAB_MOST = 16 << 20 };
-
-struct weight_slab {
-    unsigned char *data;
-    size_t bytes, used;
-    int users; /* number of uploads in this slab, plus 1 while a session adds more; guarded by lock */
-};
-
 /* A packed constant on a device, which several sessions may use. */
 struct weight_upload {
     struct weight_upload *next;
     int device, users;
     struct graph_hash hash;
     size_t bytes;
-    struct weight_slab *slab;
-    void *data; /* in the slab */
+    void *data;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -240,58 +230,10 @@ static struct graph_hash hash_of(const struct cuda_weight *weight)
     return hash;
 }
 
-static void leave_slab_locked(const struct cuda_backend *backend, struct weight_slab *slab)
-{
-    if (!slab || --slab->users > 0)
-        return;
-    device_free(backend, slab->data);
-    free(slab);
-}
-
-static enum status create_slab(const struct cuda_backend *backend, size_t bytes,
-                               struct weight_slab **ret, struct error *err)
-{
-    struct weight_slab *slab = calloc(1, sizeof *slab);
-    TRY(check_memory(slab, "while packing weights", err));
-    *slab = (struct weight_slab){.bytes = bytes, .users = 1};
-    const enum status status = device_alloc(backend, bytes, "weights", (void **)&slab->data, err);
-    if (status == STATUS_OK)
-        *ret = slab;
-    else
-        free(slab);
-    return status;
-}
-
-/* Within limits, a new slab has half the bytes of the session's uploads so far. This keeps the
- * number of slabs and their unused part small. If memory is short, a slab is as large as the
- * upload. */
-static enum status place_locked(struct cuda_backend *backend, struct weight_upload *upload,
-                                struct error *err)
-{
-    struct weight_slab *slab = backend->slab;
-    const size_t bytes = size_align(upload->bytes ? upload->bytes : 1, ARENA_ALIGN);
-    if (!slab || bytes > slab->bytes - slab->used) {
-        size_t wanted = backend->weight_bytes / 2;
-        wanted = wanted < SLAB_LEAST ? SLAB_LEAST : wanted > SLAB_MOST ? SLAB_MOST : wanted;
-        wanted = wanted < bytes ? bytes : wanted;
-        enum status status = create_slab(backend, wanted, &slab, err);
-        if (status == STATUS_DEVICE_MEMORY && wanted > bytes)
-            status = create_slab(backend, bytes, &slab, err);
-        TRY(status);
-        leave_slab_locked(backend, backend->slab);
-        backend->slab = slab;
-    }
-    upload->slab = slab;
-    upload->data = slab->data + slab->used;
-    slab->used += bytes;
-    slab->users++;
-    return STATUS_OK;
-}
-
 static enum status make_locked(struct cuda_backend *backend, const struct cuda_weight *weight,
                                struct weight_upload *upload, struct error *err)
 {
-    TRY(place_locked(backend, upload, err));
+    TRY(device_alloc(backend, upload->bytes, "weights", &upload->data, err));
     if (upload->bytes == 0 || copy_from_peer(backend, upload))
         return STATUS_OK;
     return copy_from_host(backend, weight, upload->data, upload->bytes, err);
@@ -316,7 +258,7 @@ static enum status find_or_make_locked(struct cuda_backend *backend, struct cuda
         (struct weight_upload){.device = backend->device, .users = 1, .hash = hash, .bytes = bytes};
     enum status status = make_locked(backend, weight, upload, err);
     if (status != STATUS_OK) {
-        leave_slab_locked(backend, upload->slab);
+        device_free(backend, upload->data);
         free(upload);
         return status;
     }
@@ -440,7 +382,7 @@ static void let_go_locked(const struct cuda_backend *backend, struct weight_uplo
     while (*at != upload)
         at = &(*at)->next;
     *at = upload->next;
-    leave_slab_locked(backend, upload->slab);
+    device_free(backend, upload->data);
     free(upload);
 }
 
@@ -454,7 +396,5 @@ void cuda_weights_free(struct cuda_backend *backend)
         let_go_locked(backend, weight->upload);
         free(weight);
     }
-    leave_slab_locked(backend, backend->slab);
-    backend->slab = NULL;
     pthread_mutex_unlock(&lock);
 }
