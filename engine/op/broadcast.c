@@ -1,6 +1,6 @@
 /* Iterates over the rows of an elementwise output and tracks the offset of every broadcast operand.
  * Neighbouring dimensions that broadcast alike are merged first. */
-#include "engine/op/elementwise.h"
+#include "engine/op/strided.h"
 
 #include <string.h>
 
@@ -38,12 +38,14 @@ void broadcast_start(struct broadcast *broadcast, const struct shape *out,
         for (int k = 0; k < operands; k++)
             it->step[k][kept - 1] = steps[k][i];
     }
-    it->rank = kept ? kept - 1 : 0;
+    if (!kept)
+        it->extent[kept++] = 1;
+    it->rank = kept - 1;
     broadcast->operands = operands;
-    broadcast->row = kept ? it->extent[kept - 1] : 1;
+    broadcast->row = it->extent[kept - 1];
     broadcast->done = 0;
     for (int k = 0; k < operands; k++)
-        broadcast->moves[k] = kept && it->step[k][kept - 1] != 0;
+        broadcast->moves[k] = it->step[k][kept - 1] != 0;
 }
 
 bool broadcast_next(struct broadcast *broadcast)

@@ -34,22 +34,3 @@ enum binary_op {
  * bool, other results have the operands' dtype. float16 and bfloat16 are computed in float32. bool
  * supports AND, OR, XOR and EQUAL. */
 binary_row binary_row_find(enum binary_op op, enum dtype dtype);
-
-/* Broadcasts up to three operands to an output. Dimensions are merged where every operand allows
- * it. The innermost dimension is the row; the iterator runs over the other dimensions. */
-#define BROADCAST_MAX STRIDED_MAX
-struct broadcast {
-    int operands;
-    struct strided_iterator rows;
-    size_t row;                /* elements of the innermost dimension */
-    bool moves[BROADCAST_MAX]; /* the operand has a full row, not a single element */
-    size_t done;               /* output elements before the row */
-};
-
-/* Starts at the first row. The operands' shapes broadcast to `out` by numpy's rules, which
- * inference has checked; `out` is not empty. */
-void broadcast_start(struct broadcast *broadcast, const struct shape *out,
-                     const struct shape *const *shapes, int operands);
-
-/* Moves to the next row. Returns false after the last. */
-bool broadcast_next(struct broadcast *broadcast);

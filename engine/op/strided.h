@@ -1,5 +1,5 @@
-/* Private to the reference kernels: iterates over an index space in row-major order and tracks the
- * current offset in several strided arrays. */
+/* Iterates over an index space in row-major order and tracks the current offset in several strided
+ * arrays. Private to the reference kernels, except struct broadcast. */
 #pragma once
 
 #include "engine/tensor/tensor.h"
@@ -28,3 +28,22 @@ static inline bool strided_next(struct strided_iterator *it, int arrays)
     }
     return false;
 }
+
+/* Broadcasts up to three operands to an output. Dimensions are merged where every operand allows
+ * it. The innermost dimension is the row; the iterator runs over the other dimensions. */
+#define BROADCAST_MAX STRIDED_MAX
+struct broadcast {
+    int operands;
+    struct strided_iterator rows; /* its extent and steps at [rank] are those of the row */
+    size_t row;                   /* elements of the innermost dimension */
+    bool moves[BROADCAST_MAX];    /* the operand has a full row, not a single element */
+    size_t done;                  /* output elements before the row */
+};
+
+/* Starts at the first row. The operands' shapes broadcast to `out` by numpy's rules, which
+ * inference has checked; `out` is not empty. */
+void broadcast_start(struct broadcast *broadcast, const struct shape *out,
+                     const struct shape *const *shapes, int operands);
+
+/* Moves to the next row. Returns false after the last. */
+bool broadcast_next(struct broadcast *broadcast);

@@ -5,6 +5,7 @@
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
+#include "engine/op/strided.h"
 #include "engine/passes/optimize.h"
 
 #define PIECE 1024 /* floats widened at a time */
@@ -20,7 +21,7 @@ struct elementwise_step {
     struct epilogue activation; /* the unary operator, or a binary one's epilogue */
     uint32_t b;                 /* index of the second operand */
     enum dtype dtype;
-    int rank; /* number of loops after collapse(); the innermost has steps 0 or 1 */
+    int rank; /* number of loops, at least 1; the innermost has steps 0 or 1 */
     size_t dims[TENSOR_MAX_RANK], a_steps[TENSOR_MAX_RANK], b_steps[TENSOR_MAX_RANK];
     size_t rows, row; /* number of rows, and elements per row */
     const struct simd_kernels *simd;
@@ -149,46 +150,18 @@ STEP_RUN(elementwise_run)
     return STATUS_OK;
 }
 
-/* Merges neighbouring dimensions that are contiguous for every operand. */
-static void collapse(struct elementwise_step *s, const struct shape *y, const struct shape *a,
-                     const struct shape *b)
+static void set_loops(struct elementwise_step *s, const struct shape *y, const struct shape *a,
+                      const struct shape *b)
 {
-    size_t a_step = 1, b_step = 1;
-    size_t dims[TENSOR_MAX_RANK], a_steps[TENSOR_MAX_RANK], b_steps[TENSOR_MAX_RANK];
-    int count = 0; /* innermost first */
-    for (int d = 0; d < y->rank; d++) {
-        size_t dim = (size_t)y->dims[y->rank - 1 - d];
-        size_t a_dim = d < a->rank ? (size_t)a->dims[a->rank - 1 - d] : 1;
-        size_t b_dim = d < b->rank ? (size_t)b->dims[b->rank - 1 - d] : 1;
-        size_t as = a_dim == 1 ? 0 : a_step, bs = b_dim == 1 ? 0 : b_step;
-        a_step *= a_dim;
-        b_step *= b_dim;
-        if (dim == 1)
-            continue;
-        if (count && as == a_steps[count - 1] * dims[count - 1] &&
-            bs == b_steps[count - 1] * dims[count - 1]) {
-            dims[count - 1] *= dim;
-            continue;
-        }
-        dims[count] = dim;
-        a_steps[count] = as;
-        b_steps[count++] = bs;
-    }
-    if (!count) {
-        dims[0] = 1;
-        a_steps[0] = b_steps[0] = 0;
-        count = 1;
-    }
-    s->rank = count;
-    for (int d = 0; d < count; d++) {
-        s->dims[d] = dims[count - 1 - d];
-        s->a_steps[d] = a_steps[count - 1 - d];
-        s->b_steps[d] = b_steps[count - 1 - d];
-    }
-    s->row = s->dims[count - 1];
-    s->rows = 1;
-    for (int d = 0; d < count - 1; d++)
-        s->rows *= s->dims[d];
+    struct broadcast merged;
+    broadcast_start(&merged, y, (const struct shape *const[]){a, b}, 2);
+    const struct strided_iterator *rows = &merged.rows;
+    s->rank = rows->rank + 1;
+    s->row = merged.row;
+    s->rows = shape_count(y) / s->row;
+    memcpy(s->dims, rows->extent, sizeof s->dims);
+    memcpy(s->a_steps, rows->step[0], sizeof s->a_steps);
+    memcpy(s->b_steps, rows->step[1], sizeof s->b_steps);
 }
 
 /* True if operand `whole` is contiguous, and several of its rows are combined with one vector. */
@@ -288,7 +261,7 @@ STEP_CREATE(lower_elementwise)
     step->simd = simd();
     step->step.kernel = step->simd->name;
     step->b = b->index;
-    collapse(step, &y->shape, &a->shape, &b->shape);
+    set_loops(step, &y->shape, &a->shape, &b->shape);
     elementwise_choose_rows(step);
     size_t count = shape_count(&y->shape);
     step->step.flops = (double)count;

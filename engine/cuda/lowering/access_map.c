@@ -1,6 +1,8 @@
 /* Strided access maps of dense tensors. */
 #include "engine/cuda/lowering/lowering.h"
 
+#include "engine/op/strided.h"
+
 void cuda_dense_steps(const struct shape *shape, int64_t steps[TENSOR_MAX_RANK])
 {
     int64_t step = 1;
@@ -28,20 +30,16 @@ bool cuda_map_append(struct cuda_access_map *map, int64_t dim, const int64_t ste
     return true;
 }
 
-struct cuda_access_map cuda_map_broadcast(const struct shape *y, const struct shape *operands,
-                                          int count)
+struct cuda_access_map cuda_map_broadcast(const struct shape *y,
+                                          const struct shape *const *operands, int count)
 {
-    struct cuda_access_map map = {0};
-    int64_t dense[CUDA_OPERANDS][TENSOR_MAX_RANK];
-    for (int o = 0; o < count; o++)
-        cuda_dense_steps(&operands[o], dense[o]);
-    for (int d = 0; d < y->rank; d++) {
-        int64_t steps[CUDA_OPERANDS] = {0};
-        for (int o = 0; o < count; o++) {
-            const int from = d - (y->rank - operands[o].rank);
-            steps[o] = from < 0 || operands[o].dims[from] == 1 ? 0 : dense[o][from];
-        }
-        (void)cuda_map_append(&map, y->dims[d], steps); /* y's rank is at most CUDA_MAX_RANK */
+    struct broadcast merged;
+    broadcast_start(&merged, y, operands, count);
+    struct cuda_access_map map = {.rank = merged.rows.rank + 1};
+    for (int d = 0; d < map.rank; d++) {
+        map.dims[d] = (int64_t)merged.rows.extent[d];
+        for (int o = 0; o < count; o++)
+            map.steps[o][d] = (int64_t)merged.rows.step[o][d];
     }
     return map;
 }

@@ -53,8 +53,8 @@ void cuda_dense_steps(const struct shape *shape, int64_t steps[TENSOR_MAX_RANK])
  * both. steps: 0 for absent operands. Returns false if the map has too many dimensions. */
 bool cuda_map_append(struct cuda_access_map *map, int64_t dim, const int64_t steps[CUDA_OPERANDS]);
 /* Returns the map of `count` dense operands that broadcast to y as in numpy. */
-struct cuda_access_map cuda_map_broadcast(const struct shape *y, const struct shape *operands,
-                                          int count);
+struct cuda_access_map cuda_map_broadcast(const struct shape *y,
+                                          const struct shape *const *operands, int count);
 
 /* ---- windows (window.c) ---- */
 

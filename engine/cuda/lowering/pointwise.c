@@ -229,12 +229,12 @@ CUDA_CREATE(lower_pointwise)
     const struct value *y = node->outputs[0];
     struct pointwise_step proto = {0};
     struct cuda_pointwise *numbers = &proto.numbers;
-    struct shape shapes[CUDA_OPERANDS];
+    const struct shape *shapes[CUDA_OPERANDS];
     (void)pointwise_classify(node, numbers);
     numbers->y_dtype = (int)y->dtype;
     for (int o = 0; o < numbers->operands; o++) {
         const struct value *x = node->inputs[o];
-        shapes[o] = x->shape;
+        shapes[o] = &x->shape;
         numbers->dtypes[o] = (int)x->dtype;
         TRY(cuda_operand_of(compile, x, x->dtype, &proto.operands[o], err));
     }

@@ -198,7 +198,8 @@ static enum status fill_binary(const struct cuda_lowering *compile, struct int8_
         quantized_sum_factors(&s->from, &s->from_b, &s->to, &binary->a_ratio, &binary->b_ratio,
                               &binary->fixed);
     }
-    binary->map = cuda_map_broadcast(&y->shape, (const struct shape[]){a->shape, b->shape}, 2);
+    binary->map =
+        cuda_map_broadcast(&y->shape, (const struct shape *const[]){&a->shape, &b->shape}, 2);
     return cuda_operand_of(compile, b, b->dtype, &s->b, err);
 }
 
