@@ -318,10 +318,8 @@ Test(limits, rows_and_axes_of_nothing)
         cuda_pixels(stream, o.x.data, o.w.data, w, dtype, o.y.data, &pixels);
         const struct cuda_groups groups = {.images = 0, .pixels = 4, .channels = 8, .per = 2};
         cuda_normalise_groups(stream, dtype, o.x.data, w, w, o.y.data, &groups, o.workspace.data);
-        cuda_lrn(stream, dtype, o.x.data, o.y.data, 0, 8, 3, 1, 1, 1);
-        const struct cuda_resize resize = {.rank = 4, .in = {0, 2, 2, 8}, .out = {0, 4, 4, 8}};
+        const struct cuda_resize resize = {.in = {0, 2, 2, 8}, .out = {0, 4, 4, 8}};
         cuda_resize_image(stream, dtype, o.x.data, o.y.data, (const int32_t *)o.w.data, w, &resize);
-        cuda_resize_any(stream, dtype, o.x.data, o.y.data, (const int32_t *)o.w.data, w, &resize);
         const struct cuda_grid_sample sample = {.n = 1, .c = 0, .h = 2, .w = 2, .oh = 2, .ow = 2};
         cuda_sample_grid(stream, dtype, o.x.data, o.w.data, o.y.data, &sample);
         expect_nothing(&o, "rows and images");
@@ -341,7 +339,6 @@ Test(limits, rows_and_axes_of_nothing)
             .each = 100};
         cuda_fold_axes(stream, o.x.data, o.y.data, &fold);
         cuda_find_extreme(stream, o.x.data, (int64_t *)(void *)o.y.data, &axis, 0, 0);
-        cuda_cumsum(stream, o.x.data, o.y.data, &axis, 0, 0);
         cuda_top_k(stream, o.x.data, o.y.data, (int64_t *)(void *)o.z.data, &axis, 2, 0,
                    o.workspace.data);
         if (d == 0)
@@ -494,7 +491,6 @@ Test(limits, one_number)
     EXPECT(cuda_conv_transposed(stream, DTYPE_F32, o.x.data, w, y, DTYPE_F32, &c, &none), 1);
     EXPECT(cuda_fold_axes(stream, o.x.data, y, &fold), 2);
     EXPECT(cuda_softmax_axis(stream, o.x.data, y, &axis, CUDA_HARDMAX), 1);
-    EXPECT(cuda_cumsum(stream, o.x.data, y, &axis, 0, 0), 2);
     EXPECT(
         cuda_top_k(stream, o.x.data, y, (int64_t *)(void *)o.z.data, &axis, 1, 0, o.workspace.data),
         2);

@@ -27,11 +27,6 @@ static bool set_text(struct builder *b, struct node *node, const char *name, con
         &(struct attr){.name = name, .kind = ATTR_STRING, .count = strlen(text), .s = text});
 }
 
-static bool set_number(struct builder *b, struct node *node, const char *name, float x)
-{
-    return add_attr(b, node, &(struct attr){.name = name, .kind = ATTR_FLOAT, .f = x});
-}
-
 static struct node *start(struct builder *b, enum op op, size_t count, struct value *const *inputs,
                           size_t outputs)
 {
@@ -113,15 +108,6 @@ static struct value *resize_antialias(struct builder *b, struct value *x)
                ? done(b, node)
                : NULL;
 }
-static struct value *resize_channels(struct builder *b, struct value *x)
-{
-    struct value *scales = constant(b, SHAPE(4), 0, 1);
-    ((float *)scales->known->data)[1] = 2;
-    ((float *)scales->known->data)[2] = 1.4f;
-    struct node *node = start(b, OP_RESIZE, 3, (struct value *[]){x, NULL, scales}, 1);
-    return node && set_text(b, node, "mode", "linear") ? done(b, node) : NULL;
-}
-
 /* ---- normalisation ---- */
 
 static struct value *group_norm_of(struct builder *b, struct value *x, int64_t channels,
@@ -152,15 +138,6 @@ static struct value *instance_norm_of(struct builder *b, struct value *x)
                               1);
     return done(b, node);
 }
-static struct value *lrn_of(struct builder *b, struct value *x)
-{
-    struct value *y = features(b, x, 11);
-    struct node *node = start(b, OP_LRN, 1, &y, 1);
-    return node && set_number(b, node, "alpha", 0.5f) && node_set_int(b->graph, node, "size", 4)
-               ? done(b, node)
-               : NULL;
-}
-
 /* ---- ConvTranspose ---- */
 
 struct transposed {
@@ -397,16 +374,6 @@ static struct value *argmin_channels(struct builder *b, struct value *x)
     return argmax_of(b, x, OP_ARG_MIN, 1);
 }
 
-static struct value *cumulative(struct builder *b, struct value *x)
-{
-    const int64_t axis = 2;
-    struct value *list = ints(b, &axis, 1);
-    if (!list)
-        return NULL;
-    struct node *node = start(b, OP_CUM_SUM, 2, (struct value *[]){x, list}, 1);
-    return node && node_set_int(b->graph, node, "reverse", 1) ? done(b, node) : NULL;
-}
-
 /* The best pixels of each image by their scores, as detectors pick them: TopK over a line that is
  * longer than a block, and what its indices gather. */
 static struct value *top_k(struct builder *b, struct value *x)
@@ -504,10 +471,7 @@ static struct value *grid_sampled(struct builder *b, struct value *x)
     b->graph->opset = 20;
     struct value *grid = constant(b, SHAPE(1, 6, 7, 2), 1.1f, 0);
     struct node *node = start(b, OP_GRID_SAMPLE, 2, (struct value *[]){x, grid}, 1);
-    return node && set_text(b, node, "mode", "linear") &&
-                   set_text(b, node, "padding_mode", "border")
-               ? done(b, node)
-               : NULL;
+    return node && set_text(b, node, "mode", "linear") ? done(b, node) : NULL;
 }
 
 /* ---- the table ---- */
@@ -523,11 +487,9 @@ static const struct {
     {"Resize pytorch_half_pixel", resize_pytorch, true, false},
     {"Resize cubic", resize_cubic, true, false},
     {"Resize antialias", resize_antialias, true, false},
-    {"Resize of channels", resize_channels, true, false},
     {"GroupNormalization", group_norm_wide, true, false},
     {"GroupNormalization, odd", group_norm_odd, true, false},
     {"InstanceNormalization", instance_norm_of, true, false},
-    {"LRN", lrn_of, true, false},
     {"ConvTranspose 2x2", transposed_2x2, true, false},
     {"ConvTranspose 4x4", transposed_4x4, true, false},
     {"ConvTranspose 3x3", transposed_3x3, true, false},
@@ -552,7 +514,6 @@ static const struct {
     {"Hardmax", hardmax_rows, false, false},
     {"ArgMax", argmax_columns, false, false},
     {"ArgMin", argmin_channels, false, false},
-    {"CumSum", cumulative, true, false},
     {"TopK, GatherElements", top_k, false, false},
     {"TopK, least", top_k_least, true, false},
     {"Pad constant", pad_constant, true, false},

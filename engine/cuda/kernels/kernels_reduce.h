@@ -1,4 +1,4 @@
-/* Kernels along axes: reductions, softmax, sorting, cumulative sums; see kernels.h. */
+/* Kernels along axes: reductions, softmax, sorting; see kernels.h. */
 #pragma once
 
 #include "engine/cuda/kernels/kernels_pointwise.h"
@@ -33,10 +33,6 @@ void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const str
 enum cuda_softmax_kind { CUDA_SOFTMAX, CUDA_LOG_SOFTMAX, CUDA_HARDMAX };
 void cuda_softmax_axis(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
                        enum cuda_softmax_kind kind);
-
-/* Cumulative sums; with is_reverse from the end, with is_exclusive without the element itself. */
-void cuda_cumsum(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
-                 int is_reverse, int is_exclusive);
 
 /* The k largest or smallest elements of each line, sorted; equal elements keep their order. NaN
  * counts as larger than any number. values, [outer, k, inner] of x's dtype, and indices, int64, may

@@ -7,21 +7,14 @@
 extern "C" {
 #endif
 
-/* Resize (ONNX Resize, Upsample): an output position is a weighted sum of `taps` input positions
- * along each axis. The axes' tables [out, taps] follow each other; first[axis] is where an axis's
- * table starts. `index` has input positions, `weight` their weights; positions with weight 0 are
- * not read. Index -1: y is `outside`. */
+/* Resize (ONNX Resize, Upsample) of rows and columns of [N, H, W, C]: an output position is a
+ * weighted sum of `taps` input positions along each axis. The table [out, taps] of the columns
+ * follows that of the rows. `index` has input positions, `weight` their weights; positions with
+ * weight 0 are not read. */
 struct cuda_resize {
-    int rank;
-    int64_t in[CUDA_MAX_RANK], out[CUDA_MAX_RANK];
-    int taps[CUDA_MAX_RANK];
-    int64_t first[CUDA_MAX_RANK];
-    float outside;
+    int64_t in[4], out[4];
+    int taps[2]; /* of rows, of columns */
 };
-/* Resizes all axes of dense tensors of rank <= CUDA_MAX_RANK. */
-void cuda_resize_any(cudaStream_t stream, int dtype, const void *x, void *y, const int32_t *index,
-                     const float *weight, const struct cuda_resize *resize);
-/* Resizes only axes 1 and 2 of [N, H, W, C]; no position is outside. */
 void cuda_resize_image(cudaStream_t stream, int dtype, const void *x, void *y, const int32_t *index,
                        const float *weight, const struct cuda_resize *resize);
 
@@ -38,24 +31,16 @@ void cuda_normalise_groups(cudaStream_t stream, int dtype, const void *x, const 
                            const float *bias, void *y, const struct cuda_groups *groups,
                            void *workspace);
 
-/* LRN of x [pixels, channels]: x / (bias + factor * sum of squares of `size` channels)^beta. */
-void cuda_lrn(cudaStream_t stream, int dtype, const void *x, void *y, size_t pixels,
-              size_t channels, int size, float factor, float bias, float beta);
-
 /* ConvTranspose; h, w, c describe x, and oh, ow, m describe y. x[h] contributes to y[oh] where oh =
  * h * stride + tap * dilation - pad. weights: [kh, kw, c, m / groups] of x's dtype. */
 void cuda_conv_transposed(cudaStream_t stream, int dtype, const void *x, const void *weights,
                           void *y, int y_dtype, const struct cuda_conv *conv,
                           const struct cuda_epilogue *epilogue);
 
-enum cuda_sampling { CUDA_SAMPLE_NEAREST, CUDA_SAMPLE_LINEAR, CUDA_SAMPLE_CUBIC };
-enum cuda_border { CUDA_BORDER_ZEROS, CUDA_BORDER_EDGE, CUDA_BORDER_REFLECTION };
-
-/* GridSample: x [n, c, h, w], grid [n, oh, ow, 2] (column, row), y [n, c, oh, ow]; one dtype. */
+/* GridSample, linear and with zeros as padding: x [n, c, h, w], grid [n, oh, ow, 2] (column, row),
+ * y [n, c, oh, ow]; one dtype. */
 struct cuda_grid_sample {
     int64_t n, c, h, w, oh, ow;
-    enum cuda_sampling sampling;
-    enum cuda_border border;
     int align_corners;
 };
 void cuda_sample_grid(cudaStream_t stream, int dtype, const void *x, const void *grid, void *y,

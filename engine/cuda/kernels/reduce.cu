@@ -296,24 +296,6 @@ __global__ void softmax_kernel(const T *x, T *y, cuda_axis axis, int kind, size_
         line_write(x, y, l, kind, greatest, sum);
     }
 }
-
-/* ---- CumSum ---- */
-
-template <typename C>
-__global__ void cumsum_kernel(const void *x, void *y, cuda_axis axis, int is_reverse,
-                              int is_exclusive, size_t count)
-{
-    FOR_EACH(i, count) {
-        const axis_line l = line_of<false>(axis, i);
-        C sum = 0;
-        for (size_t k = 0; k < l.extent; k++) {
-            const size_t at = l.base + (is_reverse ? l.extent - 1 - k : k) * l.step;
-            const C next = wrapping_sum(sum, load_any<C>(x, axis.dtype, (int64_t)at));
-            store_any(y, axis.dtype, at, is_exclusive ? sum : next);
-            sum = next;
-        }
-    }
-}
 } // namespace
 
 void cuda_softmax_axis(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
@@ -323,14 +305,6 @@ void cuda_softmax_axis(cudaStream_t stream, const void *x, void *y, const struct
     const bool is_wide = kind != CUDA_HARDMAX && axis->inner == 1 && axis->extent > LONG_LINE;
     WITH_TYPE(axis->dtype, LAUNCH_LINES(is_wide, (softmax_kernel<T, WIDE>), count, stream,
                                         (const T *)x, (T *)y, *axis, (int)kind, count));
-}
-
-void cuda_cumsum(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
-                 int is_reverse, int is_exclusive)
-{
-    const size_t count = axis->outer * axis->inner;
-    WITH_DOMAIN(axis->domain, LAUNCH(cumsum_kernel<C>, blocks_for(count), THREADS, stream, x, y,
-                                     *axis, is_reverse, is_exclusive, count));
 }
 
 /* ---- TopK ----

@@ -1,4 +1,4 @@
-/* Operators on images: Resize, GroupNormalization, LRN, ConvTranspose, GridSample. */
+/* Operators on images: Resize, GroupNormalization, ConvTranspose, GridSample. */
 #include "engine/cuda/kernels/device.cuh"
 #include "engine/cuda/kernels/kernels_spatial.h"
 
@@ -13,17 +13,17 @@ __global__ void resize_image_kernel(const T *x, T *y, const int32_t *index, cons
 {
     FOR_EACH(i, count) {
         const output_item at(i, (int)(r.out[3] / EACH), (int)r.out[2], (int)r.out[1]);
-        const int64_t column = r.first[2] + (int64_t)at.ow * r.taps[2];
-        const int64_t row = r.first[1] + (int64_t)at.oh * r.taps[1];
+        const int64_t row = (int64_t)at.oh * r.taps[0];
+        const int64_t column = r.out[1] * r.taps[0] + (int64_t)at.ow * r.taps[1];
         const T *image =
             x + (size_t)at.n * (size_t)(r.in[1] * r.in[2] * r.in[3]) + (size_t)at.item * EACH;
         float sum[EACH] = {};
-        for (int a = 0; a < r.taps[1]; a++) {
+        for (int a = 0; a < r.taps[0]; a++) {
             const float outer = weight[row + a];
             if (outer == 0.0f)
                 continue;
             const T *line = image + (int64_t)index[row + a] * r.in[2] * r.in[3];
-            for (int b = 0; b < r.taps[2]; b++) {
+            for (int b = 0; b < r.taps[1]; b++) {
                 const float factor = outer * weight[column + b];
                 if (factor == 0.0f)
                     continue;
@@ -38,54 +38,12 @@ __global__ void resize_image_kernel(const T *x, T *y, const int32_t *index, cons
     }
 }
 
-/* Visits all combinations of the taps of the axes; the tap of the last axis varies fastest. */
-template <typename T>
-__global__ void resize_any_kernel(const T *x, T *y, const int32_t *index, const float *weight,
-                                  cuda_resize r, size_t count)
-{
-    FOR_EACH(i, count) {
-        int64_t at[CUDA_MAX_RANK];
-        int tap[CUDA_MAX_RANK];
-        bool is_outside = false;
-        for_each_index(i, r.rank, r.out, [&](int d, size_t place) {
-            at[d] = r.first[d] + (int64_t)place * r.taps[d];
-            tap[d] = 0;
-            is_outside = is_outside || index[at[d]] < 0;
-        });
-        float sum = 0.0f;
-        for (bool more = !is_outside; more;) {
-            float factor = 1.0f;
-            int64_t from = 0;
-            for (int d = 0; d < r.rank; d++) {
-                factor *= weight[at[d] + tap[d]];
-                from = from * r.in[d] + index[at[d] + tap[d]];
-            }
-            if (factor != 0.0f)
-                sum += factor * to_float(x[from]);
-            more = false;
-            for (int d = r.rank - 1; d >= 0 && !more; d--) {
-                more = ++tap[d] < r.taps[d];
-                if (!more)
-                    tap[d] = 0;
-            }
-        }
-        y[i] = from_float<T>(is_outside ? r.outside : sum);
-    }
-}
 } // namespace
-
-void cuda_resize_any(cudaStream_t stream, int dtype, const void *x, void *y, const int32_t *index,
-                     const float *weight, const struct cuda_resize *resize)
-{
-    const size_t count = element_count(resize->rank, resize->out);
-    WITH_TYPE(dtype, LAUNCH(resize_any_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x,
-                            (T *)y, index, weight, *resize, count));
-}
 
 void cuda_resize_image(cudaStream_t stream, int dtype, const void *x, void *y, const int32_t *index,
                        const float *weight, const struct cuda_resize *resize)
 {
-    const size_t count = element_count(resize->rank, resize->out);
+    const size_t count = element_count(4, resize->out);
     WITH_EACH(resize->out[3] % 8 == 0,
               WITH_TYPE(dtype, LAUNCH((resize_image_kernel<T, EACH>), blocks_for(count / EACH),
                                       THREADS, stream, (const T *)x, (T *)y, index, weight, *resize,
@@ -240,38 +198,6 @@ void cuda_normalise_groups(cudaStream_t stream, int dtype, const void *x, const 
     WITH_TYPE(dtype, run_groups(stream, (const T *)x, scale, bias, (T *)y, groups, &buffers));
 }
 
-/* ---- LRN ---- */
-
-namespace
-{
-template <typename T>
-__global__ void lrn_kernel(const T *x, T *y, size_t channels, int size, float factor, float bias,
-                           float beta, size_t count)
-{
-    const int64_t before = (size - 1) / 2, after = size - 1 - before;
-    FOR_EACH(i, count) {
-        const int64_t channel = (int64_t)(i % channels);
-        const int64_t first = channel < before ? -channel : -before;
-        const int64_t last =
-            channel + after < (int64_t)channels ? after : (int64_t)channels - 1 - channel;
-        float squares = 0.0f;
-        for (int64_t k = first; k <= last; k++) {
-            const float v = to_float(x[(int64_t)i + k]);
-            squares += v * v;
-        }
-        y[i] = from_float<T>(to_float(x[i]) / powf(bias + factor * squares, beta));
-    }
-}
-} // namespace
-
-void cuda_lrn(cudaStream_t stream, int dtype, const void *x, void *y, size_t pixels,
-              size_t channels, int size, float factor, float bias, float beta)
-{
-    const size_t count = pixels * channels;
-    WITH_TYPE(dtype, LAUNCH(lrn_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x, (T *)y,
-                            channels, size, factor, bias, beta, count));
-}
-
 /* ---- ConvTranspose: a thread computes EACH (8 or 1) neighbouring channels of an output ---- */
 
 namespace
@@ -331,85 +257,14 @@ void cuda_conv_transposed(cudaStream_t stream, int dtype, const void *x, const v
 
 namespace
 {
-enum { MOST_TAPS = 4 };
-
-struct sample_taps {
-    int count;
-    int64_t index[MOST_TAPS]; /* -1: outside of the image */
-    float weight[MOST_TAPS];
-};
-
-__device__ static inline double reflected(double x, double low, double high)
+/* Returns where a normalised coordinate lies on an axis. Rounded as by the reference kernel. */
+__device__ static inline float pixel_at(const cuda_grid_sample &s, float normalised, int64_t extent)
 {
-    const double range = high - low;
-    if (range <= 0)
-        return low;
-    if (x >= low && x <= high)
-        return x;
-    const double distance = x < low ? low - x : x - high;
-    const double laps = trunc(distance / range), rest = distance - laps * range;
-    const bool even = fmod(laps, 2.0) == 0;
-    return (x < low) == even ? low + rest : high - rest;
+    const double x = (double)normalised + 1, n = (double)extent;
+    return (float)(s.align_corners ? x / 2 * (n - 1) : (x * n - 1) / 2);
 }
 
-__device__ static inline int64_t tap_index(const cuda_grid_sample &s, double i, int64_t extent,
-                                           double low, double high)
-{
-    const double last = (double)(extent - 1);
-    if (s.border == CUDA_BORDER_ZEROS)
-        return i >= 0 && i <= last ? (int64_t)i : -1;
-    if (s.border == CUDA_BORDER_REFLECTION)
-        i = trunc(reflected(i, low, high));
-    return (int64_t)(i < 0 ? 0 : i > last ? last : i);
-}
-
-/* Returns a weight of Keys' cubic convolution with a = -0.75; taps 0 … 3 are at -1, 0, 1, 2. */
-__device__ static inline float cubic_weight(float x, int i)
-{
-    const float a = -0.75f, d = fabsf(x - (float)(i - 1));
-    return d <= 1 ? ((a + 2) * d - (a + 3)) * d * d + 1 : (((d - 5) * d + 8) * d - 4) * a;
-}
-
-/* As in the reference (engine/op/grid.c): coordinates outside the image are clamped or mirrored
- * before interpolation, and so is every tap. In cubic mode only the taps are clamped. */
-__device__ static void find_taps(const cuda_grid_sample &s, float normalised, int64_t extent,
-                                 sample_taps &to)
-{
-    const double n = (double)extent, low = s.align_corners ? 0 : -0.5;
-    const double high = s.align_corners ? n - 1 : n - 0.5;
-    double x = s.align_corners ? ((double)normalised + 1) / 2 * (n - 1)
-                               : (((double)normalised + 1) * n - 1) / 2;
-    x = (float)x; /* as the reference; this decides ties in mode "nearest" */
-    to.count = 0;
-    if (x != x || (x - x != 0 && s.border == CUDA_BORDER_REFLECTION))
-        x = s.border == CUDA_BORDER_ZEROS ? -1e9 : 0;
-    x = x < -1e9 - n ? -1e9 - n : x > 1e9 + n ? 1e9 + n : x;
-    if (s.sampling == CUDA_SAMPLE_NEAREST)
-        x = rint(x);
-    if (x < low || x > high) {
-        if (s.border == CUDA_BORDER_EDGE && s.sampling != CUDA_SAMPLE_CUBIC)
-            x = x < 0 ? 0 : x > n - 1 ? n - 1 : x;
-        else if (s.border == CUDA_BORDER_REFLECTION)
-            x = reflected(x, low, high);
-        else if (s.border == CUDA_BORDER_ZEROS && (x < -4 || x > n + 4))
-            return;
-    }
-    double base = floor(x);
-    const float ratio = (float)(x - base);
-    int first = 0;
-    to.count = s.sampling == CUDA_SAMPLE_NEAREST ? 1 : s.sampling == CUDA_SAMPLE_LINEAR ? 2 : 4;
-    if (s.sampling == CUDA_SAMPLE_NEAREST)
-        base = trunc(x);
-    if (s.sampling == CUDA_SAMPLE_CUBIC)
-        first = -1;
-    for (int i = 0; i < to.count; i++) {
-        to.index[i] = tap_index(s, base + first + i, extent, low, high);
-        to.weight[i] = to.count == 1   ? 1.0f
-                       : to.count == 2 ? (i ? ratio : 1.0f - ratio)
-                                       : cubic_weight(ratio, i);
-    }
-}
-
+/* Pixels outside of the image are 0. */
 template <typename T>
 __global__ void grid_sample_kernel(const T *x, const T *grid, T *y, cuda_grid_sample s,
                                    size_t count)
@@ -419,15 +274,16 @@ __global__ void grid_sample_kernel(const T *x, const T *grid, T *y, cuda_grid_sa
         const size_t p = i % positions, plane = i / positions, n = plane / (size_t)s.c;
         const T *at = grid + (n * positions + p) * 2;
         const T *image = x + plane * (size_t)(s.h * s.w);
-        sample_taps rows, columns;
-        find_taps(s, to_float(at[1]), s.h, rows);
-        find_taps(s, to_float(at[0]), s.w, columns);
+        const float row = pixel_at(s, to_float(at[1]), s.h);
+        const float column = pixel_at(s, to_float(at[0]), s.w);
+        const bool is_near = row > -1 && row < (float)s.h && column > -1 && column < (float)s.w;
         float sum = 0.0f;
-        for (int a = 0; a < rows.count; a++)
-            for (int b = 0; b < columns.count; b++)
-                if (rows.index[a] >= 0 && columns.index[b] >= 0)
-                    sum += rows.weight[a] * columns.weight[b] *
-                           to_float(image[rows.index[a] * s.w + columns.index[b]]);
+        for (int tap = 0; tap < 4 && is_near; tap++) {
+            const int64_t h = (int64_t)floorf(row) + tap / 2, w = (int64_t)floorf(column) + tap % 2;
+            if (h >= 0 && h < s.h && w >= 0 && w < s.w)
+                sum += (1 - fabsf(row - (float)h)) * (1 - fabsf(column - (float)w)) *
+                       to_float(image[h * s.w + w]);
+        }
         y[i] = from_float<T>(sum);
     }
 }

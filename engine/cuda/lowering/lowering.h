@@ -23,9 +23,9 @@ struct cuda_kernel {
 extern const struct cuda_kernel cuda_kernel_conv, cuda_kernel_conv_transpose, cuda_kernel_matmul,
     cuda_kernel_attention, cuda_kernel_int8_product, cuda_kernel_int8_rows, cuda_kernel_pointwise,
     cuda_kernel_row_norms, cuda_kernel_pool, cuda_kernel_reduce_axes, cuda_kernel_resize,
-    cuda_kernel_resize_any, cuda_kernel_groups, cuda_kernel_lrn, cuda_kernel_grid_sample,
-    cuda_kernel_concat, cuda_kernel_scaled_parts, cuda_kernel_transpose, cuda_kernel_view,
-    cuda_kernel_copy, cuda_kernel_gather_scatter, cuda_kernel_host;
+    cuda_kernel_groups, cuda_kernel_grid_sample, cuda_kernel_concat, cuda_kernel_scaled_parts,
+    cuda_kernel_transpose, cuda_kernel_view, cuda_kernel_copy, cuda_kernel_gather_scatter,
+    cuda_kernel_host;
 
 /* ---- matrix products (product.c) ---- */
 

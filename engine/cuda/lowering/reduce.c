@@ -1,4 +1,4 @@
-/* Steps along axes of a tensor: reductions, ArgMax, ArgMin, softmax of any axis, CumSum, TopK. */
+/* Steps along axes of a tensor: reductions, ArgMax, ArgMin, softmax of any axis, TopK. */
 #include "engine/cuda/kernels/kernels_reduce.h"
 #include "engine/cuda/lowering/lowering.h"
 
@@ -9,13 +9,13 @@ enum { MOST_TOP = 16384 }; /* TopK's largest k: the kernel compares every two ch
 
 struct axis_step {
     struct cuda_step step;
-    enum { AXIS_FOLD, AXIS_EXTREME, AXIS_SOFTMAX, AXIS_SUM, AXIS_TOP } kind;
+    enum { AXIS_FOLD, AXIS_EXTREME, AXIS_SOFTMAX, AXIS_TOP } kind;
     uint32_t indices;
     bool has_y, has_indices;
     struct cuda_reduce_axes fold;
     struct cuda_axis axis;
     enum cuda_softmax_kind softmax;
-    bool is_least, is_last, is_reverse, is_exclusive;
+    bool is_least, is_last;
     size_t k;
 };
 
@@ -34,9 +34,6 @@ CUDA_RUN(reduce_axes_run)
         break;
     case AXIS_SOFTMAX:
         cuda_softmax_axis(stream, x, y, &s->axis, s->softmax);
-        break;
-    case AXIS_SUM:
-        cuda_cumsum(stream, x, y, &s->axis, s->is_reverse, s->is_exclusive);
         break;
     case AXIS_TOP:
         cuda_top_k(stream, x, y, s->has_indices ? program->data[s->indices] : NULL, &s->axis, s->k,
@@ -110,15 +107,6 @@ static bool read_softmax(const struct node *node, struct axis_step *s)
            axis_of(node, node_int(node, "axis", -1), &s->axis);
 }
 
-static bool read_sum(const struct node *node, struct axis_step *s)
-{
-    const struct value *axis = node_input(node, 1);
-    s->is_reverse = node_int(node, "reverse", 0) != 0;
-    s->is_exclusive = node_int(node, "exclusive", 0) != 0;
-    return axis && axis->known && shape_count(&axis->known->shape) == 1 &&
-           axis_of(node, tensor_int(axis->known, 0), &s->axis);
-}
-
 static bool read_top(const struct node *node, struct axis_step *s)
 {
     const struct value *count = node_input(node, 1);
@@ -150,7 +138,6 @@ static const struct {
                {OP_SOFTMAX, AXIS_SOFTMAX, 0, read_softmax},
                {OP_LOG_SOFTMAX, AXIS_SOFTMAX, 0, read_softmax},
                {OP_HARDMAX, AXIS_SOFTMAX, 0, read_softmax},
-               {OP_CUM_SUM, AXIS_SUM, 0, read_sum},
                {OP_TOP_K, AXIS_TOP, 0, read_top},
                {OP_REDUCE_SUM, AXIS_FOLD, CUDA_FOLD_SUM, read_fold},
                {OP_REDUCE_MEAN, AXIS_FOLD, CUDA_FOLD_MEAN, read_fold},
@@ -190,7 +177,7 @@ KERNEL_CLAIM(reduce_axes_claim)
 
 CUDA_CREATE(lower_reduce_axes)
 {
-    static const char *const names[] = {"reduce", "extreme", "softmax", "cumsum", "top k"};
+    static const char *const names[] = {"reduce", "extreme", "softmax", "top k"};
     const struct node *node = compile->node;
     const struct value *y = node_output(node, 0), *indices = node_output(node, 1);
     struct axis_step proto = {0};

@@ -1,6 +1,6 @@
 /* Steps of image operators other than convolutions and pools: Resize, GroupNormalization,
- * InstanceNormalization, LRN, ConvTranspose, GridSample. GridSample, and a Resize that the layout
- * pass leaves alone, read tensors in ONNX's layout; all others read [N, H, W, C]. */
+ * InstanceNormalization, ConvTranspose, GridSample. GridSample reads tensors in ONNX's layout; all
+ * others read [N, H, W, C]. Rare forms of Resize and GridSample run on the host. */
 #include "engine/cuda/kernels/kernels_spatial.h"
 #include "engine/cuda/lowering/lowering.h"
 
@@ -14,21 +14,11 @@ struct spatial_step {
     struct cuda_step step;
     struct cuda_operand grid;
     enum dtype dtype, y_dtype;
-    enum {
-        SPATIAL_RESIZE,
-        SPATIAL_RESIZE_ANY,
-        SPATIAL_GROUPS,
-        SPATIAL_LRN,
-        SPATIAL_CONV,
-        SPATIAL_SAMPLE
-    } kind;
+    enum { SPATIAL_RESIZE, SPATIAL_GROUPS, SPATIAL_CONV, SPATIAL_SAMPLE } kind;
     struct cuda_resize resize;
     const void *index, *weight; /* tables of int32 and float32 */
     struct cuda_groups groups;
     const void *scale, *bias; /* float32 */
-    size_t pixels, channels;
-    int size;
-    float factor, addend, beta;
     struct cuda_conv conv;
     const void *weights;
     struct cuda_epilogue epilogue;
@@ -46,16 +36,9 @@ CUDA_RUN(spatial_run)
     case SPATIAL_RESIZE:
         cuda_resize_image(stream, dtype, x, y, s->index, s->weight, &s->resize);
         break;
-    case SPATIAL_RESIZE_ANY:
-        cuda_resize_any(stream, dtype, x, y, s->index, s->weight, &s->resize);
-        break;
     case SPATIAL_GROUPS:
         cuda_normalise_groups(stream, dtype, x, s->scale, s->bias, y, &s->groups,
                               program->backend->arena + program->value_bytes);
-        break;
-    case SPATIAL_LRN:
-        cuda_lrn(stream, dtype, x, y, s->pixels, s->channels, s->size, s->factor, s->addend,
-                 s->beta);
         break;
     case SPATIAL_CONV:
         cuda_conv_transposed(stream, dtype, x, s->weights, y, (int)s->y_dtype, &s->conv,
@@ -115,44 +98,36 @@ KERNEL_CLAIM(resize_claim)
            (node->channels_last || resize_is_spatial(node, &plan));
 }
 
-KERNEL_CLAIM(resize_any_claim)
-{
-    return image_is_kept(node) && !node->channels_last;
-}
-
 /* Fills an axis's part of the tables: `taps` entries for each position of the output. */
 static void fill_axis(const struct resize_plan *plan, const struct resize_axis *axis, size_t taps,
                       size_t *positions, double *weights, int32_t *index, float *weight)
 {
     for (int64_t i = 0; i < axis->out; i++) {
-        bool is_outside = false;
         positions[0] = (size_t)i;
         weights[0] = 1;
         if (axis->resized)
-            is_outside = resize_taps(plan, axis, i, positions, weights);
+            (void)resize_taps(plan, axis, i, positions, weights);
         for (size_t t = 0; t < taps; t++) {
-            index[(size_t)i * taps + t] = is_outside ? -1 : (int32_t)positions[t];
+            index[(size_t)i * taps + t] = (int32_t)positions[t];
             weight[(size_t)i * taps + t] = (float)weights[t];
         }
     }
 }
 
-/* Fills `resize`'s taps and tables on the device. axes[d] is the plan's axis for dimension d. */
+/* Fills `resize`'s taps and tables on the device. Axes 2 and 3 of the plan are rows and columns. */
 static enum status make_tables(const struct cuda_lowering *compile, const struct resize_plan *plan,
-                               const int *axes, struct spatial_step *s, struct error *err)
+                               struct spatial_step *s, struct error *err)
 {
     struct cuda_resize *r = &s->resize;
-    size_t total = 0, most = 1;
-    for (int d = 0; d < r->rank; d++) {
-        const struct resize_axis *axis = &plan->axis[axes[d]];
+    size_t total = 0, most = 1, first[2];
+    for (int d = 0; d < 2; d++) {
+        const struct resize_axis *axis = &plan->axis[2 + d];
         const size_t taps = axis->resized ? resize_tap_count(plan, axis) : 1;
         size_t entries;
         if (taps > INT_MAX || !size_mul(taps, (size_t)axis->out, &entries))
             return error_set(err, STATUS_NO_MEMORY, "'%s' has too many taps", s->step.name);
-        r->in[d] = axis->in;
-        r->out[d] = axis->out;
         r->taps[d] = (int)taps;
-        r->first[d] = (int64_t)total;
+        first[d] = total;
         if (!size_add(total, entries, &total))
             return error_set(err, STATUS_NO_MEMORY, "'%s' has too many taps", s->step.name);
         most = taps > most ? taps : most;
@@ -164,9 +139,9 @@ static enum status make_tables(const struct cuda_lowering *compile, const struct
     enum status status = positions && weights && index && weight
                              ? STATUS_OK
                              : error_no_memory(err, "while compiling");
-    for (int d = 0; d < r->rank && status == STATUS_OK; d++)
-        fill_axis(plan, &plan->axis[axes[d]], (size_t)r->taps[d], positions, weights,
-                  index + r->first[d], weight + r->first[d]);
+    for (int d = 0; d < 2 && status == STATUS_OK; d++)
+        fill_axis(plan, &plan->axis[2 + d], (size_t)r->taps[d], positions, weights,
+                  index + first[d], weight + first[d]);
     IF_OK(status, cuda_weights_upload(compile->backend, DTYPE_I32, index, total, &s->index, err));
     IF_OK(status, cuda_weights_upload(compile->backend, DTYPE_F32, weight, total, &s->weight, err));
     FREE_ALL(positions, weights, index, weight);
@@ -178,35 +153,31 @@ static bool fits_index(const struct shape *shape)
     for (int d = 0; d < shape->rank; d++)
         if (shape->dims[d] > INT32_MAX)
             return false;
-    return shape->rank <= CUDA_MAX_RANK;
+    return true;
 }
 
 CUDA_CREATE(lower_resize)
 {
-    static const int last[4] = {0, 2, 3, 1}, own[CUDA_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
     const struct node *node = compile->node;
-    const struct shape *x = &node->inputs[0]->shape;
-    const struct shape plain = node->channels_last ? channels_first(x) : *x;
+    const struct shape *x = &node->inputs[0]->shape, *y = &node->outputs[0]->shape;
+    const struct shape plain = channels_first(x);
     struct resize_plan plan;
     bool is_known;
-    if (!fits_index(x) || !fits_index(&node->outputs[0]->shape))
+    if (!fits_index(x) || !fits_index(y))
         return STATUS_OK;
     TRY(resize_plan_init(node, &plain, &plan, &is_known, err));
     if (!is_known)
         return STATUS_OK;
-    struct spatial_step *s = spatial_create(
-        compile, node->channels_last ? SPATIAL_RESIZE : SPATIAL_RESIZE_ANY, "resize", ret, err);
+    struct spatial_step *s = spatial_create(compile, SPATIAL_RESIZE, "resize", ret, err);
     TRY(allocated(s));
-    s->resize.rank = x->rank;
-    s->resize.outside = plan.extrapolation;
-    return make_tables(compile, &plan, node->channels_last ? last : own, s, err);
+    memcpy(s->resize.in, x->dims, sizeof s->resize.in);
+    memcpy(s->resize.out, y->dims, sizeof s->resize.out);
+    return make_tables(compile, &plan, s, err);
 }
 
 const struct cuda_kernel cuda_kernel_resize = {{"resize", {OP_RESIZE}, resize_claim}, lower_resize};
-const struct cuda_kernel cuda_kernel_resize_any = {{"resize any", {OP_RESIZE}, resize_any_claim},
-                                                   lower_resize};
 
-/* ---- GroupNormalization, InstanceNormalization, LRN ---- */
+/* ---- GroupNormalization, InstanceNormalization ---- */
 
 /* Called before and after the layout pass, so the number of channels comes from the parameters. */
 KERNEL_CLAIM(groups_claim)
@@ -238,31 +209,6 @@ CUDA_CREATE(lower_groups)
 
 const struct cuda_kernel cuda_kernel_groups = {
     {"groups", {OP_GROUP_NORMALIZATION, OP_INSTANCE_NORMALIZATION}, groups_claim}, lower_groups};
-
-KERNEL_CLAIM(lrn_claim)
-{
-    ret->can = KERNEL_CHANNELS_LAST;
-    ret->narrow = NARROW_SAME;
-    return image_is_kept(node) && claim_reads_image(node) && node_int(node, "size", 1) >= 1 &&
-           node_int(node, "size", 1) <= INT_MAX;
-}
-
-CUDA_CREATE(lower_lrn)
-{
-    const struct node *node = compile->node;
-    const struct shape *x = &node->inputs[0]->shape;
-    struct spatial_step *s = spatial_create(compile, SPATIAL_LRN, "lrn", ret, err);
-    TRY(allocated(s));
-    s->channels = (size_t)x->dims[x->rank - 1];
-    s->pixels = shape_count(x) / s->channels;
-    s->size = (int)node_int(node, "size", 1);
-    s->factor = node_float(node, "alpha", 1e-4f) / (float)s->size;
-    s->addend = node_float(node, "bias", 1);
-    s->beta = node_float(node, "beta", 0.75f);
-    return STATUS_OK;
-}
-
-const struct cuda_kernel cuda_kernel_lrn = {{"lrn", {OP_LRN}, lrn_claim}, lower_lrn};
 
 /* ---- ConvTranspose ---- */
 
@@ -309,6 +255,8 @@ KERNEL_CLAIM(sample_claim)
 {
     const struct value *x = node_input(node, 0), *grid = node_input(node, 1);
     return image_is_kept(node) && grid && x->shape.rank == 4 &&
+           strstr(node_string(node, "mode", "linear"), "linear") &&
+           !strcmp(node_string(node, "padding_mode", "zeros"), "zeros") &&
            (grid->known ? grid->known->dtype == DTYPE_F32 : grid->dtype == x->dtype);
 }
 
@@ -316,26 +264,17 @@ CUDA_CREATE(lower_sample)
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *grid = node->inputs[1];
-    const char *mode = node_string(node, "mode", "linear");
-    const char *border = node_string(node, "padding_mode", "zeros");
     const int64_t *in = x->shape.dims, *out = node->outputs[0]->shape.dims;
     struct spatial_step *s = spatial_create(compile, SPATIAL_SAMPLE, "grid sample", ret, err);
     TRY(allocated(s));
     TRY(cuda_operand_of(compile, grid, x->dtype, &s->grid, err));
-    s->sample =
-        (struct cuda_grid_sample){.n = in[0],
-                                  .c = in[1],
-                                  .h = in[2],
-                                  .w = in[3],
-                                  .oh = out[2],
-                                  .ow = out[3],
-                                  .sampling = strstr(mode, "nearest")  ? CUDA_SAMPLE_NEAREST
-                                              : strstr(mode, "linear") ? CUDA_SAMPLE_LINEAR
-                                                                       : CUDA_SAMPLE_CUBIC,
-                                  .border = !strcmp(border, "border")       ? CUDA_BORDER_EDGE
-                                            : !strcmp(border, "reflection") ? CUDA_BORDER_REFLECTION
-                                                                            : CUDA_BORDER_ZEROS,
-                                  .align_corners = node_int(node, "align_corners", 0) != 0};
+    s->sample = (struct cuda_grid_sample){.n = in[0],
+                                          .c = in[1],
+                                          .h = in[2],
+                                          .w = in[3],
+                                          .oh = out[2],
+                                          .ow = out[3],
+                                          .align_corners = node_int(node, "align_corners", 0) != 0};
     return STATUS_OK;
 }
 
