@@ -3,45 +3,14 @@
 #include "engine/cuda/kernels/any.cuh"
 #include "engine/cuda/kernels/kernels_pointwise.h"
 
+#include <cmath>
+
 namespace
 {
-#define BOTH(name)                                                                                 \
-    __device__ inline float m_##name(float x)                                                      \
-    {                                                                                              \
-        return name##f(x);                                                                         \
-    }                                                                                              \
-    __device__ inline double m_##name(double x)                                                    \
-    {                                                                                              \
-        return name(x);                                                                            \
-    }
-BOTH(fabs)
-BOTH(floor)
-BOTH(ceil)
-BOTH(rint)
-BOTH(sqrt)
-BOTH(exp)
-BOTH(expm1)
-BOTH(log)
-BOTH(log1p)
-BOTH(sin)
-BOTH(cos)
-BOTH(erf)
-BOTH(tanh)
-#undef BOTH
-
-__device__ inline float m_pow(float x, float y)
-{
-    return y == 2.0f ? x * x : powf(x, y);
-}
-__device__ inline double m_pow(double x, double y)
-{
-    return pow(x, y);
-}
-
 /* ln(1 + e^x) without overflow. */
 template <typename C> __device__ inline C softplus(C x)
 {
-    return x > 0 ? x + m_log1p(m_exp(-x)) : m_log1p(m_exp(x));
+    return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x));
 }
 
 /* As ONNX Mod-28: the remainder has the divisor's sign, even if the remainder is zero. */
@@ -57,24 +26,24 @@ template <typename C> __device__ inline C unary(const cuda_pointwise &n, C x)
 {
     const C alpha = (C)n.alpha, beta = (C)n.beta;
     switch (n.op) {
-        CASE(CUDA_N_ABS, m_fabs(x));
+        CASE(CUDA_N_ABS, std::fabs(x));
         CASE(CUDA_N_NEG, -x);
         CASE(CUDA_N_SIGN, x > 0 ? (C)1 : x < 0 ? (C)-1 : x);
-        CASE(CUDA_N_FLOOR, m_floor(x));
-        CASE(CUDA_N_CEIL, m_ceil(x));
-        CASE(CUDA_N_ROUND, m_rint(x));
-        CASE(CUDA_N_SQRT, m_sqrt(x));
+        CASE(CUDA_N_FLOOR, std::floor(x));
+        CASE(CUDA_N_CEIL, std::ceil(x));
+        CASE(CUDA_N_ROUND, std::rint(x));
+        CASE(CUDA_N_SQRT, std::sqrt(x));
         CASE(CUDA_N_RECIPROCAL, (C)1 / x);
-        CASE(CUDA_N_EXP, m_exp(x));
-        CASE(CUDA_N_LOG, m_log(x));
-        CASE(CUDA_N_SIN, m_sin(x));
-        CASE(CUDA_N_COS, m_cos(x));
-        CASE(CUDA_N_ERF, m_erf(x));
+        CASE(CUDA_N_EXP, std::exp(x));
+        CASE(CUDA_N_LOG, std::log(x));
+        CASE(CUDA_N_SIN, std::sin(x));
+        CASE(CUDA_N_COS, std::cos(x));
+        CASE(CUDA_N_ERF, std::erf(x));
         CASE(CUDA_N_SOFTPLUS, softplus(x));
-        CASE(CUDA_N_SOFTSIGN, x / (1 + m_fabs(x)));
-        CASE(CUDA_N_SELU, x > 0 ? beta * x : beta * alpha * m_expm1(x));
-        CASE(CUDA_N_CELU, x < 0 ? alpha * m_expm1(x / alpha) : x);
-        CASE(CUDA_N_MISH, x * m_tanh(softplus(x)));
+        CASE(CUDA_N_SOFTSIGN, x / (1 + std::fabs(x)));
+        CASE(CUDA_N_SELU, x > 0 ? beta * x : beta * alpha * std::expm1(x));
+        CASE(CUDA_N_CELU, x < 0 ? alpha * std::expm1(x / alpha) : x);
+        CASE(CUDA_N_MISH, x * std::tanh(softplus(x)));
         CASE(CUDA_N_SHRINK, x < -alpha ? x + beta : x > alpha ? x - beta : (C)0);
         CASE(CUDA_N_THRESHOLDED_RELU, x > alpha ? x : (C)0);
         CASE(CUDA_N_RELU, x < 0 ? (C)0 : x);
@@ -101,7 +70,7 @@ template <typename C> __device__ inline C binary(const cuda_pointwise &n, C x, C
         CASE(CUDA_N_MAX, x > y || x != x ? x : y);
         CASE(CUDA_N_MIN, x < y || x != x ? x : y);
         CASE(CUDA_N_PRELU, x < 0 ? x * y : x);
-        CASE(CUDA_N_POW, m_pow(x, y));
+        CASE(CUDA_N_POW, y == 2 ? x * x : std::pow(x, y));
     default:
         return x;
     }

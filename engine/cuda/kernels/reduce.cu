@@ -1,8 +1,10 @@
-/* Kernels along axes of a tensor: reductions, ArgMax, ArgMin, softmax, CumSum, TopK. A line is the
- * elements along the axes. A block handles a line in TopK, a thread in CumSum and Hardmax.
- * Otherwise long contiguous lines, and long lines of a reduction to few results, get a block. */
+/* Kernels along axes of a tensor: reductions, ArgMax, ArgMin, softmax, TopK. A line is the elements
+ * along the axes. A block handles a line in TopK, a thread in Hardmax. Otherwise long contiguous
+ * lines, and long lines of a reduction to few results, get a block. */
 #include "engine/cuda/kernels/any.cuh"
 #include "engine/cuda/kernels/kernels_reduce.h"
+
+#include <cmath>
 
 namespace
 {
@@ -38,47 +40,41 @@ template <bool WIDE> __device__ inline axis_line line_of(const cuda_axis &axis, 
 
 /* ---- reductions ---- */
 
-template <typename C> __device__ inline bool is_whole()
+template <typename C> constexpr bool is_whole = (C)0.5 == (C)0;
+
+template <typename C> __device__ inline C greatest_of()
 {
-    return (C)0.5 == (C)0;
+    if constexpr (is_whole<C>)
+        return INT64_MAX;
+    else
+        return INFINITY;
 }
 
-template <typename C> __device__ inline C start_of(int fold, C greatest)
+template <typename C> __device__ inline C start_of(int fold)
 {
     switch (fold) {
-        CASE(CUDA_FOLD_MAX, is_whole<C>() ? (C)INT64_MIN : -greatest);
-        CASE(CUDA_FOLD_MIN, greatest);
+        CASE(CUDA_FOLD_MAX, is_whole<C> ? (C)INT64_MIN : -greatest_of<C>());
+        CASE(CUDA_FOLD_MIN, greatest_of<C>());
         CASE(CUDA_FOLD_PRODUCT, (C)1);
     default:
         return (C)0;
     }
 }
 
-template <typename C> __device__ inline C greatest_of()
-{
-    return is_whole<C>() ? (C)INT64_MAX : (C)INFINITY;
-}
-template <> __device__ inline int64_t greatest_of<int64_t>()
-{
-    return INT64_MAX;
-}
-
 /* Integers are added and multiplied as unsigned, so that they wrap. */
 template <typename C> __device__ inline C wrapping_sum(C a, C b)
 {
-    return a + b;
-}
-template <> __device__ inline int64_t wrapping_sum<int64_t>(int64_t a, int64_t b)
-{
-    return (int64_t)((uint64_t)a + (uint64_t)b);
+    if constexpr (is_whole<C>)
+        return (C)((uint64_t)a + (uint64_t)b);
+    else
+        return a + b;
 }
 template <typename C> __device__ inline C wrapping_product(C a, C b)
 {
-    return a * b;
-}
-template <> __device__ inline int64_t wrapping_product<int64_t>(int64_t a, int64_t b)
-{
-    return (int64_t)((uint64_t)a * (uint64_t)b);
+    if constexpr (is_whole<C>)
+        return (C)((uint64_t)a * (uint64_t)b);
+    else
+        return a * b;
 }
 
 template <typename C> __device__ inline C fold_join(int fold, C a, C b)
@@ -92,19 +88,6 @@ template <typename C> __device__ inline C fold_join(int fold, C a, C b)
     }
 }
 
-__device__ inline float exponential(float x)
-{
-    return expf(x);
-}
-__device__ inline double exponential(double x)
-{
-    return exp(x);
-}
-__device__ inline int64_t exponential(int64_t x)
-{
-    return x;
-}
-
 template <typename C> __device__ inline C mapped(int fold, C x, C shift)
 {
     switch (fold) {
@@ -112,7 +95,10 @@ template <typename C> __device__ inline C mapped(int fold, C x, C shift)
     case CUDA_FOLD_L2:
     case CUDA_FOLD_SQUARES:
         return wrapping_product(x, x);
-        CASE(CUDA_FOLD_LOG_SUM_EXP, exponential(x - shift));
+    case CUDA_FOLD_LOG_SUM_EXP:
+        if constexpr (!is_whole<C>)
+            return std::exp(x - shift);
+        return x;
     default:
         return x;
     }
@@ -140,7 +126,7 @@ template <typename C, bool WIDE>
 __device__ inline C fold_some(const void *x, const cuda_reduce_axes &r, int fold, C shift,
                               int64_t base)
 {
-    C value = start_of(fold, greatest_of<C>());
+    C value = start_of<C>(fold);
     for (size_t i = WIDE ? threadIdx.x : 0; i < r.each; i += WIDE ? THREADS : 1) {
         const int64_t at = base + strided_at(i, r.reduced.rank, r.reduced.dims, r.reduced.steps[0]);
         value = fold_join(fold, value, mapped(fold, load_any<C>(x, r.dtype, at), shift));
