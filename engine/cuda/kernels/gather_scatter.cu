@@ -4,18 +4,6 @@
 
 namespace
 {
-/* Returns the position of the element that fills p, a position outside of the m elements. */
-__device__ inline int64_t brought_back(int64_t p, int64_t m, int mode)
-{
-    if (mode == CUDA_PAD_EDGE)
-        return p < 0 ? 0 : m - 1;
-    const int64_t period = mode == CUDA_PAD_WRAP ? m : m > 1 ? 2 * (m - 1) : 1;
-    p %= period;
-    if (p < 0)
-        p += period;
-    return p < m ? p : period - p;
-}
-
 template <typename T>
 __global__ void pad_kernel(const T *x, T *y, cuda_pad pad, T fill, size_t count)
 {
@@ -23,13 +11,8 @@ __global__ void pad_kernel(const T *x, T *y, cuda_pad pad, T fill, size_t count)
         int64_t from = 0;
         bool is_inside = true;
         for_each_index(i, pad.rank, pad.out, [&](int d, size_t index) {
-            int64_t p = (int64_t)index - pad.before[d];
-            if (p < 0 || p >= pad.kept[d]) {
-                if (pad.mode == CUDA_PAD_CONSTANT)
-                    is_inside = false;
-                else
-                    p = brought_back(p, pad.kept[d], (int)pad.mode);
-            }
+            const int64_t p = (int64_t)index - pad.before[d];
+            is_inside = is_inside && p >= 0 && p < pad.kept[d];
             from += (pad.first[d] + p) * pad.steps[d];
         });
         y[i] = is_inside ? x[from] : fill;

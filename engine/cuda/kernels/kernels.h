@@ -94,12 +94,9 @@ enum cuda_reduction {
     CUDA_FOLD_MEAN,
     CUDA_FOLD_MAX,
     CUDA_FOLD_MIN,
-    CUDA_FOLD_PRODUCT,
     CUDA_FOLD_L1,
     CUDA_FOLD_L2,
     CUDA_FOLD_SQUARES,
-    CUDA_FOLD_LOG_SUM,
-    CUDA_FOLD_LOG_SUM_EXP,
 };
 
 /* Applies an epilogue in a separate pass, in place over y [rows, columns], whose rows are `pitch`

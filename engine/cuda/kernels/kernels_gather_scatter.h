@@ -7,13 +7,10 @@
 extern "C" {
 #endif
 
-enum cuda_pad_mode { CUDA_PAD_CONSTANT, CUDA_PAD_REFLECT, CUDA_PAD_EDGE, CUDA_PAD_WRAP };
-
-/* y[…, i, …] = x[…, first + source(i - before), …] in each dimension. source() maps positions
- * outside of the `kept` elements to one of them by the mode; CONSTANT writes `fill` there. */
+/* y[…, i, …] = x[…, first + i - before, …] in each dimension, `fill` outside of the `kept`
+ * elements. */
 struct cuda_pad {
     int rank;
-    enum cuda_pad_mode mode;
     int64_t out[CUDA_MAX_RANK], kept[CUDA_MAX_RANK], first[CUDA_MAX_RANK], before[CUDA_MAX_RANK];
     int64_t steps[CUDA_MAX_RANK]; /* strides of x, in elements */
     uint64_t fill;                /* its first bytes in memory are the element */

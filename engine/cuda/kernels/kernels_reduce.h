@@ -30,9 +30,9 @@ struct cuda_axis {
 void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const struct cuda_axis *axis,
                        int is_least, int is_last);
 
-enum cuda_softmax_kind { CUDA_SOFTMAX, CUDA_LOG_SOFTMAX, CUDA_HARDMAX };
+/* Softmax, or its logarithm. */
 void cuda_softmax_axis(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
-                       enum cuda_softmax_kind kind);
+                       int is_log);
 
 /* The k largest or smallest elements of each line, sorted; equal elements keep their order. NaN
  * counts as larger than any number. values, [outer, k, inner] of x's dtype, and indices, int64, may

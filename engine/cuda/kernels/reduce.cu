@@ -1,10 +1,8 @@
 /* Kernels along axes of a tensor: reductions, ArgMax, ArgMin, softmax, TopK. A line is the elements
- * along the axes. A block handles a line in TopK, a thread in Hardmax. Otherwise long contiguous
+ * along the axes. A block handles a line in TopK. Otherwise long contiguous
  * lines, and long lines of a reduction to few results, get a block. */
 #include "engine/cuda/kernels/any.cuh"
 #include "engine/cuda/kernels/kernels_reduce.h"
-
-#include <cmath>
 
 namespace
 {
@@ -55,7 +53,6 @@ template <typename C> __device__ inline C start_of(int fold)
     switch (fold) {
         CASE(CUDA_FOLD_MAX, is_whole<C> ? (C)INT64_MIN : -greatest_of<C>());
         CASE(CUDA_FOLD_MIN, greatest_of<C>());
-        CASE(CUDA_FOLD_PRODUCT, (C)1);
     default:
         return (C)0;
     }
@@ -82,56 +79,31 @@ template <typename C> __device__ inline C fold_join(int fold, C a, C b)
     switch (fold) {
         CASE(CUDA_FOLD_MAX, greater_of(a, b));
         CASE(CUDA_FOLD_MIN, less_of(a, b));
-        CASE(CUDA_FOLD_PRODUCT, wrapping_product(a, b));
     default:
         return wrapping_sum(a, b);
     }
 }
 
-template <typename C> __device__ inline C mapped(int fold, C x, C shift)
+template <typename C> __device__ inline C mapped(int fold, C x)
 {
     switch (fold) {
         CASE(CUDA_FOLD_L1, x < 0 ? wrapping_product(x, (C)-1) : x);
     case CUDA_FOLD_L2:
     case CUDA_FOLD_SQUARES:
         return wrapping_product(x, x);
-    case CUDA_FOLD_LOG_SUM_EXP:
-        if constexpr (!is_whole<C>)
-            return std::exp(x - shift);
-        return x;
     default:
         return x;
     }
 }
 
-template <typename C> __device__ inline C finished(int fold, C x, C shift, size_t each)
+template <typename C> __device__ inline C finished(int fold, C x, size_t each)
 {
     switch (fold) {
         CASE(CUDA_FOLD_MEAN, (C)((double)x / (double)each));
         CASE(CUDA_FOLD_L2, (C)sqrt((double)x));
-        CASE(CUDA_FOLD_LOG_SUM, (C)log((double)x));
-        CASE(CUDA_FOLD_LOG_SUM_EXP, (C)(log((double)x) + (double)shift));
     default:
         return x;
     }
-}
-
-/* Returns the maximum, which is subtracted before exp(); 0 if it is not finite. */
-template <typename C> __device__ inline C shift_of(C greatest)
-{
-    return greatest - greatest == 0 ? greatest : (C)0;
-}
-
-template <typename C, bool WIDE>
-__device__ inline C fold_some(const void *x, const cuda_reduce_axes &r, int fold, C shift,
-                              int64_t base)
-{
-    C value = start_of<C>(fold);
-    for (size_t i = WIDE ? threadIdx.x : 0; i < r.each; i += WIDE ? THREADS : 1) {
-        const int64_t at = base + strided_at(i, r.reduced.rank, r.reduced.dims, r.reduced.steps[0]);
-        value = fold_join(fold, value, mapped(fold, load_any<C>(x, r.dtype, at), shift));
-    }
-    return value;
 }
 
 /* With WIDE, reduces the values of a block; every thread gets the result. */
@@ -148,15 +120,15 @@ __global__ void fold_kernel(const void *x, void *y, cuda_reduce_axes r)
     __shared__ C shared[WARPS];
     FOR_LINES(o, r.count) {
         const int64_t base = strided_at(o, r.kept.rank, r.kept.dims, r.kept.steps[0]);
-        C shift = 0;
-        if (r.fold == CUDA_FOLD_LOG_SUM_EXP) {
-            shift = fold_some<C, WIDE>(x, r, CUDA_FOLD_MAX, 0, base);
-            shift = shift_of(fold_line<WIDE>(shift, CUDA_FOLD_MAX, shared));
+        C value = start_of<C>(r.fold);
+        for (size_t i = WIDE ? threadIdx.x : 0; i < r.each; i += WIDE ? THREADS : 1) {
+            const int64_t at =
+                base + strided_at(i, r.reduced.rank, r.reduced.dims, r.reduced.steps[0]);
+            value = fold_join(r.fold, value, mapped(r.fold, load_any<C>(x, r.dtype, at)));
         }
-        C value = fold_some<C, WIDE>(x, r, r.fold, shift, base);
         value = fold_line<WIDE>(value, r.fold, shared);
         if (!WIDE || threadIdx.x == 0)
-            store_any(y, r.dtype, o, finished(r.fold, value, shift, r.each));
+            store_any(y, r.dtype, o, finished(r.fold, value, r.each));
     }
 }
 } // namespace
@@ -238,59 +210,39 @@ __device__ inline float line_fold(const T *x, const axis_line &l, int fold, floa
 }
 
 template <typename T>
-__device__ inline void line_write(const T *x, T *y, const axis_line &l, int kind, float greatest,
+__device__ inline void line_write(const T *x, T *y, const axis_line &l, int is_log, float greatest,
                                   float sum)
 {
-    const float shift = kind == CUDA_LOG_SOFTMAX ? greatest + logf(sum) : 0.0f;
+    const float shift = is_log ? greatest + logf(sum) : 0.0f;
     for (size_t k = l.first; k < l.extent; k += l.stride) {
         const size_t at = l.base + k * l.step;
         const float v = to_float(x[at]);
-        y[at] = from_float<T>(kind == CUDA_LOG_SOFTMAX ? v - shift : exp_of(v - greatest) / sum);
+        y[at] = from_float<T>(is_log ? v - shift : exp_of(v - greatest) / sum);
     }
-}
-
-/* Stores 1 at the first maximum. As in the reference, NaN wins only as the first element. */
-template <typename T> __device__ inline void hard_line(const T *x, T *y, const axis_line &l)
-{
-    size_t best = 0;
-    float greatest = to_float(x[l.base]);
-    for (size_t k = 0; k < l.extent; k++) {
-        const float v = to_float(x[l.base + k * l.step]);
-        if (v > greatest) {
-            greatest = v;
-            best = k;
-        }
-    }
-    for (size_t k = 0; k < l.extent; k++)
-        y[l.base + k * l.step] = from_float<T>(k == best ? 1.0f : 0.0f);
 }
 
 template <typename T, bool WIDE>
-__global__ void softmax_kernel(const T *x, T *y, cuda_axis axis, int kind, size_t count)
+__global__ void softmax_kernel(const T *x, T *y, cuda_axis axis, int is_log, size_t count)
 {
     __shared__ float shared[WARPS];
     FOR_LINES(i, count) {
         const axis_line l = line_of<WIDE>(axis, i);
-        if (kind == CUDA_HARDMAX) { /* only without WIDE */
-            hard_line(x, y, l);
-            continue;
-        }
         const float greatest =
             fold_line<WIDE>(line_fold(x, l, CUDA_FOLD_MAX, 0.0f), (int)CUDA_FOLD_MAX, shared);
         const float sum =
             fold_line<WIDE>(line_fold(x, l, CUDA_FOLD_SUM, greatest), (int)CUDA_FOLD_SUM, shared);
-        line_write(x, y, l, kind, greatest, sum);
+        line_write(x, y, l, is_log, greatest, sum);
     }
 }
 } // namespace
 
 void cuda_softmax_axis(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
-                       enum cuda_softmax_kind kind)
+                       int is_log)
 {
     const size_t count = axis->outer * axis->inner;
-    const bool is_wide = kind != CUDA_HARDMAX && axis->inner == 1 && axis->extent > LONG_LINE;
-    WITH_TYPE(axis->dtype, LAUNCH_LINES(is_wide, (softmax_kernel<T, WIDE>), count, stream,
-                                        (const T *)x, (T *)y, *axis, (int)kind, count));
+    WITH_TYPE(axis->dtype,
+              LAUNCH_LINES(axis->inner == 1 && axis->extent > LONG_LINE, (softmax_kernel<T, WIDE>),
+                           count, stream, (const T *)x, (T *)y, *axis, is_log, count));
 }
 
 /* ---- TopK ----

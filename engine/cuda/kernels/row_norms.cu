@@ -118,7 +118,7 @@ void cuda_softmax(cudaStream_t stream, int dtype, const void *x, void *y, size_t
 {
     const struct cuda_axis axis = {rows, row, 1, dtype, CUDA_IN_FLOAT};
     if (row > SHORT_ROW)
-        return cuda_softmax_axis(stream, x, y, &axis, CUDA_SOFTMAX);
+        return cuda_softmax_axis(stream, x, y, &axis, 0);
     WITH_EACH(row % 8 == 0, WITH_TYPE(dtype, LAUNCH_BLOCK((softmax_short_kernel<T, EACH>),
                                                           short_blocks(rows), THREADS, stream,
                                                           (const T *)x, (T *)y, rows, (int)row)));

@@ -55,17 +55,13 @@ static bool read_pad(const struct node *node, struct gather_scatter_step *s)
     struct cuda_pad *p = &s->pad;
     int64_t steps[TENSOR_MAX_RANK] = {0};
     if (x->known || !resolve_is_known(node) || x->shape.rank > CUDA_MAX_RANK ||
-        resolve_padding(node, &padding, NULL) != STATUS_OK)
+        resolve_padding(node, &padding, NULL) != STATUS_OK || padding.mode != PAD_CONSTANT)
         return false;
     const struct tensor *fill = node->op == OP_PAD ? resolve_contents(node, 2) : NULL;
     if (fill && fill->bytes && fill->dtype != x->dtype)
         return false;
     if (fill && fill->bytes)
         memcpy(&p->fill, fill->data, dtype_size(fill->dtype));
-    p->mode = padding.mode == PAD_REFLECT ? CUDA_PAD_REFLECT
-              : padding.mode == PAD_EDGE  ? CUDA_PAD_EDGE
-              : padding.mode == PAD_WRAP  ? CUDA_PAD_WRAP
-                                          : CUDA_PAD_CONSTANT;
     p->rank = x->shape.rank;
     cuda_dense_steps(&x->shape, steps);
     for (int d = 0; d < p->rank; d++) {

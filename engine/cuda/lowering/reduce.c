@@ -14,8 +14,7 @@ struct axis_step {
     bool has_y, has_indices;
     struct cuda_reduce_axes fold;
     struct cuda_axis axis;
-    enum cuda_softmax_kind softmax;
-    bool is_least, is_last;
+    bool is_log, is_least, is_last;
     size_t k;
 };
 
@@ -33,7 +32,7 @@ CUDA_RUN(reduce_axes_run)
         cuda_find_extreme(stream, x, y, &s->axis, s->is_least, s->is_last);
         break;
     case AXIS_SOFTMAX:
-        cuda_softmax_axis(stream, x, y, &s->axis, s->softmax);
+        cuda_softmax_axis(stream, x, y, &s->axis, s->is_log);
         break;
     case AXIS_TOP:
         cuda_top_k(stream, x, y, s->has_indices ? program->data[s->indices] : NULL, &s->axis, s->k,
@@ -79,10 +78,7 @@ static bool read_fold(const struct node *node, struct axis_step *s)
     if (x->shape.rank > CUDA_MAX_RANK || !axes_domain_of(x->dtype, &r->domain) ||
         resolve_reduction(node, &reduction, NULL) != STATUS_OK)
         return false;
-    const bool stays = r->fold == CUDA_FOLD_SUM || r->fold == CUDA_FOLD_MAX ||
-                       r->fold == CUDA_FOLD_MIN || r->fold == CUDA_FOLD_PRODUCT ||
-                       r->fold == CUDA_FOLD_L1 || r->fold == CUDA_FOLD_SQUARES;
-    if (r->domain == CUDA_IN_WHOLE && !stays)
+    if (r->domain == CUDA_IN_WHOLE && (r->fold == CUDA_FOLD_MEAN || r->fold == CUDA_FOLD_L2))
         r->domain = CUDA_IN_DOUBLE;
     r->dtype = (int)x->dtype;
     r->count = r->each = 1;
@@ -100,9 +96,7 @@ static bool read_fold(const struct node *node, struct axis_step *s)
 
 static bool read_softmax(const struct node *node, struct axis_step *s)
 {
-    s->softmax = node->op == OP_SOFTMAX       ? CUDA_SOFTMAX
-                 : node->op == OP_LOG_SOFTMAX ? CUDA_LOG_SOFTMAX
-                                              : CUDA_HARDMAX;
+    s->is_log = node->op == OP_LOG_SOFTMAX;
     return is_computed(node->inputs[0]->dtype) &&
            axis_of(node, node_int(node, "axis", -1), &s->axis);
 }
@@ -137,18 +131,14 @@ static const struct {
                {OP_ARG_MIN, AXIS_EXTREME, 0, read_extreme},
                {OP_SOFTMAX, AXIS_SOFTMAX, 0, read_softmax},
                {OP_LOG_SOFTMAX, AXIS_SOFTMAX, 0, read_softmax},
-               {OP_HARDMAX, AXIS_SOFTMAX, 0, read_softmax},
                {OP_TOP_K, AXIS_TOP, 0, read_top},
                {OP_REDUCE_SUM, AXIS_FOLD, CUDA_FOLD_SUM, read_fold},
                {OP_REDUCE_MEAN, AXIS_FOLD, CUDA_FOLD_MEAN, read_fold},
                {OP_REDUCE_MAX, AXIS_FOLD, CUDA_FOLD_MAX, read_fold},
                {OP_REDUCE_MIN, AXIS_FOLD, CUDA_FOLD_MIN, read_fold},
-               {OP_REDUCE_PROD, AXIS_FOLD, CUDA_FOLD_PRODUCT, read_fold},
                {OP_REDUCE_L1, AXIS_FOLD, CUDA_FOLD_L1, read_fold},
                {OP_REDUCE_L2, AXIS_FOLD, CUDA_FOLD_L2, read_fold},
-               {OP_REDUCE_SUM_SQUARE, AXIS_FOLD, CUDA_FOLD_SQUARES, read_fold},
-               {OP_REDUCE_LOG_SUM, AXIS_FOLD, CUDA_FOLD_LOG_SUM, read_fold},
-               {OP_REDUCE_LOG_SUM_EXP, AXIS_FOLD, CUDA_FOLD_LOG_SUM_EXP, read_fold}};
+               {OP_REDUCE_SUM_SQUARE, AXIS_FOLD, CUDA_FOLD_SQUARES, read_fold}};
 
 static bool reduce_axes_classify(const struct node *node, struct axis_step *s)
 {
