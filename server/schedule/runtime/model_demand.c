@@ -1,6 +1,5 @@
 /* Loads models that requests need, and unloads unused models. A request holds the entries of its
  * models; an entry that no request holds is idle, and its model may be unloaded. */
-#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -144,16 +143,14 @@ static bool is_idle_locked(const struct model_entry *entry)
 static void unload_and_unlock(struct model_host *host, struct model_entry *entry,
                               enum unload_cause cause)
 {
-    struct leaving leaving = {0};
-    table_empty_locked(host, entry, &leaving);
+    table_empty_locked(host, entry);
     entry->state = MODEL_UNLOADING;
     entry->cause = cause;
     entry->failure[0] = '\0';
     entry->unloads[cause]++;
     table_update_state_locked(host);
     pthread_mutex_unlock(&host->lock);
-    table_retire(host, &leaving);
-    malloc_trim(0);
+    table_retire(host);
     log_event(LOG_INFO, "model unloaded", LOG_STR("model", entry->name),
               LOG_STR("version", entry->version), LOG_STR("cause", unload_cause_name(cause)));
     pthread_mutex_lock(&host->lock);

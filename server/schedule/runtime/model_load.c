@@ -83,11 +83,11 @@ static void note_loaded_locked(const struct loading *loading, struct model_entry
     atomic_store(&entry->used, clock_now());
 }
 
-/* Switches the table to a deployment with its other sizes, or to the stages of a pipeline.
- * `leaving` receives the replaced deployments. */
+/* Switches the table to a deployment with its other sizes, or to the stages of a pipeline. The
+ * caller calls table_retire(). */
 static enum status publish(const struct loading *loading, struct deployment *deployment,
                            struct deployment *const *sizes, struct pipeline_config *stages,
-                           struct leaving *leaving, struct error *err)
+                           struct error *err)
 {
     struct model_host *host = loading->host;
     pthread_mutex_lock(&host->lock);
@@ -100,7 +100,7 @@ static enum status publish(const struct loading *loading, struct deployment *dep
     if (status == STATUS_OK) {
         host->generations++;
         entry->unloads[UNLOAD_REPLACED] += entry->deployment && !loading->is_change;
-        table_empty_locked(host, entry, leaving);
+        table_empty_locked(host, entry);
         for (size_t i = 0; sizes && i < DEPLOYMENT_SIZES; i++)
             entry->sizes[i] = sizes[i];
         entry->deployment = deployment;
@@ -236,7 +236,6 @@ static enum status add_model(struct model_host *host, struct model *model,
     options.on_progress = on_progress;
     options.progress_context = &loading;
     struct deployment *deployment = NULL, *sizes[DEPLOYMENT_SIZES] = {0};
-    struct leaving leaving = {0};
     table_make_room(host, model);
     table_plan_memory(host);
     status = create_with_room(host, &options, name, version, &deployment, &failure);
@@ -245,9 +244,9 @@ static enum status add_model(struct model_host *host, struct model *model,
     if (status == STATUS_OK && choices)
         status = check_batches(host, deployment, &failure);
     IF_OK(status, table_carry_sizes(host, deployment, cancel, sizes, &failure));
-    IF_OK(status, publish(&loading, deployment, sizes, NULL, &leaving, &failure));
+    IF_OK(status, publish(&loading, deployment, sizes, NULL, &failure));
     if (status == STATUS_OK) {
-        table_retire(host, &leaving);
+        table_retire(host);
         return STATUS_OK;
     }
     if (!choices) /* with `choices` the served version stays, and clients notice no failure */
@@ -305,17 +304,16 @@ enum status model_host_add_pipeline(struct model_host *host, const char *name, c
                                     const struct pipeline_config *config, struct error *err)
 {
     const struct loading loading = {host, name, version, .begun = clock_now()};
-    struct leaving leaving = {0};
     struct error failure = {0};
     struct pipeline_config *stages = malloc(sizeof *stages);
     enum status status = stages ? table_begin(host, name, version, &failure)
                                 : error_no_memory(&failure, "for a pipeline");
     if (status == STATUS_OK) {
         *stages = *config;
-        status = publish(&loading, NULL, NULL, stages, &leaving, &failure);
+        status = publish(&loading, NULL, NULL, stages, &failure);
     }
     if (status == STATUS_OK) {
-        table_retire(host, &leaving);
+        table_retire(host);
         return STATUS_OK;
     }
     free(stages);

@@ -451,7 +451,6 @@ bool model_host_make_size(struct model_host *host, const _Atomic int *cancel)
     struct error failure = {0};
     struct model *model;
     struct deployment *base = next_size(host, &size), *deployment = NULL, **place;
-    struct leaving leaving = {0};
     if (!base)
         return false;
     const int64_t start = clock_now();
@@ -471,7 +470,7 @@ bool model_host_make_size(struct model_host *host, const _Atomic int *cancel)
     if (status == STATUS_OK && !place)
         status = error_set(&failure, STATUS_INVALID, "pipelines name all sizes that it keeps");
     if (status == STATUS_OK) {
-        table_leave_locked(host, place, &leaving);
+        table_leave_locked(host, place);
         table_place_locked(host, deployment, base->generation);
         deployment->used_at = ++entry->size_uses;
         *place = deployment;
@@ -479,7 +478,7 @@ bool model_host_make_size(struct model_host *host, const _Atomic int *cancel)
             entry->wanted = (struct deployment_size){0};
     } else if (status_lacks_memory(status) && !base->model->text.allows_short_rows &&
                (place = spare_place_locked(host, entry, false)) != NULL) {
-        table_leave_locked(host, place, &leaving);
+        table_leave_locked(host, place);
     } else if (status != STATUS_CANCELLED) {
         fail_size_locked(entry, size, &failure);
     }
@@ -502,7 +501,7 @@ bool model_host_make_size(struct model_host *host, const _Atomic int *cancel)
     else
         deployment_end(deployment);
     model_host_release(host, base);
-    table_retire(host, &leaving);
+    table_retire(host);
     return true;
 }
 

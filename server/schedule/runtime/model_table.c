@@ -534,21 +534,20 @@ struct deployment *table_use_next(struct model_host *host, struct deployment *be
 
 /* --- leaving --- */
 
-void table_leave_locked(struct model_host *host, struct deployment **at, struct leaving *leaving)
+void table_leave_locked(struct model_host *host, struct deployment **at)
 {
     if (!*at)
         return;
-    leaving->all[leaving->count++] = *at;
     (*at)->next_retiring = host->retiring;
     host->retiring = *at;
     *at = NULL;
 }
 
-void table_empty_locked(struct model_host *host, struct model_entry *entry, struct leaving *leaving)
+void table_empty_locked(struct model_host *host, struct model_entry *entry)
 {
-    table_leave_locked(host, &entry->deployment, leaving);
+    table_leave_locked(host, &entry->deployment);
     for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
-        table_leave_locked(host, &entry->sizes[i], leaving);
+        table_leave_locked(host, &entry->sizes[i]);
     memset(entry->failed, 0, sizeof entry->failed);
     entry->failed_count = 0;
     entry->wanted = (struct deployment_size){0};
@@ -560,51 +559,26 @@ static void wait_unused_locked(struct model_host *host, const struct deployment 
         condition_wait(&host->released, &host->lock, INT64_MAX);
 }
 
-static void retire_one(struct model_host *host, struct deployment *deployment)
+void table_retire(struct model_host *host)
 {
+    struct deployment *deployment;
+    bool has_retired = false;
     pthread_mutex_lock(&host->lock);
-    wait_unused_locked(host, deployment); /* users may still submit */
-    pthread_mutex_unlock(&host->lock);
-    deployment_retire(deployment);
-    pthread_mutex_lock(&host->lock);
-    wait_unused_locked(host, deployment); /* a drain may use deployments on the list */
-    struct deployment **at = &host->retiring;
-    while (*at != deployment)
-        at = &(*at)->next_retiring;
-    *at = deployment->next_retiring;
-    deployment->has_left = true;
-    pthread_mutex_unlock(&host->lock);
-    deployment_end(deployment);
-}
-
-void table_retire(struct model_host *host, const struct leaving *leaving)
-{
-    for (size_t i = 0; i < leaving->count; i++)
-        retire_one(host, leaving->all[i]);
-    if (leaving->count > 0)
-        malloc_trim(0); /* returns the memory of their weights to the system */
-}
-
-/* Removes the next ready version to unload from the table. Returns false if there is none. */
-static bool take_one(struct model_host *host, const char *name, const char *version,
-                     struct leaving *leaving)
-{
-    *leaving = (struct leaving){0};
-    pthread_mutex_lock(&host->lock);
-    for (size_t i = find_place_locked(host, name); leaving->count == 0 && has_name(host, i, name);
-         i++) {
-        struct model_entry *entry = host->entries[i];
-        if (!entry->deployment || (version && strcmp(entry->version, version) != 0))
-            continue;
-        table_empty_locked(host, entry, leaving);
-        entry->state = MODEL_UNLOADING;
-        entry->cause = UNLOAD_ASKED;
-        entry->failure[0] = '\0';
-        entry->unloads[UNLOAD_ASKED]++;
+    while ((deployment = host->retiring) != NULL) {
+        wait_unused_locked(host, deployment); /* users may still submit */
+        pthread_mutex_unlock(&host->lock);
+        deployment_retire(deployment);
+        pthread_mutex_lock(&host->lock);
+        wait_unused_locked(host, deployment); /* a drain may use deployments on the list */
+        host->retiring = deployment->next_retiring;
+        deployment->has_left = has_retired = true;
+        pthread_mutex_unlock(&host->lock);
+        deployment_end(deployment);
+        pthread_mutex_lock(&host->lock);
     }
-    table_update_state_locked(host);
-    table_settle_and_unlock(host, NULL);
-    return leaving->count > 0;
+    pthread_mutex_unlock(&host->lock);
+    if (has_retired)
+        malloc_trim(0); /* returns the memory of their weights to the system */
 }
 
 /* Memory has become free: sizes that failed for lack of memory are compiled when they are requested
@@ -627,9 +601,20 @@ enum status model_host_remove_model(struct model_host *host, const char *name, c
                                     bool forget, struct error *err)
 {
     size_t found = 0;
-    struct leaving leaving;
-    while (take_one(host, name, version, &leaving))
-        table_retire(host, &leaving);
+    pthread_mutex_lock(&host->lock);
+    for (size_t i = find_place_locked(host, name); has_name(host, i, name); i++) {
+        struct model_entry *entry = host->entries[i];
+        if (!entry->deployment || (version && strcmp(entry->version, version) != 0))
+            continue;
+        table_empty_locked(host, entry);
+        entry->state = MODEL_UNLOADING;
+        entry->cause = UNLOAD_ASKED;
+        entry->failure[0] = '\0';
+        entry->unloads[UNLOAD_ASKED]++;
+    }
+    table_update_state_locked(host);
+    table_settle_and_unlock(host, NULL);
+    table_retire(host);
     pthread_mutex_lock(&host->lock);
     forget_shortages_locked(host);
     for (size_t i = find_place_locked(host, name); has_name(host, i, name);) {

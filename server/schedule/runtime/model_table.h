@@ -78,12 +78,6 @@ struct model_entry {
     uint64_t size_uses;                         /* uses of all `sizes` so far */
 };
 
-/* Deployments that have been taken out of the table together and are not freed yet. */
-struct leaving {
-    struct deployment *all[1 + DEPLOYMENT_SIZES];
-    size_t count;
-};
-
 struct model_host {
     struct model_host_options options; /* immutable, with defaults filled in */
     struct pool *pool;
@@ -157,14 +151,14 @@ struct model_entry *table_find_announced_locked(struct model_host *host, const c
                                                 const char *version);
 
 /* Moves a deployment (*at may be NULL) from the table to the list `retiring`. */
-void table_leave_locked(struct model_host *host, struct deployment **at, struct leaving *leaving);
+void table_leave_locked(struct model_host *host, struct deployment **at);
 
 /* Moves all deployments of an entry to the list `retiring`; forgets its failed and wanted sizes. */
-void table_empty_locked(struct model_host *host, struct model_entry *entry,
-                        struct leaving *leaving);
+void table_empty_locked(struct model_host *host, struct model_entry *entry);
 
-/* Ends the deployments in `leaving`; returns when they have answered everything. */
-void table_retire(struct model_host *host, const struct leaving *leaving);
+/* Ends the deployments in the list `retiring`; returns when they have answered everything. Only the
+ * thread that loads changes the list. */
+void table_retire(struct model_host *host);
 
 /* Releases the reference that the table or a request has on an entry. */
 void table_unref_entry(struct model_entry *entry);
