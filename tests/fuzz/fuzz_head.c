@@ -8,7 +8,7 @@
 #include "engine/base/size.h"
 #include "proto/json.h"
 #include "server/http/transport/admit.h"
-#include "server/http/transport/raw_answer.h"
+#include "server/http/transport/respond.h"
 #include "tests/fuzz/scratch.h"
 
 enum { MAX_BODY = 1000 };

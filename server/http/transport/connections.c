@@ -19,7 +19,6 @@
 #include "proto/answers.h"
 #include "server/http/transport/connection_table.h"
 #include "server/http/transport/event_loop.h"
-#include "server/http/transport/raw_answer.h"
 #include "server/http/transport/respond.h"
 
 #define IDLE_MS 1000 /* idle time after which a connection's pool is returned to the system */

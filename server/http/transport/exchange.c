@@ -1,5 +1,5 @@
-/* Operations of a handler on its exchange besides answering: read a header, wait, use an offload
- * thread. Also has the functions that every carrier calls for its exchanges. */
+/* What a handler does with its exchange besides answering: it waits, or uses an offload thread.
+ * Also has the functions that every carrier calls for its exchanges. */
 #include "server/http/transport/exchange.h"
 
 #include <stdio.h>
@@ -11,14 +11,12 @@
 #include "server/http/transport/admit.h"
 #include "server/http/transport/connections.h"
 #include "server/http/transport/penalty.h"
+#include "server/http/transport/respond.h"
 
 /* The size from which a job is long: about ten milliseconds on an offload thread. */
 #define LONG_JOB ((size_t)8 << 20)
 
-const char *exchange_header(const struct exchange *x, const char *name)
-{
-    return x->handle ? x->carrier->header(x, name) : NULL;
-}
+#define COMPRESS_MIN 2048 /* bytes; for shorter answers, compression saves at most two packets */
 
 const char *exchange_address(const struct exchange *x)
 {
@@ -143,4 +141,59 @@ void exchange_note_answer(struct exchange *x, bool last)
     if (may_wait(x->method))
         connection_note_penalty(x->connection, forwarded_for(x), x->answer.retry_after_s > 0,
                                 x->was_delayed, last);
+}
+
+/* ---- answers ---- */
+
+static bool answer_is_text(const char *type)
+{
+    return !strncmp(type, "text/", 5) || !strncmp(type, TYPE_JSON, sizeof TYPE_JSON - 1) ||
+           strstr(type, "yaml");
+}
+
+/* Compresses long texts for clients that accept it. */
+static void compress_answer(struct exchange *x)
+{
+    struct answer *answer = &x->answer;
+    if (answer->is_packed)
+        return;
+    answer->is_packed = true;
+    if (answer->size < COMPRESS_MIN || !answer->type || !answer_is_text(answer->type))
+        return;
+    respond_header(x, "Vary", "Accept-Encoding");
+    enum coding coding = coding_choose(exchange_header(x, "Accept-Encoding"));
+    size_t size;
+    char *text = coding_compress(coding, answer->text, answer->size, &size);
+    if (!text)
+        return;
+    free(answer->text);
+    answer->text = text;
+    answer->size = size;
+    respond_header(x, "Content-Encoding", "%s", coding_name(coding));
+}
+
+void answer_pack(struct exchange *x)
+{
+    compress_answer(x);
+    http_budget_settle(x->body.budget, &x->answer.charged, x->answer.size);
+}
+
+void answer_write(struct exchange *x)
+{
+    connections_watch(x, NULL);
+    if (!x->answer.status)
+        x->finish(x);
+    if (x->free_work)
+        x->free_work(x);
+    free(x->work);
+    x->work = NULL;
+    x->free_work = NULL;
+    upload_done(&x->body);
+    answer_pack(x);
+}
+
+void exchange_answer(struct exchange *x)
+{
+    answer_write(x);
+    exchange_resume(x);
 }

@@ -182,7 +182,10 @@ void exchange_note(struct exchange *exchange, const struct predict_request *requ
 
 /* Returns a request header, NULL if absent; it lives as long as the exchange. Only the exchange's
  * owner may call it. */
-const char *exchange_header(const struct exchange *exchange, const char *name);
+static inline const char *exchange_header(const struct exchange *exchange, const char *name)
+{
+    return exchange->handle ? exchange->carrier->header(exchange, name) : NULL;
+}
 
 /* Suspends the connection until exchange_resume(). The handler's thread calls this; an offload
  * thread may call it again when there is a request to watch. If the client hangs up, or already
@@ -216,6 +219,14 @@ void exchange_answer(struct exchange *exchange);
 void exchange_resume(struct exchange *exchange);
 
 /* ---- for carriers ---- */
+
+/* Compresses the answer if that is worthwhile, and charges the budget for its final size. May be
+ * called again. */
+void answer_pack(struct exchange *exchange);
+
+/* Ends a wait: calls the handler's `finish` if there is no answer yet, frees the handler's work and
+ * the body, and then packs the answer. A compressed answer thus never exists beside the body. */
+void answer_write(struct exchange *exchange);
 
 /* Copies `target`, truncated if too long. Borrows the other arguments. NULL when out of memory. */
 struct exchange *exchange_create(struct http_server *server, const struct exchange_carrier *carrier,

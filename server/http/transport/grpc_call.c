@@ -24,7 +24,6 @@
 #include "proto/dialects.h"
 #include "proto/v2.h"
 #include "server/http/transport/admit.h"
-#include "server/http/transport/answer.h"
 #include "server/http/transport/connections.h"
 #include "server/http/transport/grpc_connection.h"
 #include "server/http/transport/request_log.h"

@@ -46,3 +46,7 @@ bool respond_if_long(struct exchange *exchange);
  * Asserts that the header fits into answer.headers, and its text into answer_header.value. */
 void respond_header(struct exchange *exchange, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Returns a complete HTTP response for connection_refuse(), which bypasses libmicrohttpd;
+ * malloc'ed, NULL when out of memory. request_id may be NULL. */
+char *raw_answer(const struct answer *answer, const char *request_id, size_t *ret_size);

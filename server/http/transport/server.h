@@ -6,8 +6,8 @@
  *     event_loop.c    the threads that accept connections and drive libmicrohttpd
  *     admit.c         checks request line and headers before the body is read
  *     routes.c        finds the route of a path
- *     exchange.c      what a handler may do: read headers, wait, use an offload thread
- *     respond.c       answers and errors             answer.c, raw_answer.c: send them
+ *     exchange.c      what a handler may do: wait, use an offload thread; packs its answer
+ *     respond.c       answers and errors
  *     listen.c        the listening socket: binds, and stops accepting without losing clients
  *     connections.c   every open connection: phases, refusals, limits per address, penalties
  *     connection_watcher.c   hang-ups, time limits, delays
@@ -29,7 +29,7 @@
  *     submission.c    a predict request from its body to its answer
  *     request_limits.c   time limits, priority and client of a predict request
  *
- * Libraries: libmicrohttpd only in daemon.c, event_loop.c and raw_answer.c; nghttp2 in
+ * Libraries: libmicrohttpd only in daemon.c, event_loop.c and respond.c; nghttp2 in
  * grpc_connection.h and the files that include it; GnuTLS in keys.c, tls*, connection*, grpc*,
  * recv_hook.c and response_cache.c; zlib in coding.c; libzmq in zmq.c. Handlers run on the threads
  * of event_loop.c, gRPC and ZeroMQ and never wait for a model: /predict suspends its connection

@@ -17,7 +17,6 @@
 #include "engine/base/thread.h"
 #include "proto/v2.h"
 #include "server/http/transport/admit.h"
-#include "server/http/transport/answer.h"
 #include "server/http/transport/connections.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/listen.h"
