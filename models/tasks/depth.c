@@ -47,8 +47,7 @@ enum status depth_decode(const struct task_rows *row, const struct task_geometry
                          .width = (uint32_t)shape->dims[last],
                          .height = (uint32_t)shape->dims[last - 1],
                          .geometry = *geometry};
-    if (!copy.values)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for a map of %zu points", row->count);
+    TRY(check_memory(copy.values, "for a depth map", err));
     memcpy(copy.values, row->data, row->count * sizeof *copy.values);
     *ret = copy;
     return STATUS_OK;

@@ -141,8 +141,7 @@ static enum status find_boxes(const struct task_rows *outputs, const struct task
     if (!task_layouts[task->layout].decode)
         return error_set(err, STATUS_INTERNAL, "the model is not a detector");
     TRY(task_layouts[task->layout].decode(outputs, candidates, err));
-    if (candidates->is_out_of_memory)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for the boxes of an image");
+    TRY(check_memory(!candidates->is_out_of_memory, "for the boxes of an image", err));
     if (candidates->found.count == 0)
         TRY(check_finite(task, outputs, err));
     /* Some frameworks keep the best pairs of query and class, as many as there are queries. */

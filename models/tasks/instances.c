@@ -48,7 +48,7 @@ static enum status maps_init(int64_t height, int64_t width, float threshold,
     if (ret->map.best && ret->sum && ret->columns && ret->rows)
         return STATUS_OK;
     maps_done(ret);
-    return error_set(err, STATUS_NO_MEMORY, "no memory for the masks of an image");
+    return error_no_memory(err, "for the masks of an image");
 }
 
 /* Finds the points of the map around the pixels [begin, end) of a side. */
@@ -118,7 +118,7 @@ static enum status take_mask(struct instance_maps *maps, const struct instance_p
     is_done = is_done && add_outside(maps, maps->width - part->right);
     if (is_done && area_take(runs, 0, maps->height, box, ret))
         return STATUS_OK;
-    return error_set(err, STATUS_NO_MEMORY, "no memory for the mask of a box");
+    return error_no_memory(err, "for the mask of a box");
 }
 
 /* Makes a mask of all pixels above the threshold, and sets `box` around these pixels. */

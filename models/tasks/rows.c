@@ -18,8 +18,7 @@ static enum status task_buffer_reserve(struct task_buffer *buffer, size_t count,
     if (count <= buffer->capacity)
         return STATUS_OK;
     float *data = alloc_array(count, sizeof *data);
-    if (!data)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for %zu numbers of an output", count);
+    TRY(check_memory(data, "for the numbers of an output", err));
     free(buffer->data);
     *buffer = (struct task_buffer){data, count};
     return STATUS_OK;

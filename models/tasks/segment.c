@@ -40,8 +40,7 @@ static enum status map_init(const struct task_rows *row, struct area_map *ret, s
     ret->plane = (size_t)ret->height * (size_t)ret->width;
     ret->threshold = ret->classes == 1 ? threshold_of(row->data, row->count) : 0;
     ret->best = alloc_array(ret->plane, sizeof *ret->best);
-    if (!ret->best)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for a map of %zu points", ret->plane);
+    TRY(check_memory(ret->best, "for the areas of an image", err));
     bool is_number = true;
     for (size_t i = 0; i < ret->plane; i++) {
         ret->best[i] = area_best(ret, ret->scores + i, ret->plane);
@@ -116,7 +115,7 @@ enum status segment_decode(const struct task_rows *row, const struct task_option
     FREE_ALL(map.best, runs.items);
     if (!is_done) {
         segments_done(&found);
-        return error_set(err, STATUS_NO_MEMORY, "no memory for the areas of an image");
+        return error_no_memory(err, "for the areas of an image");
     }
     *ret = found;
     return STATUS_OK;

@@ -49,8 +49,7 @@ enum status embed_decode(const struct task_rows *row, const struct task_options 
         return error_set(err, STATUS_NUMERIC,
                          "the model's vector is all zeros for this image: it has no direction");
     float *values = alloc_array(count, sizeof *values);
-    if (!values)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for a vector of %zu numbers", count);
+    TRY(check_memory(values, "for the vector of an image", err));
     const double scale = is_scaled ? 1 / sqrt(sum) : 1;
     for (size_t i = 0; i < count; i++)
         values[i] = (float)((double)row->data[i] * scale);
