@@ -241,6 +241,11 @@ class Methods(GrpcCase):
             got = floats(one_of(reply.messages[0], 6))
             self.assertEqual(max(range(10), key=got.__getitem__), stream // 2 % 10)
 
+    def test_headers_about_bodies_are_metadata(self):
+        for headers in ([("expect", "miracles")], [("content-encoding", "br")], [("content-encoding", "gzip")]):
+            with self.subTest(headers):
+                self.assertEqual(self.call("ServerLive", b"", headers).status, OK)
+
     def test_ids_and_the_log(self):
         reply = self.call("ModelInfer", photos(seven()), [("x-request-id", "grpc-mine-1")])
         self.assertEqual(reply.headers["x-request-id"], "grpc-mine-1")
