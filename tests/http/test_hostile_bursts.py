@@ -4,12 +4,13 @@ import collections
 import hashlib
 import json
 import os
+import socket
 import tempfile
 import time
 import unittest
 
 import harness
-from harness import Server, post, read_answer, seven
+from harness import Server, post, read_answer, read_to_end, seven
 
 # What libmicrohttpd takes from the kernel at a time.
 EVENTS = 128
@@ -220,6 +221,18 @@ class Refused(unittest.TestCase):
             self.server.wait_metric("lensd_http_connections", 1)
             return self.server.metric("lensd_http_clients_gone_total") > 0
         self.server.wait_for(some_have_gone, "one who waited to be counted")
+
+    def test_who_sends_no_more_while_it_waits_is_answered(self):
+        def has_waited():
+            with self.connect() as connection:
+                self.refused_in_a_row(connection)
+                before = self.delayed()
+                self.send(connection)
+                connection.shutdown(socket.SHUT_WR)
+                answer = read_to_end(connection).removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
+                self.assertTrue(answer.startswith(b"HTTP/1.1 429 "), answer)
+                return self.delayed() > before
+        self.server.wait_for(has_waited, "such a client to wait")
 
     def test_the_log_has_a_sample_of_refusals(self):
         """As many as a second may have are written, the others counted: here they come at once, for as many rounds as a

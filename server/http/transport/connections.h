@@ -97,7 +97,7 @@ struct connection {
     int64_t opened; /* clock_now() */
 
     /* Used by the connection's own thread only. */
-    struct exchange *exchange; /* the current one; or NULL */
+    struct exchange *exchange; /* the current one; or NULL. resume_delayed() reads it, too */
     void *pool;       /* libmicrohttpd's memory pool for this connection; NULL: not known */
     int64_t answered; /* clock_now() at the last answer; 0: the connection is not in loop->idle */
     TAILQ_ENTRY(connection) idle;

@@ -367,8 +367,9 @@ static bool delay(struct exchange *x, const char *method)
 static enum MHD_Result begin_exchange(struct exchange *x, const char *method, const char *version)
 {
     /* HTTP/1.0 has no interim answers. On a Unix socket the kernel reports a disconnect itself. */
-    x->connection->may_ask =
-        !x->connection->tls && !x->connection->is_unix && strcmp(version, "HTTP/1.0") != 0;
+    if (!x->was_delayed) /* else it is set, and the watcher may be reading it */
+        x->connection->may_ask =
+            !x->connection->tls && !x->connection->is_unix && strcmp(version, "HTTP/1.0") != 0;
     find_client(x);
     if (delay(x, method))
         return MHD_YES;
