@@ -1,5 +1,7 @@
 """Time limits, priorities, fairness between clients, refusals in time, and clients that leave."""
 
+import base64
+import json
 import time
 import unittest
 
@@ -120,6 +122,23 @@ class Turns(QueueCase):
         for connection in others:
             hang_up(connection)
         self.wait_empty()
+
+    def test_the_urgent_overtake_in_other_protocols(self):
+        photo = base64.b64encode(self.DARK).decode()
+        tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [photo]}
+        for path, body in (("/v2/models/served/infer", {"inputs": [tensor]}),
+                           ("/v1/models/served:predict", {"instances": [photo]})):
+            with self.subTest(path=path), self.server.connect() as urgent:
+                first = self.hold(32)
+                others = [self.send([self.LIGHT], f"X-Priority: {priority}") for priority in (8, 4)]
+                admitted = self.server.admitted()
+                urgent.sendall(post(path, json.dumps(body).encode(), "X-Priority: 1"))
+                self.server.wait_for(lambda before=admitted: self.server.admitted() > before, "the request")
+                hang_up(first)
+                self.assertEqual(read_answer(urgent)[0].status, 200)
+                for connection in others:
+                    hang_up(connection)
+                self.wait_empty()
 
 
 class Leaving(QueueCase):

@@ -81,7 +81,8 @@ enum status request_limits_set_priority(struct predict_request *request, uint64_
                          "priority is %llu; it may be 1 (goes first) to %d (goes last), 0 for the "
                          "default, %d",
                          (unsigned long long)priority, QUEUE_PRIORITIES, QUEUE_DEFAULT_PRIORITY);
-    request->priority = (int)priority;
+    if (priority)
+        request->priority = (int)priority;
     return STATUS_OK;
 }
 

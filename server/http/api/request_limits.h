@@ -20,7 +20,7 @@ enum status request_limits_read(const struct exchange *exchange, struct predict_
  * request->started; 0: none. The shortest limit applies. */
 void request_limits_limit_us(struct predict_request *request, uint64_t microseconds);
 
-/* Applies the V2 protocol's `priority`; 0: the default. STATUS_INVALID above 8. */
+/* Applies the V2 protocol's `priority`; 0: that of the header applies. STATUS_INVALID above 8. */
 enum status request_limits_set_priority(struct predict_request *request, uint64_t priority,
                                         struct error *err) MUST_USE;
 
