@@ -86,13 +86,13 @@ struct v2_bytes {
     size_t size;
 };
 
-/* Reads the input->count elements of a BYTES input into `ret`. In binary data each element follows
- * its length, uint32 little-endian. JSON strings are decoded into *ret_memory (malloc'ed, the
- * caller frees it after use; NULL for binary). If `is_bare` returns true for the data, a single
- * binary element may lack its length. STATUS_INVALID. */
-enum status v2_read_bytes(const struct v2_input *input,
+/* Reads the input->count elements of a BYTES input into `ret`; they live as long as the request. In
+ * binary data each element follows its length, uint32 little-endian. The strings of JSON may be
+ * changed in place. A single binary element may lack its length if `is_bare`, unless NULL, returns
+ * true for the data. STATUS_INVALID. */
+enum status v2_read_bytes(const struct v2_request *request, const struct v2_input *input,
                           bool (*is_bare)(const uint8_t *data, size_t size), struct v2_bytes *ret,
-                          uint8_t **ret_memory, struct error *err) MUST_USE;
+                          struct error *err) MUST_USE;
 
 /* ---- inference: the answer ---- */
 

@@ -5,14 +5,13 @@
  * tensor. Nested and flat arrays are equivalent, as in the protocol. A decimal number whose digits
  * are below 2^53 and whose exponent is small is computed from two exact doubles, the digits and a
  * power of ten (Clinger 1990); strtod reads the others. */
+#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/hex.h"
 #include "engine/base/size.h"
 #include "engine/base/text.h"
-#include "engine/base/utf8.h"
 #include "proto/strbuf.h"
 #include "proto/v2.h"
 
@@ -328,44 +327,6 @@ static enum status read_elements(const struct v2_input *input, struct v2_bytes *
     return STATUS_OK;
 }
 
-static uint32_t read_unit(const char *at)
-{
-    uint32_t unit = 0;
-    for (int i = 0; i < 4; i++)
-        unit = unit << 4 | (uint32_t)hex_digit(at[i]);
-    return unit;
-}
-
-/* Decodes a checked string, from after its first quote to after its last. The result is never
- * longer than the text. */
-static size_t decode_string(struct json_cursor *c, uint8_t *dst)
-{
-    size_t size = 0;
-    while (c->text[c->at] != '"') {
-        if (c->text[c->at] != '\\') {
-            dst[size++] = (uint8_t)c->text[c->at++];
-            continue;
-        }
-        static const char from[] = "bfnrt", to[] = "\b\f\n\r\t";
-        char escape = c->text[c->at + 1];
-        c->at += 2;
-        if (escape != 'u') {
-            const char *known = strchr(from, escape);
-            dst[size++] = (uint8_t)(known ? to[known - from] : escape);
-            continue;
-        }
-        uint32_t code = read_unit(c->text + c->at);
-        c->at += 4;
-        if (code >= 0xD800 && code < 0xDC00) {
-            code = 0x10000 + ((code - 0xD800) << 10) + (read_unit(c->text + c->at + 2) - 0xDC00);
-            c->at += 6;
-        }
-        size += utf8_put(code, (char *)dst + size);
-    }
-    c->at++;
-    return size;
-}
-
 /* Returns the position after the last quote of the string at the cursor; 0 if it is not closed. */
 static size_t string_end(const struct json_cursor *c)
 {
@@ -378,50 +339,42 @@ static size_t string_end(const struct json_cursor *c)
     return 0;
 }
 
-static enum status read_strings(const struct v2_input *input, struct v2_bytes *ret, uint8_t *memory,
+/* Reads an array of strings; they become part of `tree`, the request's. */
+static enum status read_strings(const struct v2_input *input, cJSON *tree, struct v2_bytes *ret,
                                 struct error *err)
 {
     struct json_cursor c = cursor_of(input, err);
     const struct json_limits limits = {1, 1};
     struct scalar_cursor scalars = {0};
-    size_t i = 0, used = 0;
+    size_t i = 0;
     for (bool done;; i++) {
         TRY(next_scalar(&c, &scalars, &done));
         if (done)
             break;
         if (i == input->count)
             return wrong_count(input, i, true, err);
-        size_t end = peek_byte(&c) == '"' ? string_end(&c) : 0;
+        const size_t end = peek_byte(&c) == '"' ? string_end(&c) : 0;
         if (end == 0)
             return error_expected(&c, "string in quotes, as BYTES are in JSON");
         TRY(json_check(c.text + c.at, end - c.at, &limits, err));
-        c.at++;
-        ret[i] = (struct v2_bytes){memory + used, decode_string(&c, memory + used)};
-        used += ret[i].size;
+        cJSON *text = cJSON_ParseWithLength(c.text + c.at, end - c.at);
+        TRY(check_memory(text, "for a request", err));
+        cJSON_AddItemToArray(tree, text);
+        ret[i] = (struct v2_bytes){(uint8_t *)text->valuestring, strlen(text->valuestring)};
+        c.at = end;
     }
     return i == input->count ? STATUS_OK : wrong_count(input, i, false, err);
 }
 
-enum status v2_read_bytes(const struct v2_input *input,
+enum status v2_read_bytes(const struct v2_request *request, const struct v2_input *input,
                           bool (*is_bare)(const uint8_t *data, size_t size), struct v2_bytes *ret,
-                          uint8_t **ret_memory, struct error *err)
+                          struct error *err)
 {
-    *ret_memory = NULL;
-    if (input->binary && input->count == 1 && is_bare(input->binary, input->binary_size)) {
+    if (input->binary && input->count == 1 && is_bare &&
+        is_bare(input->binary, input->binary_size)) {
         ret[0] = (struct v2_bytes){input->binary, input->binary_size};
         return STATUS_OK;
     }
-    if (input->binary)
-        return read_elements(input, ret, err);
-    uint8_t *memory = malloc(input->json_size + 1);
-    if (!memory)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for %zu bytes of data",
-                         input->json_size);
-    enum status status = read_strings(input, ret, memory, err);
-    if (status != STATUS_OK) {
-        free(memory);
-        return status;
-    }
-    *ret_memory = memory;
-    return STATUS_OK;
+    return input->binary ? read_elements(input, ret, err)
+                         : read_strings(input, request->tree, ret, err);
 }

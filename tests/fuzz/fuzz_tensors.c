@@ -63,13 +63,12 @@ static bool is_image(const uint8_t *data, size_t size)
     return size > 1 && data[0] == 0xFF && data[1] == 0xD8;
 }
 
-static void read_texts(const struct v2_input *input, size_t size)
+static void read_texts(const struct v2_request *request, const struct v2_input *input, size_t size)
 {
     struct error err = {0};
-    uint8_t *memory = NULL;
     struct v2_bytes *texts = alloc_array(input->count, sizeof *texts);
     HOLDS(texts);
-    if (v2_read_bytes(input, is_image, texts, &memory, &err) != STATUS_OK) {
+    if (v2_read_bytes(request, input, is_image, texts, &err) != STATUS_OK) {
         HOLDS(err.message[0]);
     } else {
         volatile uint8_t sum = 0;
@@ -79,7 +78,6 @@ static void read_texts(const struct v2_input *input, size_t size)
                 sum = (uint8_t)(sum + texts[i].data[k]);
         }
     }
-    free(memory);
     free(texts);
 }
 
@@ -102,7 +100,7 @@ static void try_v2(const uint8_t *body, size_t size, size_t json_size)
         if (input->count > MAX_COUNT)
             continue;
         if (input->dtype == DTYPE_NONE)
-            read_texts(input, size);
+            read_texts(request, input, size);
         else if (input->json)
             read_numbers(input);
     }

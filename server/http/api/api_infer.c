@@ -28,7 +28,6 @@ struct infer_work {
     const void **tensors;           /* one per input of the model; NULL if the inputs are photos */
     void **memory;                  /* memory of JSON tensors, indexed by the model's inputs */
     size_t input_count;
-    uint8_t *texts; /* owned: decoded JSON strings of a BYTES input */
     struct request_texts rows_of_texts;
     bool *wanted, *as_binary; /* one per output of the model; `wanted` owns both */
     size_t rows;
@@ -42,7 +41,7 @@ static void infer_free_work(struct exchange *x)
     for (size_t i = 0; work->memory && i < work->input_count; i++)
         free(work->memory[i]);
     texts_done(&work->rows_of_texts);
-    FREE_ALL(work->memory, work->tensors, work->texts, work->wanted);
+    FREE_ALL(work->memory, work->tensors, work->wanted);
 }
 
 enum status v2_admit(struct exchange *x, struct error *err)
@@ -198,22 +197,22 @@ static bool infer_is_image(const uint8_t *data, size_t size)
     return image_sniff(data, size) != IMAGE_UNKNOWN;
 }
 
-/* If an element is not an image but base64 of one, replaces it by the decoded image. */
-static void take_base64(struct v2_bytes *bytes, uint8_t *texts)
+/* If a string of JSON is not an image but base64 of one, replaces it by the decoded image. */
+static void take_base64(struct v2_bytes *bytes)
 {
     size_t size;
-    uint8_t *at = texts + (bytes->data - texts), *picture;
+    uint8_t *picture;
     if (infer_is_image(bytes->data, bytes->size) ||
-        picture_text_decode((char *)at, bytes->size, &picture, &size, NULL) != STATUS_OK)
+        picture_text_decode((char *)(uintptr_t)bytes->data, bytes->size, &picture, &size, NULL) !=
+            STATUS_OK)
         return;
     bytes->data = picture;
     bytes->size = size;
 }
 
 /* Reads the elements of a BYTES input into *ret, which the caller frees after success. `what` names
- * the elements in errors. A binary input of one element may lack the length if `is_bare` returns
- * true for its data. */
-static enum status read_elements(struct exchange *x, struct infer_work *work,
+ * the elements in errors. `is_bare` as for v2_read_bytes(). */
+static enum status read_elements(struct exchange *x, const struct infer_work *work,
                                  const struct v2_input *input, const char *what,
                                  bool (*is_bare)(const uint8_t *data, size_t size),
                                  struct v2_bytes **ret, struct error *err)
@@ -227,7 +226,7 @@ static enum status read_elements(struct exchange *x, struct infer_work *work,
         TRY(upload_charge(&x->body, input->json_size, err));
     *ret = alloc_array(input->count, sizeof **ret);
     TRY(check_memory(*ret, "for a request", err));
-    const enum status status = v2_read_bytes(input, is_bare, *ret, &work->texts, err);
+    const enum status status = v2_read_bytes(work->v2, input, is_bare, *ret, err);
     if (status != STATUS_OK)
         free(*ret);
     return status;
@@ -247,19 +246,13 @@ static enum status take_images(struct exchange *x, struct infer_work *work,
     TRY(read_elements(x, work, input, "images", infer_is_image, &bytes, err));
     const enum status status = infer_make_images(work, input->count, err);
     for (size_t i = 0; status == STATUS_OK && i < input->count; i++) {
-        if (work->texts)
-            take_base64(&bytes[i], work->texts);
+        if (!input->binary)
+            take_base64(&bytes[i]);
         work->request.images[i].data = bytes[i].data;
         work->request.images[i].size = bytes[i].size;
     }
     free(bytes);
     return status;
-}
-
-static bool is_never_bare(const uint8_t *data, size_t size)
-{
-    (void)data, (void)size;
-    return false;
 }
 
 /* Makes rows for all inputs from texts: the tokenizer writes token ids, mask and types. */
@@ -276,7 +269,7 @@ static enum status take_texts(struct exchange *x, struct infer_work *work,
             err, STATUS_INVALID,
             "texts (BYTES) belong in the input of token ids, but '%.80s' is another input",
             input->name);
-    TRY(read_elements(x, work, input, "texts", is_never_bare, &bytes, err));
+    TRY(read_elements(x, work, input, "texts", NULL, &bytes, err));
     const enum status status = texts_begin(texts, input->count, err);
     for (size_t i = 0; status == STATUS_OK && i < input->count; i++)
         texts->items[i] =
