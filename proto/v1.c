@@ -33,39 +33,37 @@ static cJSON *find_base64(cJSON *instance)
     return NULL;
 }
 
-static enum status read_images(struct v1_request *request, cJSON *list, size_t max_images,
-                               bool are_texts, struct error *err)
+/* Makes the instances of `list` the elements of the request's input. */
+static enum status read_instances(struct v2_request *request, cJSON *list, bool are_texts,
+                                  struct error *err)
 {
-    size_t count = (size_t)cJSON_GetArraySize(list);
-    if (count > max_images)
-        return error_set(err, STATUS_TOO_LARGE,
-                         "%zu instances in one request; the limit is %zu (--max-images)", count,
-                         max_images);
-    request->images = alloc_array(count, sizeof *request->images);
-    TRY(check_memory(request->images, "for a request", err));
+    const size_t count = (size_t)cJSON_GetArraySize(list);
+    struct v2_bytes *element = request->text = alloc_array(count, sizeof *element);
+    TRY(check_memory(element, "for a request", err));
+    request->inputs[0].datatype = "BYTES";
+    request->inputs[0].shape = SHAPE((int64_t)count);
+    request->inputs[0].elements = element;
+    size_t i = 0;
     cJSON *instance;
     cJSON_ArrayForEach(instance, list)
     {
-        struct predict_json_image *image = &request->images[request->image_count];
         cJSON *text = find_base64(instance);
+        uint8_t *data = text ? (uint8_t *)text->valuestring : NULL;
+        size_t size = text ? strlen(text->valuestring) : 0;
         if (!text && are_texts)
             return error_set(err, STATUS_INVALID,
                              "instance %zu is not a text, but the model takes texts: \"a dog\" or "
                              "{\"data\": \"a dog\"}",
-                             request->image_count);
+                             i);
         if (!text)
             return error_set(err, STATUS_INVALID,
                              "instance %zu is not an image: {\"b64\": \"…\"} or {\"image_bytes\": "
                              "{\"b64\": \"…\"}} hold one",
-                             request->image_count);
-        if (are_texts) {
-            image->data = (uint8_t *)text->valuestring;
-            image->size = strlen(text->valuestring);
-        } else if (picture_text_decode(text->valuestring, strlen(text->valuestring), &image->data,
-                                       &image->size, &image->error) != STATUS_OK) {
-            (void)error_prefix(&image->error, "instance %zu", request->image_count);
-        }
-        request->image_count++;
+                             i);
+        if (!are_texts &&
+            picture_text_decode(text->valuestring, size, &data, &size, err) != STATUS_OK)
+            return error_prefix(err, "instance %zu", i);
+        element[i++] = (struct v2_bytes){data, size};
     }
     return STATUS_OK;
 }
@@ -91,8 +89,8 @@ static size_t count_elements(const struct json_span *array)
 }
 
 static enum status parse_v1_instances(const char *text, size_t size,
-                                      const struct json_limits *limits, size_t max_images,
-                                      bool are_texts, struct v1_request *request, struct error *err)
+                                      const struct json_limits *limits, bool are_texts,
+                                      struct v2_request *request, struct error *err)
 {
     static const struct extract_rule rule = {1, NULL, "instances"};
     struct json_span instances = {"[]", 2};
@@ -109,45 +107,45 @@ static enum status parse_v1_instances(const char *text, size_t size,
     if (first_byte(&instances) == ']')
         return error_set(err, STATUS_INVALID, "\"instances\" is empty; send at least one");
     if (!strchr("{\"", first_byte(&instances))) {
-        request->numbers = instances.text;
-        request->numbers_size = instances.size;
-        request->rows = count_elements(&instances);
+        struct v2_input *input = &request->inputs[0];
+        input->json = instances.text;
+        input->json_size = instances.size;
+        input->shape.dims[0] = (int64_t)count_elements(&instances);
+        input->max_nesting = v2_max_nesting(&input->shape, 1, limits);
         return STATUS_OK;
     }
     TRY(json_check(text, size, limits, err));
-    request->tree = cJSON_ParseWithLength(text, size);
-    TRY(check_memory(request->tree, "for a request", err));
-    if (cJSON_GetObjectItemCaseSensitive(request->tree, "track"))
-        return error_no_tracks("V1", err);
-    return read_images(request, cJSON_GetObjectItemCaseSensitive(request->tree, "instances"),
-                       max_images, are_texts, err);
+    cJSON *tree = request->tree = cJSON_ParseWithLength(text, size);
+    TRY(check_memory(tree, "for a request", err));
+    if (cJSON_GetObjectItemCaseSensitive(tree, "track"))
+        return error_no_tracks(dialect_v1.name, err);
+    return read_instances(request, cJSON_GetObjectItemCaseSensitive(tree, "instances"), are_texts,
+                          err);
 }
 
 enum status v1_request_parse(const char *text, size_t size, const struct json_limits *limits,
-                             size_t max_images, bool are_texts, struct v1_request **ret,
+                             const struct v2_input *wanted, bool are_texts, struct v2_request **ret,
                              struct error *err)
 {
-    struct v1_request *request = calloc(1, sizeof *request);
-    enum status status =
-        request ? parse_v1_instances(text, size, limits, max_images, are_texts, request, err)
-                : error_no_memory(err, "for a request");
-    if (status != STATUS_OK) {
-        v1_request_free(request);
-        return status;
+    struct v2_request *request = calloc(1, sizeof *request);
+    struct v2_input *input = alloc_array(1, sizeof *input);
+    if (!request || !input) {
+        FREE_ALL(request, input);
+        return error_no_memory(err, "for a request");
     }
-    *ret = request;
-    return STATUS_OK;
+    *input = *wanted;
+    request->inputs = input;
+    request->input_count = 1;
+    enum status status = parse_v1_instances(text, size, limits, are_texts, request, err);
+    IF_OK(status, v2_input_check(input, err));
+    if (status == STATUS_OK)
+        *ret = request;
+    else
+        v2_request_free(request);
+    return status;
 }
 
-void v1_request_free(struct v1_request *request)
-{
-    if (!request)
-        return;
-    cJSON_Delete(request->tree);
-    FREE_ALL(request->images, request);
-}
-
-char *v1_classes_json(const struct predict_answer *answer)
+static char *write_classes(const struct predict_answer *answer)
 {
     struct writer w = {.root = write_root()};
     cJSON *list = write_array(&w, w.root, "predictions");
@@ -167,6 +165,8 @@ char *v1_classes_json(const struct predict_answer *answer)
     }
     return write_finish(&w);
 }
+
+const struct dialect dialect_v1 = {.name = "V1", .write = write_classes};
 
 /* Writes the numbers with brackets around each dimension from `from` on. */
 static void put_nested(struct strbuf *text, const struct tensor *tensor, int from)
@@ -191,27 +191,26 @@ static void put_nested(struct strbuf *text, const struct tensor *tensor, int fro
     }
 }
 
-char *v1_rows_json(const struct v1_row *rows, size_t row_count, const char *const *names,
-                   size_t output_count, bool has_rows)
+char *v1_rows_json(const struct v2_answer *answer, bool has_rows, size_t *ret_size)
 {
+    const bool are_named = answer->output_count > 1;
     struct strbuf text = {0};
     strbuf_put(&text, "{\"predictions\":[");
-    for (size_t r = 0; r < row_count; r++) {
+    for (size_t r = 0; r < answer->outputs[0].row_count; r++) {
         strbuf_put(&text, r ? "," : "");
-        strbuf_put(&text, output_count > 1 ? "{" : "");
-        for (size_t o = 0; o < output_count; o++) {
-            const struct tensor *tensor = rows[r].outputs[o];
-            if (output_count > 1) {
-                strbuf_put(&text, o ? "," : "");
-                strbuf_string(&text, names[o]);
+        for (size_t o = 0; o < answer->output_count; o++) {
+            const struct tensor *tensor = answer->outputs[o].rows[r];
+            if (are_named) {
+                strbuf_put(&text, o ? "," : "{");
+                strbuf_string(&text, answer->outputs[o].name);
                 strbuf_put(&text, ":");
             }
             put_nested(&text, tensor, has_rows && tensor->shape.rank > 1 ? 1 : 0);
         }
-        strbuf_put(&text, output_count > 1 ? "}" : "");
+        strbuf_put(&text, are_named ? "}" : "");
     }
     strbuf_put(&text, "]}\n");
-    return strbuf_finish(&text, NULL);
+    return strbuf_finish(&text, ret_size);
 }
 
 static void write_openai_model(struct writer *w, cJSON *object, const char *name)

@@ -17,15 +17,22 @@
 
 #define V2_MAX_TENSORS 256 /* inputs, and requested outputs, of one request */
 
+/* An element of a BYTES tensor. */
+struct v2_bytes {
+    const uint8_t *data;
+    size_t size;
+};
+
 struct v2_input {
     const char *name;
     const char *datatype;  /* "FP32", "BYTES" …, from the client */
     enum dtype dtype;      /* DTYPE_NONE: BYTES */
     struct shape shape;    /* checked by shape_check for its dtype */
     size_t count;          /* elements */
-    const uint8_t *binary; /* in the body, binary_size bytes; NULL: the data is JSON */
+    const uint8_t *binary; /* in the body, binary_size bytes; NULL: another form */
     size_t binary_size;
-    const char *json; /* the value of "data" in the body, json_size bytes; NULL: binary */
+    const struct v2_bytes *elements; /* `count` elements of V1; NULL: the data is JSON or binary */
+    const char *json; /* the value of "data" in the body, json_size bytes; NULL: another form */
     size_t json_size;
     size_t max_nesting; /* v2_max_nesting() for the arrays in `json` */
 };
@@ -79,12 +86,6 @@ size_t v2_max_nesting(const struct shape *shape, size_t outer, const struct json
  * input->count elements of input->dtype. STATUS_INVALID: their number is wrong, or a value is not
  * of that type (with its offset). */
 enum status v2_read_numbers(const struct v2_input *input, void *dst, struct error *err) MUST_USE;
-
-/* An element of a BYTES tensor. */
-struct v2_bytes {
-    const uint8_t *data;
-    size_t size;
-};
 
 /* Reads the input->count elements of a BYTES input into `ret`; they live as long as the request. In
  * binary data each element follows its length, uint32 little-endian. The strings of JSON may be

@@ -370,6 +370,10 @@ enum status v2_read_bytes(const struct v2_request *request, const struct v2_inpu
                           bool (*is_bare)(const uint8_t *data, size_t size), struct v2_bytes *ret,
                           struct error *err)
 {
+    if (input->elements) {
+        memcpy(ret, input->elements, input->count * sizeof *ret);
+        return STATUS_OK;
+    }
     if (input->binary && input->count == 1 && is_bare &&
         is_bare(input->binary, input->binary_size)) {
         ret[0] = (struct v2_bytes){input->binary, input->binary_size};

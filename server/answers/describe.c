@@ -12,7 +12,6 @@
 #include "engine/base/text.h"
 #include "proto/answers.h"
 #include "proto/base64.h"
-#include "proto/v1.h"
 #include "server/image/encode.h"
 #include "server/image/image.h"
 #include "server/schedule/runtime/image_answer.h"
@@ -411,7 +410,6 @@ char *describe_predictions(const struct predict_request *request, const struct d
         text = how->dialect                    ? how->dialect->write(&answer)
                : how->form == DESCRIBE_LINES   ? predict_answer_lines(&answer)
                : how->form == DESCRIBE_NUMBERS ? predict_answer_numbers(&answer, ret_size)
-               : how->form == DESCRIBE_KSERVE  ? v1_classes_json(&answer)
                                                : predict_answer_json(&answer);
     }
     described_done(&described);

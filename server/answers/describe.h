@@ -15,7 +15,6 @@ enum describe_form {
     DESCRIBE_NUMBERS,
     DESCRIBE_JPEG, /* annotate_image() writes it; describe_predictions() writes JSON */
     DESCRIBE_PNG,
-    DESCRIBE_KSERVE, /* {"predictions": [{"classes", "indices", "probabilities"}]} */
 };
 
 /* How to write an answer. */

@@ -110,33 +110,26 @@ static void try_v2(const uint8_t *body, size_t size, size_t json_size)
 static void try_v1(const char *text, size_t size)
 {
     const struct json_limits limits = {16, 1000};
-    struct v1_request *request = NULL;
+    const struct v2_input wanted = {.name = "x", .datatype = "FP32", .shape = SHAPE(1, 3)};
+    struct v2_request *request = NULL;
     struct error err = {0};
     const bool are_texts = size & 1;
-    enum status status = v1_request_parse(text, size, &limits, 4, are_texts, &request, &err);
+    enum status status = v1_request_parse(text, size, &limits, &wanted, are_texts, &request, &err);
     if (status != STATUS_OK) {
         HOLDS(err.message[0] && !request && status != STATUS_NO_MEMORY);
         return;
     }
-    HOLDS(request->image_count <= 4 && (request->image_count == 0 || !request->numbers));
-    for (size_t i = 0; i < request->image_count; i++) {
-        const struct predict_json_image *image = &request->images[i];
-        HOLDS((image->data != NULL) == (image->error.status == STATUS_OK));
-        HOLDS(!image->data || image->size <= size);
+    HOLDS(request->input_count == 1);
+    const struct v2_input *input = &request->inputs[0];
+    HOLDS((input->json != NULL) != (input->elements != NULL));
+    if (input->elements) {
+        read_texts(request, input, size);
+    } else {
+        HOLDS(lies_inside(input->json, input->json_size, text, size));
+        if (input->count <= MAX_COUNT)
+            read_numbers(input);
     }
-    if (request->numbers) {
-        HOLDS(lies_inside(request->numbers, request->numbers_size, text, size));
-        struct v2_input input = {.name = "instances",
-                                 .dtype = DTYPE_F32,
-                                 .json = request->numbers,
-                                 .json_size = request->numbers_size,
-                                 .max_nesting = 8,
-                                 .count = 3 * request->rows};
-        input.shape = SHAPE((int64_t)request->rows, 3);
-        if (input.count <= MAX_COUNT)
-            read_numbers(&input);
-    }
-    v1_request_free(request);
+    v2_request_free(request);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

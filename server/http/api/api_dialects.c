@@ -1,9 +1,11 @@
-/* Lists models and status in other servers' APIs. api_predict.c answers photos in these APIs. */
+/* Lists models and status in other servers' APIs, and in KServe's V1 protocol. api_predict.c and
+ * api_infer.c answer photos in these APIs. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
 #include "proto/dialects.h"
+#include "proto/v1.h"
 #include "server/http/api/route_table.h"
 #include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"
@@ -154,4 +156,44 @@ void labelled_models_handle(struct exchange *x)
 void roboflow_registry_handle(struct exchange *x)
 {
     respond_models(x, LIST_TASKS, "", roboflow_models_json);
+}
+
+/* ---- KServe V1 ---- */
+
+void kserve_model_handle(struct exchange *x)
+{
+    size_t count, found = 0;
+    bool ready = false;
+    struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
+    struct v1_version *versions = alloc_array(count, sizeof *versions);
+    for (size_t i = 0; models && versions && i < count; i++) {
+        if (strcmp(models[i].name, x->match.model) != 0 ||
+            (x->match.version[0] && strcmp(models[i].version, x->match.version) != 0))
+            continue;
+        bool is_ready = models[i].can_answer;
+        versions[found++] = (struct v1_version){models[i].version, is_ready, models[i].failure};
+        ready = ready || is_ready;
+    }
+    if (found == 0 && models && versions) {
+        respond_refusal(x, 404, "not_found", "there is no model '%s'%s%s", x->match.model,
+                        x->match.version[0] ? " of version " : "", x->match.version);
+    } else {
+        char *text =
+            models && versions ? v1_model_json(x->match.model, ready, versions, found) : NULL;
+        x->answer.retry_after_s = ready ? 0 : model_host_retry_after(x->server->options.model_host);
+        respond_json(x, ready ? 200 : 503, text);
+    }
+    FREE_ALL(versions, models);
+}
+
+void kserve_models_handle(struct exchange *x)
+{
+    size_t count, found = 0;
+    struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
+    const char **names = alloc_array(count, sizeof *names);
+    for (size_t i = 0; models && names && i < count; i++)
+        if (found == 0 || strcmp(names[found - 1], models[i].name) != 0)
+            names[found++] = models[i].name;
+    respond_json(x, 200, models && names ? v1_models_json(names, found) : NULL);
+    FREE_ALL(names, models);
 }

@@ -1,10 +1,12 @@
-/* POST /v2/models/M[/versions/V]/infer: the Open Inference Protocol's inference.
+/* POST /v2/models/M[/versions/V]/infer and /v1/models/M[/versions/V]:predict: inference of KServe's
+ * protocols, V2 (the Open Inference Protocol) and V1 (TensorFlow Serving).
  *
- * A body has one of three forms: JSON; JSON followed by binary tensors (the header
+ * A body of V2 has one of three forms: JSON; JSON followed by binary tensors (the header
  * Inference-Header-Content-Length is the size of the JSON); or only the raw bytes of the single
  * input (the header is 0). Binary tensors are used in place in the body, JSON numbers are read into
  * separate memory. An image input also accepts BYTES with a JPEG or PNG in each element, which is
- * decoded and prepared as for /predict. gRPC calls send messages instead. */
+ * decoded and prepared as for /predict. gRPC calls send messages instead. V1's instances become the
+ * model's only input; photos are answered with classes if the model has them. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +16,8 @@
 #include "engine/base/text.h"
 #include "models/tasks/class_scores.h"
 #include "proto/picture_text.h"
-#include "proto/v2.h"
+#include "proto/v1.h"
+#include "server/answers/describe.h"
 #include "server/http/api/request_limits.h"
 #include "server/http/api/route_table.h"
 #include "server/http/api/submission.h"
@@ -29,6 +32,7 @@ struct infer_work {
     void **memory;                  /* memory of JSON tensors, indexed by the model's inputs */
     size_t input_count;
     struct request_texts rows_of_texts;
+    bool is_v1;
     bool *wanted, *as_binary; /* one per output of the model; `wanted` owns both */
     size_t rows;
 };
@@ -222,7 +226,7 @@ static enum status read_elements(struct exchange *x, const struct infer_work *wo
         return error_set(err, input->count ? STATUS_TOO_LARGE : STATUS_INVALID,
                          "%zu %s in one request; send 1 to %zu (--max-images)", input->count, what,
                          most);
-    if (!input->binary)
+    if (input->json)
         TRY(upload_charge(&x->body, input->json_size, err));
     *ret = alloc_array(input->count, sizeof **ret);
     TRY(check_memory(*ret, "for a request", err));
@@ -239,14 +243,15 @@ static enum status take_images(struct exchange *x, struct infer_work *work,
     size_t unused;
     struct v2_bytes *bytes;
     TRY(find_tensor(deployment, false, input->name, &unused, err));
-    if (!deployment->takes_images || strcmp(input->name, deployment->inputs[0].name) != 0)
+    if (!deployment->takes_images ||
+        strcmp(input->name, deployment->inputs[deployment->image_input].name) != 0)
         return error_set(err, STATUS_INVALID,
                          "input '%.80s' of model '%s' takes numbers, not photos (BYTES)",
                          input->name, deployment->model->name);
     TRY(read_elements(x, work, input, "images", infer_is_image, &bytes, err));
     const enum status status = infer_make_images(work, input->count, err);
     for (size_t i = 0; status == STATUS_OK && i < input->count; i++) {
-        if (!input->binary)
+        if (input->json)
             take_base64(&bytes[i]);
         work->request.images[i].data = bytes[i].data;
         work->request.images[i].size = bytes[i].size;
@@ -488,6 +493,8 @@ static enum status shape_output(const struct infer_work *work, const struct v2_o
                                         .row_count = work->rows};
     for (size_t r = 0; r < work->rows; r++)
         rows[r] = work->request.images[r].outputs[o];
+    if (work->is_v1)
+        return STATUS_OK;
     TRY(shape_rows(work, o, output, err));
     return asked->classification ? infer_classify(work, o, asked->classification, output, err)
                                  : STATUS_OK;
@@ -529,8 +536,9 @@ static enum status respond_outputs(struct exchange *x, struct infer_work *work, 
                                    .output_count = count};
         size_t size = 0, json_size = 0;
         bool binary = false;
-        char *text = x->route->is_message ? v2_answer_message(&answer, &size)
-                                          : v2_answer_body(&answer, &size, &json_size, &binary);
+        char *text = work->is_v1            ? v1_rows_json(&answer, deployment->has_rows, &size)
+                     : x->route->is_message ? v2_answer_message(&answer, &size)
+                                            : v2_answer_body(&answer, &size, &json_size, &binary);
         respond_text(x, 200, binary ? TYPE_BYTES : TYPE_JSON, text, size);
         if (text && binary)
             respond_header(x, "Inference-Header-Content-Length", "%zu", json_size);
@@ -547,11 +555,14 @@ static enum status respond_outputs(struct exchange *x, struct infer_work *work, 
 static void infer_finish(struct exchange *x)
 {
     struct infer_work *work = x->work;
+    const struct describe_how how = {.dialect = &dialect_v1, .as_list = true};
     struct error err;
     exchange_note(x, &work->request);
-    if (respond_failed_row(x, "element"))
+    if (respond_failed_row(x, work->is_v1 ? "instance" : "element"))
         return;
-    if (respond_outputs(x, work, &err) != STATUS_OK)
+    if (!work->request.raw_outputs)
+        respond_json(x, 200, describe_predictions(&work->request, &how, NULL));
+    else if (respond_outputs(x, work, &err) != STATUS_OK)
         respond_error(x, &err);
     store_in_cache(x);
 }
@@ -603,6 +614,36 @@ static enum status check_is_json(const struct exchange *x, struct error *err)
     return STATUS_OK;
 }
 
+/* Reads a body of V1: photos or texts, or numbers for the only input. */
+static enum status infer_read_instances(struct exchange *x, struct infer_work *work,
+                                        const struct deployment *deployment, struct error *err)
+{
+    const struct http_options *options = &x->server->options;
+    const struct json_limits limits = {options->max_json_depth, 16 * options->max_images + 1000};
+    const struct model *model = deployment->model;
+    const bool takes_texts = deployment_takes_texts(model);
+    size_t i = deployment->takes_images ? deployment->image_input : 0;
+    while (takes_texts && model->text.kinds[i] != TEXT_IDS)
+        i++;
+    const struct v2_input wanted = {.name = deployment->inputs[i].name,
+                                    .datatype = dtype_oip_name(deployment->inputs[i].dtype),
+                                    .shape = deployment->inputs[i].shape};
+    if (x->body.size == 0)
+        return error_set(err, STATUS_INVALID,
+                         "the body is empty; send {\"instances\": [{\"b64\": \"…\"}]}");
+    TRY(v1_request_parse((const char *)x->body.data, x->body.size, &limits, &wanted, takes_texts,
+                         &work->v2, err));
+    const bool are_numbers = work->v2->inputs[0].json;
+    if (are_numbers && (deployment->input_count != 1 || !deployment->has_rows))
+        return error_set(err, STATUS_INVALID,
+                         "model '%s' has several inputs or no batch dimension; send tensors to "
+                         "POST /v2/models/%s/infer",
+                         model->name, model->name);
+    work->request.raw_outputs =
+        are_numbers || model->task.kind != TASK_CLASSIFICATION || deployment->no_answer[0];
+    return STATUS_OK;
+}
+
 /* Reads the body, if read_message() has not. Sets *ret_raw if the body is the single input. */
 static enum status read_body(struct exchange *x, struct infer_work *work,
                              const struct deployment *deployment, size_t *ret_json, bool *ret_raw,
@@ -611,8 +652,11 @@ static enum status read_body(struct exchange *x, struct infer_work *work,
     const struct json_limits limits = {x->server->options.max_json_depth, 20000};
     *ret_raw = false;
     *ret_json = x->body.size;
+    work->request.raw_outputs = true;
     if (work->v2)
         return STATUS_OK;
+    if (work->is_v1)
+        return infer_read_instances(x, work, deployment, err);
     TRY(json_size(x, deployment, ret_json, ret_raw, err));
     if (*ret_raw)
         return STATUS_OK;
@@ -638,16 +682,20 @@ static enum status infer_prepare(struct exchange *x, struct deployment **chosen,
     } else {
         request_limits_limit_us(&work->request, (uint64_t)work->v2->timeout_us);
         TRY(request_limits_set_priority(&work->request, (uint64_t)work->v2->priority, err));
-        if (work->v2->input_count == 1 && work->v2->inputs[0].dtype != DTYPE_NONE)
+        if (work->v2->input_count == 1 && work->v2->inputs[0].dtype != DTYPE_NONE && !work->is_v1)
             TRY(submission_choose_size(x, &work->v2->inputs[0].shape, chosen, err));
         deployment = *chosen;
         TRY(infer_take_inputs(x, work, deployment, err));
-        /* The numbers of the JSON have their own memory, so the body can be freed. */
-        if (json == x->body.size)
+        /* What the JSON has is elsewhere now, so the body can be freed. */
+        if (work->v2->input_count && work->v2->inputs[0].elements)
+            upload_drop_bytes(&x->body);
+        else if (json == x->body.size)
             upload_release_bytes(&x->body);
     }
-    TRY(check_outputs(work, deployment, err));
-    TRY(expect_outputs(x, work, deployment, err));
+    if (work->request.raw_outputs) {
+        TRY(check_outputs(work, deployment, err));
+        TRY(expect_outputs(x, work, deployment, err));
+    }
     work->request.tensors = work->tensors;
     work->request.target = *chosen;
     x->image_count = work->rows;
@@ -679,8 +727,7 @@ static void infer_start(struct exchange *x)
     struct error err;
     enum status status = STATUS_OK;
     if (work) {
-        work->request.top_k = 1;
-        work->request.raw_outputs = true;
+        work->is_v1 = x->route->dialect == &dialect_v1;
         if (x->route->is_message)
             status = read_message(x, work, &err);
     }

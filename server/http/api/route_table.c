@@ -4,6 +4,7 @@
 #include "engine/base/size.h"
 #include "lensd_version.h"
 #include "proto/dialects.h"
+#include "proto/v1.h"
 #include "proto/v2.h"
 
 #define READ (METHOD_GET | METHOD_HEAD)
@@ -96,9 +97,9 @@ static const struct route routes[] = {
     {"/predictions/{model}/{version}", METHOD_POST | METHOD_PUT, true, v2_admit, predict_handle,
      "the same for one version", ROUTE_KEY, NULL, &dialect_torchserve},
     OF_MODEL(
-        POST, "/v1", ":predict", KEY, kserve_predict_handle,
+        POST, "/v1", ":predict", KEY, v2_infer_handle,
         "KServe V1 and TensorFlow Serving: {\"instances\": […]} in, {\"predictions\": […]} out",
-        .admit = v2_admit),
+        .admit = v2_admit, .dialect = &dialect_v1),
     POST("/v1/models/{model}:explain", KEY, absent_handle, "501: there is no explainer",
          .fixed = "lensd has no explainer; POST /v1/models/NAME:predict returns predictions, and a "
                   "KServe explainer in front of it explains them"),

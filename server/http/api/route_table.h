@@ -33,7 +33,6 @@ enum status face_admit(struct exchange *exchange, struct error *err);
 void face_list_handle(struct exchange *exchange);
 void face_delete_handle(struct exchange *exchange);
 void roboflow_registry_handle(struct exchange *exchange);
-void kserve_predict_handle(struct exchange *exchange);
 void kserve_model_handle(struct exchange *exchange);
 void kserve_models_handle(struct exchange *exchange);
 enum status v2_admit(struct exchange *exchange, struct error *err);
