@@ -3,31 +3,18 @@
  *
  * Easy to get wrong: "1." and "01" are not numbers; a comma before a closing bracket is not JSON;
  * "\ud800" alone has no meaning; a NUL byte must not end the text. */
-#include <stdbool.h>
-#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/hex.h"
 #include "engine/base/text.h"
 #include "engine/base/utf8.h"
 #include "proto/json_extract.h"
+#include "proto/strbuf.h"
 
 #define JSON_BYTES_MAX ((size_t)1 << 30)
 
-struct json_scan {
-    const char *text;
-    size_t size, at;
-    const struct json_limits *limits;
-    size_t values, depth;
-    uint8_t objects[JSON_DEPTH_MAX / 8]; /* bit i: level i is an object, else an array */
-    struct error *err;
-
-    struct extraction *cut; /* NULL: only check */
-    bool is_in_parent;      /* inside the parent member of cut->rule */
-    bool is_wanted;         /* the next value belongs to the member of cut->rule */
-};
-
-static enum status wrong(const struct json_scan *s, const char *expected)
+enum status json_scan_error(const struct json_scan *s, const char *expected)
 {
     if (s->at >= s->size)
         return error_set(s->err, STATUS_INVALID, "JSON ends at byte %zu where %s was expected",
@@ -38,11 +25,6 @@ static enum status wrong(const struct json_scan *s, const char *expected)
                          s->at, expected);
     return error_set(s->err, STATUS_INVALID, "JSON: byte 0x%02x at byte %zu where %s was expected",
                      c, s->at, expected);
-}
-
-static char peek(const struct json_scan *s)
-{
-    return s->at < s->size ? s->text[s->at] : '\0';
 }
 
 static enum status count_value(struct json_scan *s)
@@ -59,7 +41,7 @@ static enum status scan_unit(struct json_scan *s, unsigned *ret)
     for (int i = 0; i < 4; i++, s->at++) {
         int digit = s->at < s->size ? hex_digit(s->text[s->at]) : -1;
         if (digit < 0)
-            return wrong(s, "four hexadecimal digits after \\u");
+            return json_scan_error(s, "four hexadecimal digits after \\u");
         unit = unit << 4 | (unsigned)digit;
     }
     *ret = unit;
@@ -87,29 +69,30 @@ static enum status scan_unicode_escape(struct json_scan *s)
 
 static enum status scan_string(struct json_scan *s)
 {
-    if (peek(s) != '"')
-        return wrong(s, "'\"'");
+    if (json_peek(s) != '"')
+        return json_scan_error(s, "'\"'");
     s->at++;
     size_t start = s->at;
     for (;;) {
         if (s->at >= s->size)
-            return wrong(s, "the end of a string");
+            return json_scan_error(s, "the end of a string");
         unsigned char c = (unsigned char)s->text[s->at];
         if (c == '"')
             break;
         if (c < 0x20)
-            return wrong(s, "a character of a string (control characters are written \\u00XX)");
+            return json_scan_error(
+                s, "a character of a string (control characters are written \\u00XX)");
         s->at++;
         if (c != '\\')
             continue;
-        char escape = peek(s);
+        char escape = json_peek(s);
         if (escape == 'u') {
             s->at++;
             TRY(scan_unicode_escape(s));
         } else if (escape != '\0' && strchr("\"\\/bfnrt", escape)) {
             s->at++;
         } else {
-            return wrong(s, "an escape (\\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX)");
+            return json_scan_error(s, "an escape (\\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX)");
         }
     }
     if (!utf8_valid(s->text + start, s->at - start))
@@ -119,47 +102,94 @@ static enum status scan_string(struct json_scan *s)
     return STATUS_OK;
 }
 
-static enum status scan_digits(struct json_scan *s)
+static double slow_double(const char *text, size_t size)
 {
-    if (peek(s) < '0' || peek(s) > '9')
-        return wrong(s, "a digit");
-    while (peek(s) >= '0' && peek(s) <= '9')
-        s->at++;
-    return STATUS_OK;
+    char copy[64];
+    if (size < sizeof copy) {
+        memcpy(copy, text, size);
+        copy[size] = '\0';
+        return strtod(copy, NULL);
+    }
+    char *longer = strndup(text, size);
+    double value = longer ? strtod(longer, NULL) : 0;
+    free(longer);
+    return value;
 }
 
-static enum status scan_number(struct json_scan *s)
+/* Adds digits to the mantissa, and clears *fits once it exceeds 64 bits. Returns their number. */
+static size_t scan_digits(struct json_scan *s, uint64_t *mantissa, bool *fits)
 {
-    if (peek(s) == '-')
-        s->at++;
-    if (peek(s) == '0')
-        s->at++;
-    else
-        TRY(scan_digits(s));
-    if (peek(s) == '.') {
-        s->at++;
-        TRY(scan_digits(s));
+    const size_t start = s->at;
+    for (; json_peek(s) >= '0' && json_peek(s) <= '9'; s->at++) {
+        uint64_t more, digit = (uint64_t)(s->text[s->at] - '0');
+        *fits = *fits && !__builtin_mul_overflow(*mantissa, (uint64_t)10, &more) &&
+                !__builtin_add_overflow(more, digit, &more);
+        if (*fits)
+            *mantissa = more;
     }
-    if (peek(s) == 'e' || peek(s) == 'E') {
+    return s->at - start;
+}
+
+enum status json_scan_number(struct json_scan *s, struct json_number *ret)
+{
+    const size_t start = s->at;
+    struct json_number number = {.is_integer = true};
+    uint64_t size = 0; /* of the exponent */
+    size_t fraction = 0;
+    bool fits = true, is_small = true, is_down = false;
+    if (json_peek(s) == '-') {
+        number.negative = true;
         s->at++;
-        if (peek(s) == '+' || peek(s) == '-')
-            s->at++;
-        TRY(scan_digits(s));
     }
+    if (json_peek(s) == '0')
+        s->at++;
+    else if (!scan_digits(s, &number.magnitude, &fits))
+        return json_scan_error(s, number.negative ? "a digit" : "a number");
+    if (json_peek(s) == '.') {
+        s->at++;
+        number.is_integer = false;
+        fraction = scan_digits(s, &number.magnitude, &fits);
+        if (!fraction)
+            return json_scan_error(s, "a digit after the point");
+    }
+    if (json_peek(s) == 'e' || json_peek(s) == 'E') {
+        s->at++;
+        number.is_integer = false;
+        is_down = json_peek(s) == '-';
+        s->at += is_down || json_peek(s) == '+';
+        if (!scan_digits(s, &size, &is_small))
+            return json_scan_error(s, "a digit of the exponent");
+    }
+    if (!ret)
+        return STATUS_OK;
+    number.is_integer = number.is_integer && fits;
+    /* With exact digits and an exact power of ten, the result is the double nearest to the number
+     * (Clinger 1990). */
+    const int64_t exponent = (int64_t)(is_small && size < 1000 ? size : 1000);
+    const int64_t scale = (is_down ? -exponent : exponent) - (int64_t)fraction;
+    if (fits && number.magnitude < (uint64_t)1 << 53 && scale >= -22 && scale <= 22) {
+        number.value = (double)number.magnitude;
+        number.value =
+            scale < 0 ? number.value / exact_powers[-scale] : number.value * exact_powers[scale];
+        number.value = number.negative ? -number.value : number.value;
+    } else {
+        number.value = slow_double(s->text + start, s->at - start);
+    }
+    *ret = number;
     return STATUS_OK;
 }
 
 static enum status scan_word(struct json_scan *s, const char *word)
 {
     for (; *word; word++, s->at++)
-        if (peek(s) != *word)
-            return wrong(s, "true, false or null");
+        if (json_peek(s) != *word)
+            return json_scan_error(s, "true, false or null");
     return STATUS_OK;
 }
 
-static enum status scan_scalar(struct json_scan *s)
+enum status json_scan_scalar(struct json_scan *s)
 {
-    switch (peek(s)) {
+    switch (json_peek(s)) {
     case '"':
         return scan_string(s);
     case 't':
@@ -170,9 +200,9 @@ static enum status scan_scalar(struct json_scan *s)
         return scan_word(s, "null");
     case '-':
     case '0' ... '9':
-        return scan_number(s);
+        return json_scan_number(s, NULL);
     default:
-        return wrong(s, "a value");
+        return json_scan_error(s, "a value");
     }
 }
 
@@ -181,7 +211,7 @@ static bool in_object(const struct json_scan *s)
     return s->objects[(s->depth - 1) / 8] >> ((s->depth - 1) % 8) & 1;
 }
 
-static enum status scan_open_level(struct json_scan *s)
+enum status json_scan_open(struct json_scan *s)
 {
     if (s->depth == s->limits->max_depth)
         return error_set(s->err, STATUS_INVALID,
@@ -208,8 +238,8 @@ static enum status scan_key(struct json_scan *s)
 {
     s->at = text_skip_blanks(s->text, s->at, s->size);
     const size_t begin = s->at;
-    if (peek(s) != '"')
-        return wrong(s, "a key in quotes");
+    if (json_peek(s) != '"')
+        return json_scan_error(s, "a key in quotes");
     TRY(count_value(s));
     TRY(scan_string(s));
     const struct extract_rule *rule = s->cut ? s->cut->rule : NULL;
@@ -218,8 +248,8 @@ static enum status scan_key(struct json_scan *s)
     s->is_wanted = rule && s->depth == rule->depth && (s->is_in_parent || !rule->parent) &&
                    is_key(s, begin, rule->member);
     s->at = text_skip_blanks(s->text, s->at, s->size);
-    if (peek(s) != ':')
-        return wrong(s, "':'");
+    if (json_peek(s) != ':')
+        return json_scan_error(s, "':'");
     s->at++;
     return STATUS_OK;
 }
@@ -258,20 +288,19 @@ static enum status cut_array(struct json_scan *s)
     return STATUS_OK;
 }
 
-/* Closes the levels that end after a value. *ret_more: another value follows. */
-static enum status scan_after_value(struct json_scan *s, bool *ret_more)
+enum status json_scan_after_value(struct json_scan *s, bool *ret_more)
 {
     *ret_more = false;
     while (s->depth > 0) {
         s->at = text_skip_blanks(s->text, s->at, s->size);
         bool object = in_object(s);
-        if (peek(s) == ',') {
+        if (json_peek(s) == ',') {
             s->at++;
             *ret_more = true;
             return object ? scan_key(s) : STATUS_OK;
         }
-        if (peek(s) != (object ? '}' : ']'))
-            return wrong(s, object ? "',' or '}'" : "',' or ']'");
+        if (json_peek(s) != (object ? '}' : ']'))
+            return json_scan_error(s, object ? "',' or '}'" : "',' or ']'");
         s->at++;
         s->depth--;
     }
@@ -284,16 +313,16 @@ static enum status scan_value(struct json_scan *s, bool *ret_opened)
     *ret_opened = false;
     s->at = text_skip_blanks(s->text, s->at, s->size);
     TRY(count_value(s));
-    char c = peek(s);
+    char c = json_peek(s);
     const bool is_cut = s->is_wanted && c == '[';
     s->is_wanted = false;
     if (is_cut)
         return cut_array(s);
     if (c != '{' && c != '[')
-        return scan_scalar(s);
-    TRY(scan_open_level(s));
+        return json_scan_scalar(s);
+    TRY(json_scan_open(s));
     s->at = text_skip_blanks(s->text, s->at, s->size);
-    if (peek(s) == (c == '{' ? '}' : ']')) {
+    if (json_peek(s) == (c == '{' ? '}' : ']')) {
         s->at++;
         s->depth--;
         return STATUS_OK;
@@ -312,10 +341,10 @@ static enum status scan_text(struct json_scan *s)
     for (bool more = true; more;) {
         TRY(scan_value(s, &more));
         if (!more)
-            TRY(scan_after_value(s, &more));
+            TRY(json_scan_after_value(s, &more));
     }
     s->at = text_skip_blanks(s->text, s->at, s->size);
-    return s->at == s->size ? STATUS_OK : wrong(s, "the end");
+    return s->at == s->size ? STATUS_OK : json_scan_error(s, "the end");
 }
 
 enum status json_check(const char *text, size_t size, const struct json_limits *limits,

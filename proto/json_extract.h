@@ -1,5 +1,7 @@
-/* Private to proto/: checks JSON, and extracts large arrays before the rest becomes a tree. */
+/* Private to proto/: scans JSON, and extracts large arrays before the rest becomes a tree. */
 #pragma once
+
+#include <stdint.h>
 
 #include "proto/json.h"
 
@@ -27,3 +29,41 @@ struct extraction {
  * arrays are checked when they are read. STATUS_INVALID, also for more than `max` arrays. */
 enum status json_extract(const char *text, size_t size, const struct json_limits *limits,
                          struct extraction *cut, struct error *err) MUST_USE;
+
+/* A place in a JSON text. The functions below move it over what they read; they fail with
+ * STATUS_INVALID at the first wrong byte. */
+struct json_scan {
+    const char *text;
+    size_t size, at;
+    const struct json_limits *limits;
+    size_t values, depth;
+    uint8_t objects[JSON_DEPTH_MAX / 8]; /* bit i: level i is an object, else an array */
+    struct error *err;
+
+    struct extraction *cut; /* NULL: only check */
+    bool is_in_parent;      /* inside the parent member of cut->rule */
+    bool is_wanted;         /* the next value belongs to the member of cut->rule */
+};
+
+/* A number, as an integer and as a double. */
+struct json_number {
+    bool negative, is_integer; /* is_integer: without fraction or exponent, and fits 64 bits */
+    uint64_t magnitude;
+    double value;
+};
+
+static inline char json_peek(const struct json_scan *s)
+{
+    return s->at < s->size ? s->text[s->at] : '\0';
+}
+
+/* Returns STATUS_INVALID with the place, its byte, and what was `expected` instead. */
+enum status json_scan_error(const struct json_scan *s, const char *expected);
+/* `ret` NULL: only checks the number. */
+enum status json_scan_number(struct json_scan *s, struct json_number *ret) MUST_USE;
+/* Moves over a string, number or word. */
+enum status json_scan_scalar(struct json_scan *s) MUST_USE;
+/* Moves over the bracket that opens an array or object. STATUS_INVALID: too deep. */
+enum status json_scan_open(struct json_scan *s) MUST_USE;
+/* After a value: closes the arrays and objects that end. *ret_more: another value follows. */
+enum status json_scan_after_value(struct json_scan *s, bool *ret_more) MUST_USE;
