@@ -171,7 +171,6 @@ struct predict_json {
     size_t image_count;
     bool as_list;                              /* the request has a list of images */
     bool are_texts;                            /* "images" are UTF-8 texts and lists of tokens */
-    int top_k;                                 /* 0: not given */
     const char *model;                         /* NULL: not given */
     struct predict_json_parameter *parameters; /* the other members */
     size_t parameter_count;
@@ -181,16 +180,15 @@ struct predict_json {
 struct predict_json_limits {
     struct json_limits json;
     size_t max_images;
-    int max_top_k;
 };
 
 /* Reads the JSON body of a request in a dialect's form (proto/dialects.h), or in /predict's own
  * (`dialect` NULL): {"image": {"b64": "…"}} or {"images": [{"b64": "…", "name": "a.jpg"}, …]}, with
- * "top_k", "model" and at most PREDICT_JSON_PARAMETERS other members: strings, numbers, true,
- * false, lists of strings, numbers and points. Parameters keep the dialect's names. `text` is
- * untrusted, and not needed afterwards. STATUS_INVALID: the request is malformed; STATUS_TOO_LARGE:
- * it has more than max_images. Malformed base64 is an error of its image alone. Free *ret with
- * predict_json_free (accepts NULL). */
+ * "model" and at most PREDICT_JSON_PARAMETERS other members: strings, numbers, true, false, lists of
+ * strings, numbers and points. Parameters keep the dialect's names. `text` is untrusted, and not
+ * needed afterwards. STATUS_INVALID: the request is malformed; STATUS_TOO_LARGE: it has more than
+ * max_images. Malformed base64 is an error of its image alone. Free *ret with predict_json_free
+ * (accepts NULL). */
 enum status predict_json_parse(const struct dialect *dialect, const char *text, size_t size,
                                const struct predict_json_limits *limits, struct predict_json **ret,
                                struct error *err) MUST_USE;

@@ -102,113 +102,7 @@ static enum status read_parameter(const cJSON *member, struct predict_json *requ
     return STATUS_OK;
 }
 
-/* ---- /predict's own form ---- */
-
-/* Decodes a text in place. Malformed base64 fails only this image. */
-static void read_base64(const cJSON *item, struct predict_json_image *ret)
-{
-    char *text = item->valuestring;
-    if (picture_text_decode(text, strlen(text), &ret->data, &ret->size, &ret->error) != STATUS_OK)
-        ret->data = NULL;
-}
-
-/* Reads an image: its base64 text, or {"b64": "…", "name": "…"}; decodes the text in place. */
-static enum status read_image(cJSON *object, const char *where, struct predict_json_image *ret,
-                              struct error *err)
-{
-    cJSON *data = cJSON_IsString(object) ? object : NULL, *name = NULL;
-    if (!data && !cJSON_IsObject(object))
-        return error_set(err, STATUS_INVALID,
-                         "%s must be the image as base64, or an object with it: {\"b64\": \"…\"}",
-                         where);
-    for (cJSON *member = object->child; member; member = member->next) {
-        if (!strcmp(member->string, "b64"))
-            data = member;
-        else if (!strcmp(member->string, "name"))
-            name = member;
-        else
-            return error_set(err, STATUS_INVALID,
-                             "unknown member \"%.40s\" in %s; it takes \"b64\" and \"name\"",
-                             member->string, where);
-    }
-    if (!cJSON_IsString(data))
-        return error_set(err, STATUS_INVALID, "%s lacks the string \"b64\": the image as base64",
-                         where);
-    if (name && !cJSON_IsString(name))
-        return error_set(err, STATUS_INVALID, "\"name\" in %s must be a string", where);
-    ret->name = name ? name->valuestring : NULL;
-    read_base64(data, ret);
-    return STATUS_OK;
-}
-
-static enum status read_images(cJSON *member, const struct predict_json_limits *limits,
-                               struct predict_json *request, struct error *err)
-{
-    if (request->images)
-        return error_set(
-            err, STATUS_INVALID,
-            "the request has several members with images; send one \"image\", or one \"images\"");
-    request->as_list = !strcmp(member->string, "images");
-    size_t count = 1;
-    if (request->as_list) {
-        if (!cJSON_IsArray(member) || !member->child)
-            return error_set(err, STATUS_INVALID,
-                             "\"images\" must be a list of one or more objects {\"b64\": \"…\"}");
-        count = (size_t)cJSON_GetArraySize(member);
-    }
-    if (count > limits->max_images)
-        return error_set(err, STATUS_TOO_LARGE,
-                         "%zu images in one request; the limit is %zu (--max-images)", count,
-                         limits->max_images);
-    request->images = alloc_array(count, sizeof *request->images);
-    TRY(check_memory(request->images, "for the images of a request", err));
-    request->image_count = count;
-    if (!request->as_list)
-        return read_image(member, "\"image\"", &request->images[0], err);
-    size_t i = 0;
-    for (cJSON *entry = member->child; entry; entry = entry->next, i++)
-        TRY(read_image(entry, "an entry of \"images\"", &request->images[i], err));
-    return STATUS_OK;
-}
-
-static enum status read_top_k(const cJSON *member, int max, struct predict_json *request,
-                              struct error *err)
-{
-    double value = cJSON_IsNumber(member) ? member->valuedouble : 0;
-    if (!(value >= 1 && value <= max) || floor(value) != value)
-        return error_set(err, STATUS_INVALID, "\"top_k\" must be a whole number from 1 to %d", max);
-    request->top_k = (int)value;
-    return STATUS_OK;
-}
-
-static enum status read_own(cJSON *root, const struct predict_json_limits *limits,
-                            struct predict_json *request, struct error *err)
-{
-    static const char form[] =
-        "{\"image\": {\"b64\": \"…\"}} or {\"images\": [{\"b64\": \"…\"}, …]}";
-    if (!cJSON_IsObject(root))
-        return error_set(err, STATUS_INVALID, "a JSON request must be an object: %s", form);
-    for (cJSON *member = root->child; member; member = member->next) {
-        if (!strcmp(member->string, "image") || !strcmp(member->string, "images")) {
-            TRY(read_images(member, limits, request, err));
-        } else if (!strcmp(member->string, "top_k")) {
-            TRY(read_top_k(member, limits->max_top_k, request, err));
-        } else if (!strcmp(member->string, "model")) {
-            if (!cJSON_IsString(member))
-                return error_set(err, STATUS_INVALID, "\"model\" must be a string");
-            request->model = member->valuestring;
-        } else if (!strcmp(member->string, "track") && !cJSON_IsString(member)) {
-            return error_set(err, STATUS_INVALID, "\"track\" must be a string, a camera's name");
-        } else {
-            TRY(read_parameter(member, request, err));
-        }
-    }
-    if (!request->images)
-        return error_set(err, STATUS_INVALID, "the request has no image: send %s", form);
-    return STATUS_OK;
-}
-
-/* ---- other forms ---- */
+/* ---- pictures and texts ---- */
 
 enum status dialect_add_item(cJSON *item, struct dialect_pictures *ret, struct error *err)
 {
@@ -245,6 +139,75 @@ enum status dialect_add_pictures(cJSON *member, struct dialect_pictures *ret, st
     return STATUS_OK;
 }
 
+/* Checks an image in /predict's own form: its base64 text, or {"b64": "…", "name": "…"}. */
+static enum status check_image(const cJSON *image, const char *where, struct error *err)
+{
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(image, "name"), *member;
+    if (!cJSON_IsString(image) && !cJSON_IsObject(image))
+        return error_set(err, STATUS_INVALID,
+                         "%s must be the image as base64, or an object with it: {\"b64\": \"…\"}",
+                         where);
+    cJSON_ArrayForEach(member, image)
+    {
+        if (strcmp(member->string, "b64") != 0 && strcmp(member->string, "name") != 0)
+            return error_set(err, STATUS_INVALID,
+                             "unknown member \"%.40s\" in %s; it takes \"b64\" and \"name\"",
+                             member->string, where);
+    }
+    if (cJSON_IsObject(image) && !cJSON_IsString(cJSON_GetObjectItemCaseSensitive(image, "b64")))
+        return error_set(err, STATUS_INVALID, "%s lacks the string \"b64\": the image as base64",
+                         where);
+    if (name && !cJSON_IsString(name))
+        return error_set(err, STATUS_INVALID, "\"name\" in %s must be a string", where);
+    return STATUS_OK;
+}
+
+static const char own_form[] =
+    "{\"image\": {\"b64\": \"…\"}} or {\"images\": [{\"b64\": \"…\"}, …]}";
+
+/* Adds the images of /predict's own form, and checks the types of its other members. */
+static enum status find_images(cJSON *root, struct dialect_pictures *ret, struct error *err)
+{
+    cJSON *member;
+    cJSON_ArrayForEach(member, root)
+    {
+        const bool is_list = !strcmp(member->string, "images");
+        if (!strcmp(member->string, "top_k") && !cJSON_IsNumber(member))
+            return error_set(err, STATUS_INVALID, "\"top_k\" must be a number");
+        if (!strcmp(member->string, "track") && !cJSON_IsString(member))
+            return error_set(err, STATUS_INVALID, "\"track\" must be a string, a camera's name");
+        if (!is_list && strcmp(member->string, "image") != 0)
+            continue;
+        if (ret->count)
+            return error_set(err, STATUS_INVALID,
+                             "the request has several members with images; send one \"image\", or "
+                             "one \"images\"");
+        if (is_list && (!cJSON_IsArray(member) || !member->child))
+            return error_set(err, STATUS_INVALID,
+                             "\"images\" must be a list of one or more objects {\"b64\": \"…\"}");
+        ret->as_list = is_list;
+        for (cJSON *image = is_list ? member->child : member; image;
+             image = is_list ? image->next : NULL) {
+            TRY(check_image(image, is_list ? "an entry of \"images\"" : "\"image\"", err));
+            TRY(dialect_add_item(image, ret, err));
+        }
+    }
+    return ret->count
+               ? STATUS_OK
+               : error_set(err, STATUS_INVALID, "the request has no image: send %s", own_form);
+}
+
+/* Decodes an image in place: its text, or the member "b64" of an object. Malformed base64 fails
+ * only this image. */
+static void read_picture(const cJSON *item, struct predict_json_image *ret)
+{
+    const cJSON *data = cJSON_GetObjectItemCaseSensitive(item, "b64");
+    char *text = data ? data->valuestring : item->valuestring;
+    ret->name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "name"));
+    if (picture_text_decode(text, strlen(text), &ret->data, &ret->size, &ret->error) != STATUS_OK)
+        ret->data = NULL;
+}
+
 /* Reads a text, or a list of its tokens. */
 static enum status read_text(cJSON *item, struct predict_json_image *ret, struct error *err)
 {
@@ -266,6 +229,7 @@ static enum status read_text(cJSON *item, struct predict_json_image *ret, struct
     return STATUS_OK;
 }
 
+/* `dialect` NULL: /predict's own form. */
 static enum status read_pictures(const struct dialect *dialect, cJSON *root, size_t max_images,
                                  struct predict_json *request, struct error *err)
 {
@@ -273,6 +237,7 @@ static enum status read_pictures(const struct dialect *dialect, cJSON *root, siz
                                      .capacity = max_images};
     enum status status =
         !found.texts    ? error_no_memory(err, "for a request")
+        : !dialect      ? find_images(root, &found, err)
         : dialect->find ? dialect->find(root, &found, err)
                         : dialect_add_pictures(
                               cJSON_GetObjectItemCaseSensitive(root, dialect->images), &found, err);
@@ -292,36 +257,51 @@ static enum status read_pictures(const struct dialect *dialect, cJSON *root, siz
         if (found.are_texts)
             status = read_text(found.texts[i], &request->images[i], err);
         else
-            read_base64(found.texts[i], &request->images[i]);
+            read_picture(found.texts[i], &request->images[i]);
     }
     free(found.texts);
     return status;
 }
 
-static enum status read_dialect(const struct dialect *dialect, cJSON *root, size_t max_images,
-                                struct predict_json *request, struct error *err)
+/* ---- the request ---- */
+
+static bool is_parameter(const struct dialect *dialect, const cJSON *member)
 {
     char room[32];
     const char *value;
-    cJSON *model, *nested = root, *member;
+    return dialect
+               ? !cJSON_IsNull(member) &&
+                     dialect_parameter(dialect, member->string, "", room, &value)
+               : strcmp(member->string, "image") != 0 && strcmp(member->string, "images") != 0 &&
+                     strcmp(member->string, "model") != 0;
+}
+
+/* `dialect` NULL: /predict's own form. */
+static enum status read_request(const struct dialect *dialect, cJSON *root, size_t max_images,
+                                struct predict_json *request, struct error *err)
+{
+    const char *name = dialect ? dialect->model : "model";
+    cJSON *nested = root, *member;
     if (!cJSON_IsObject(root))
-        return error_set(err, STATUS_INVALID, "a JSON request must be an object");
-    if (cJSON_GetObjectItemCaseSensitive(root, "track"))
+        return error_set(err, STATUS_INVALID, "a JSON request must be an object%s%s",
+                         dialect ? "" : ": ", dialect ? "" : own_form);
+    if (dialect && cJSON_GetObjectItemCaseSensitive(root, "track"))
         return error_no_tracks(dialect->name, err);
     TRY(read_pictures(dialect, root, max_images, request, err)); /* may change the tree */
-    model = dialect->model ? cJSON_GetObjectItemCaseSensitive(root, dialect->model) : NULL;
+    const cJSON *model = name ? cJSON_GetObjectItemCaseSensitive(root, name) : NULL;
     if (model && !cJSON_IsString(model))
-        return error_set(err, STATUS_INVALID, "\"%s\" must be a string", dialect->model);
-    request->model = model ? model->valuestring : NULL;
-    if (dialect->nested)
+        return error_set(err, STATUS_INVALID, "\"%s\" must be a string", name);
+    request->model = cJSON_GetStringValue(model);
+    if (dialect && dialect->nested) {
         nested = cJSON_GetObjectItemCaseSensitive(root, dialect->nested);
-    if (nested && !cJSON_IsNull(nested) && !cJSON_IsObject(nested))
-        return error_set(err, STATUS_INVALID, "\"%s\" must be an object", dialect->nested);
-    if (cJSON_GetObjectItemCaseSensitive(nested, "track"))
-        return error_no_tracks(dialect->name, err);
+        if (nested && !cJSON_IsNull(nested) && !cJSON_IsObject(nested))
+            return error_set(err, STATUS_INVALID, "\"%s\" must be an object", dialect->nested);
+        if (cJSON_GetObjectItemCaseSensitive(nested, "track"))
+            return error_no_tracks(dialect->name, err);
+    }
     cJSON_ArrayForEach(member, nested)
     {
-        if (!cJSON_IsNull(member) && dialect_parameter(dialect, member->string, "", room, &value))
+        if (is_parameter(dialect, member))
             TRY(read_parameter(member, request, err));
     }
     return STATUS_OK;
@@ -341,9 +321,8 @@ enum status predict_json_parse(const struct dialect *dialect, const char *text, 
                          size);
     }
     request->tree = root;
-    const enum status status = is_own
-                                   ? read_own(root, limits, request, err)
-                                   : read_dialect(dialect, root, limits->max_images, request, err);
+    const enum status status =
+        read_request(is_own ? NULL : dialect, root, limits->max_images, request, err);
     if (status == STATUS_OK)
         *ret = request;
     else

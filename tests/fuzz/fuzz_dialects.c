@@ -51,8 +51,7 @@ static void try_parameter(const struct dialect *dialect, const char *name, const
 
 static void try_body(const struct dialect *dialect, const char *text, size_t size)
 {
-    const struct predict_json_limits limits = {
-        .json = {16, 1000}, .max_images = 4, .max_top_k = 1000};
+    const struct predict_json_limits limits = {.json = {16, 1000}, .max_images = 4};
     struct predict_json *request = NULL;
     struct error err = {0};
     if (!dialect->find && !dialect->images) /* its bodies are /predict's: fuzz_request */

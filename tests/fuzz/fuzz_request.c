@@ -76,8 +76,7 @@ static void try_form(unsigned char *form, size_t size)
 
 static void try_request(const char *text, size_t size)
 {
-    const struct predict_json_limits limits = {
-        .json = {16, 1000}, .max_images = 4, .max_top_k = 1000};
+    const struct predict_json_limits limits = {.json = {16, 1000}, .max_images = 4};
     struct predict_json *request = NULL;
     struct error err = {0};
     enum status status = predict_json_parse(NULL, text, size, &limits, &request, &err);
@@ -86,7 +85,6 @@ static void try_request(const char *text, size_t size)
         return;
     }
     HOLDS(request->image_count >= 1 && request->image_count <= 4);
-    HOLDS(request->top_k >= 0 && request->top_k <= 1000);
     for (size_t i = 0; i < request->image_count; i++) {
         const struct predict_json_image *image = &request->images[i];
         HOLDS((image->data != NULL) == (image->error.status == STATUS_OK));

@@ -184,7 +184,7 @@ class SeveralImages(ServedCase):
         answer = self.predict_parts([("image", "a.png", seven())] * 64)
         self.assertEqual(answer.status, 200)
         body = json.dumps({"images": [{"b64": ""}] * 65})
-        self.assert_error(self.server.predict(body), 413, "too_large", "65 images")
+        self.assert_error(self.server.predict(body), 413, "too_large", "64 images")
 
 
 class ManyClients(ServedCase):

@@ -420,8 +420,7 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
     const struct http_options *options = &x->server->options;
     struct predict_json_limits limits = {
         .json = {options->max_json_depth, 16 * options->max_images},
-        .max_images = options->max_images,
-        .max_top_k = PREDICT_MAX_TOP_K};
+        .max_images = options->max_images};
     if (limits.json.max_values < 1000)
         limits.json.max_values = 1000;
     const struct dialect *dialect = exchange_dialect(x);
@@ -432,10 +431,6 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
     /* The tree holds copies, so the body can be freed before the model host is done. */
     upload_drop_bytes(&x->body);
     const struct predict_json *json = work->json;
-    if (json->top_k) {
-        work->request.top_k = json->top_k;
-        work->request.asks_top_k = true;
-    }
     if (json->model)
         TRY(set_model(work, json->model, err));
     for (size_t i = 0; i < json->parameter_count; i++)
