@@ -327,7 +327,7 @@ enum answer_kind describe_kind(const struct predict_request *request)
 static bool describe_image(const struct predict_image *image, const struct describe_how *how,
                            struct described *described, struct answer_image *ret)
 {
-    const struct dialect *dialect = how ? how->dialect : NULL;
+    const struct dialect *dialect = how ? how->answer.dialect : NULL;
     const bool is_anomaly = image->answer.anomaly.is_set;
     const size_t boxes = image->answer.detections.count;
     const size_t areas = is_anomaly ? 0 : image->answer.segments.count;
@@ -393,21 +393,13 @@ char *describe_predictions(const struct predict_request *request, const struct d
     for (size_t i = 0; has_room && i < count; i++)
         has_room = describe_image(&request->images[i], how, &described, &images[i]);
     if (has_room) {
-        struct predict_answer answer = {.dialect = how->dialect,
-                                        .model = how->model            ? how->model
-                                                 : request->used_model ? request->used_model->name
-                                                                       : "",
-                                        .images = images,
-                                        .image_count = count,
-                                        .as_list = how->as_list,
-                                        .total_ms = how->total_ms,
-                                        .when = time(NULL),
-                                        .id = how->id,
-                                        .is_base64 = how->is_base64,
-                                        .tokens = how->tokens,
-                                        .least_text = how->least_text,
-                                        .request = how->json};
-        text = how->dialect                    ? how->dialect->write(&answer)
+        struct predict_answer answer = how->answer;
+        answer.images = images;
+        answer.image_count = count;
+        answer.when = time(NULL);
+        if (!answer.model)
+            answer.model = request->used_model ? request->used_model->name : "";
+        text = answer.dialect                  ? answer.dialect->write(&answer)
                : how->form == DESCRIBE_LINES   ? predict_answer_lines(&answer)
                : how->form == DESCRIBE_NUMBERS ? predict_answer_numbers(&answer, ret_size)
                                                : predict_answer_json(&answer);

@@ -19,17 +19,11 @@ enum describe_form {
 
 /* How to write an answer. */
 struct describe_how {
-    enum describe_form form;
-    const struct dialect *dialect; /* the API of the answer; NULL: lensd's own, in `form` */
-    const char *model; /* the pipeline's name; NULL: the name of the model that answered */
+    enum describe_form form; /* of lensd's own answers */
+    /* The caller sets what the request does not tell: the dialect, as_list, total_ms and so on. The
+     * model is the pipeline's name; NULL: the name of the model that answered. */
+    struct predict_answer answer;
     const struct model_status *status; /* gives the precision; NULL: unknown */
-    bool as_list;
-    bool is_base64;           /* write vectors as base64, if the dialect supports it */
-    double total_ms;          /* since request->started */
-    const char *id;           /* of the request; NULL without a dialect */
-    size_t tokens;            /* tokens of all texts */
-    float least_text;         /* omit lines of text with a score up to this; 0: omit none */
-    const struct cJSON *json; /* JSON of the request, for its dialect; NULL: it had none */
     /* Reserves memory for pixels of masks (dialect->has_pixels); NULL: there is no limit. If `take`
      * fails, the description fails with the error in *err. */
     enum status (*take)(void *context, size_t bytes, struct error *err);

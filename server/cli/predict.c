@@ -360,8 +360,9 @@ static enum status open_model_host(const struct config *config, struct model_hos
 /* Prints {"name": path, …} with the members of the answer, in one line. */
 static void print_json_line(const char *path, const struct photo *photo)
 {
-    const struct describe_how how = {.model = photo->staged ? photo->staged->name : NULL,
-                                     .total_ms = clock_ms(clock_now() - photo->request.started)};
+    const struct describe_how how = {
+        .answer = {.model = photo->staged ? photo->staged->name : NULL,
+                   .total_ms = clock_ms(clock_now() - photo->request.started)}};
     struct writer w = {.root = write_root()};
     write_text(&w, w.root, "name", path);
     char *name = write_finish(&w);
@@ -387,10 +388,11 @@ static int print_as_json(const struct prediction_run *run)
         if (models[i].is_default) /* the pipeline, not the models of its stages */
             shown = i;
     const struct model_status *status = count ? &models[shown] : NULL;
-    const struct describe_how how = {.model = count && status->stage_count ? status->name : NULL,
-                                     .status = status,
-                                     .as_list = true,
-                                     .total_ms = clock_ms(clock_now() - run->started)};
+    const struct describe_how how = {
+        .status = status,
+        .answer = {.model = count && status->stage_count ? status->name : NULL,
+                   .as_list = true,
+                   .total_ms = clock_ms(clock_now() - run->started)}};
     char *text = describe_predictions(&all, &how, NULL);
     free(models);
     return print_json(text);

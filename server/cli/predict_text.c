@@ -38,7 +38,7 @@ static enum status open_text_model(const struct config *config, struct model **r
 static int print_vector(struct predict_request *request)
 {
     struct error err = request->images[0].error;
-    const struct describe_how how = {.total_ms = clock_ms(clock_now() - request->started)};
+    const struct describe_how how = {.answer.total_ms = clock_ms(clock_now() - request->started)};
     if (request->images[0].status != STATUS_OK)
         return process_failed(&err);
     return print_json(describe_predictions(request, &how, NULL));

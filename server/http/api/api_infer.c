@@ -555,7 +555,7 @@ static enum status respond_outputs(struct exchange *x, struct infer_work *work, 
 static void infer_finish(struct exchange *x)
 {
     struct infer_work *work = x->work;
-    const struct describe_how how = {.dialect = &dialect_v1, .as_list = true};
+    const struct describe_how how = {.answer = {.dialect = &dialect_v1, .as_list = true}};
     struct error err;
     exchange_note(x, &work->request);
     if (respond_failed_row(x, work->is_v1 ? "instance" : "element"))

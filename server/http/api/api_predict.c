@@ -155,19 +155,20 @@ static const struct predict_image *find_short_crop(const struct predict_image *i
 }
 
 /* Returns the failed image or crop whose error is the answer to the whole request, or NULL. In an
- * API that has a place for errors beside answers, only a request for one image fails as a whole. A
- * crop fails the request if time or memory ran out for it, because an answer without its box would
- * look complete. A crop that fails at every try does not fail the request: its box's points
- * coincide, or its vector is not finite. */
+ * API that has a place for errors beside answers, only a request for one image fails as a whole. In
+ * another server's API a crop fails the request if time or memory ran out for it, because an answer
+ * without its box would look complete. A crop that fails at every try does not fail the request:
+ * its box's points coincide, or its vector is not finite. */
 static const struct predict_image *failed_image(const struct predict_work *work,
                                                 const struct dialect *dialect)
 {
     const struct predict_request *request = &work->request;
-    const size_t count = !work->as_list || dialect->fails_whole ? request->image_count : 0;
-    for (size_t i = 0; i < count; i++) {
+    const bool is_whole = !work->as_list || (dialect && dialect->fails_whole);
+    for (size_t i = 0; is_whole && i < request->image_count; i++) {
         const struct predict_image *image = &request->images[i];
-        const struct predict_image *failed =
-            image->status != STATUS_OK ? image : find_short_crop(image);
+        const struct predict_image *failed = image->status != STATUS_OK ? image
+                                             : dialect                  ? find_short_crop(image)
+                                                                        : NULL;
         if (failed)
             return failed;
     }
@@ -179,83 +180,69 @@ static enum status take_memory(void *context, size_t bytes, struct error *err)
     return charge_answer(context, bytes, err);
 }
 
-/* Answers in the form of another server's API. */
-static void dialect_finish(struct exchange *x, const struct dialect *dialect)
+/* Returns the model's name for the answer; NULL: that of the model which answered. */
+static const char *answered_name(const struct predict_work *work, const struct dialect *dialect)
 {
+    if (dialect)
+        return work->texts.count && work->model[0] ? work->model : NULL;
+    return work->staged                           ? work->staged->name
+           : request_prompt_is_set(&work->prompt) ? work->prompt.model
+                                                  : NULL;
+}
+
+/* Answers in the form of the dialect or, without one, in one of /predict's own. */
+static void predict_answer(struct exchange *x, const struct dialect *dialect)
+{
+    static const char *const types[] = {TYPE_JSON, TYPE_TEXT, TYPE_BYTES, TYPE_JSON, TYPE_JSON};
     struct predict_work *work = x->work;
     const struct predict_request *request = &work->request;
     const struct predict_image *failed = failed_image(work, dialect);
+    const char *name = answered_name(work, dialect);
+    const enum describe_form form = dialect ? DESCRIBE_JSON : (enum describe_form)x->answer_form;
     struct error err = {STATUS_OK};
     exchange_note(x, request);
+    if (!dialect && name)
+        snprintf(x->model, sizeof x->model, "%.63s", name);
     if (failed) {
         respond_error(x, &failed->error);
     } else if (request->wants_picture) {
         finish_picture(x, &request->images[0]);
-    } else if (!(dialect->kinds & 1u << describe_kind(request)) ||
-               (work->immich.count && dialect->takes_pipelines && !work->staged)) {
+    } else if (dialect && (!(dialect->kinds & 1u << describe_kind(request)) ||
+                           (work->immich.count && dialect->takes_pipelines && !work->staged))) {
         error_set(&err, STATUS_INVALID,
                   "model '%s' is for %s, but %s needs %s; POST /predict serves any model",
                   request->used_model->name, task_name(request->used_model->task.kind),
                   dialect->name, dialect->takes);
         respond_error(x, &err);
-    } else if (!dialect->write) {
+    } else if (dialect && !dialect->write) {
         faces_answer(x, &work->faces);
     } else {
-        const struct describe_how how = {.dialect = dialect,
-                                         .as_list = work->as_list,
-                                         .is_base64 = work->is_base64,
-                                         .model = work->texts.count && work->model[0] ? work->model
-                                                                                      : NULL,
-                                         .tokens = work->texts.rows.tokens,
-                                         .least_text = work->immich.list[work->task].least_text,
-                                         .json = work->json ? work->json->tree : NULL,
-                                         .take = take_memory,
-                                         .context = x,
-                                         .err = &err,
-                                         .total_ms = clock_ms(clock_now() - request->started),
-                                         .id = x->request_id};
-        char *text = describe_predictions(request, &how, NULL);
-        if (work->before)
+        const struct describe_how how = {
+            .form = form,
+            .answer = {.dialect = dialect,
+                       .as_list = work->as_list,
+                       .is_base64 = work->is_base64,
+                       .model = name,
+                       .tokens = work->texts.rows.tokens,
+                       .least_text = work->immich.list[work->task].least_text,
+                       .request = work->json ? work->json->tree : NULL,
+                       .total_ms = clock_ms(clock_now() - request->started),
+                       .id = x->request_id},
+            .take = take_memory,
+            .context = x,
+            .err = &err};
+        size_t size = 0;
+        char *text = describe_predictions(request, &how, &size);
+        if (work->before) {
             text = immich_join(work->before, text);
+            size = text ? strlen(text) : 0;
+        }
         work->before = NULL;
         if (!text && err.status != STATUS_OK)
             respond_error(x, &err);
         else
-            respond_json(x, 200, text);
+            respond_text(x, 200, types[form], text, size);
     }
-}
-
-/* Answers in one of /predict's own forms. */
-static void predict_answer(struct exchange *x)
-{
-    const struct predict_work *work = x->work;
-    const struct predict_request *request = &work->request;
-    size_t size = 0;
-    /* The failure of a single image fails the request. Of several images, each reports its own. */
-    const struct predict_image *image = &request->images[0];
-    int http = work->as_list || image->status == STATUS_OK ? 200 : status_http(image->status);
-    if (http == 200 && request->wants_picture) {
-        finish_picture(x, image);
-        return;
-    }
-    static const char *const types[] = {TYPE_JSON, TYPE_TEXT, TYPE_BYTES, TYPE_JSON, TYPE_JSON};
-    enum describe_form form = http == 200 ? (enum describe_form)x->answer_form : DESCRIBE_JSON;
-    const struct describe_how how = {.form = form,
-                                     .as_list = work->as_list,
-                                     .model = work->staged ? work->staged->name
-                                              : request_prompt_is_set(&work->prompt)
-                                                  ? work->prompt.model
-                                                  : NULL,
-                                     .total_ms = clock_ms(clock_now() - request->started)};
-    char *text = describe_predictions(request, &how, &size);
-    if (http == 503)
-        x->answer.retry_after_s = 1;
-    exchange_note(x, request);
-    if (how.model)
-        snprintf(x->model, sizeof x->model, "%s", how.model);
-    respond_text(x, http, types[form], text, size);
-    if (text && http >= 400)
-        x->answer.code = status_word(image->status);
 }
 
 static void predict_finish(struct exchange *x)
@@ -264,10 +251,7 @@ static void predict_finish(struct exchange *x)
     const struct dialect *dialect = exchange_dialect(x);
     predict_hint_at_form(x, &work->request.images[0]);
     tracks_follow(x->server->options.tracks, &work->request, x->key_name, clock_now());
-    if (dialect)
-        dialect_finish(x, dialect);
-    else
-        predict_answer(x);
+    predict_answer(x, dialect);
     /* Pipelines are not cached, because a stage's model can be reloaded without the pipeline. */
     if (!work->staged && !work->options.track && !work->labels.count &&
         !request_prompt_is_set(&work->prompt) && work->immich.count < 2 &&
@@ -373,7 +357,7 @@ static void predict_next_task(struct exchange *x)
     struct predict_request *request = &work->request;
     struct predict_image *image = request->images;
     struct error err;
-    dialect_finish(x, exchange_dialect(x));
+    predict_answer(x, exchange_dialect(x));
     if (x->answer.status != 200) {
         exchange_answer(x);
         return;
