@@ -368,11 +368,6 @@ static void encode_labels(struct exchange *x)
         labels_are_ready(x);
 }
 
-static void texts_loaded(struct predict_request *request)
-{
-    exchange_offload(request->context, SIZE_MAX, encode_labels); /* a long job */
-}
-
 void request_labels_begin(struct exchange *x, struct request_labels *labels,
                           struct predict_request *request, void (*run)(struct exchange *exchange))
 {
@@ -387,7 +382,6 @@ void request_labels_begin(struct exchange *x, struct request_labels *labels,
                                                .deadline = request->deadline,
                                                .priority = request->priority,
                                                .client = request->client,
-                                               .on_done = texts_loaded,
                                                .context = x};
     request->texts = &labels->scores;
     request->text_names = labels->names;

@@ -297,11 +297,6 @@ static void encode_photo(struct exchange *x)
         submit_or_refuse(x, err.status, &err);
 }
 
-static void decoder_loaded(struct predict_request *request)
-{
-    exchange_offload(request->context, SIZE_MAX, encode_photo);
-}
-
 /* Sets prompt->model and prompt->decoder, and refuses a model that has no mask decoder. */
 static enum status find_halves(struct exchange *x, struct request_prompt *prompt, struct error *err)
 {
@@ -342,7 +337,6 @@ void request_prompt_begin(struct exchange *x, struct request_prompt *prompt,
                                                 .deadline = request->deadline,
                                                 .priority = request->priority,
                                                 .client = request->client,
-                                                .on_done = decoder_loaded,
                                                 .context = x};
     if (find_halves(x, prompt, &err) != STATUS_OK)
         submit_or_refuse(x, err.status, &err);

@@ -168,7 +168,6 @@ void *submission_create(struct exchange *x, size_t size, void (*finish)(struct e
     x->free_work = free_work;
     x->finish = finish;
     request->top_k = x->server->options.top_k;
-    request->on_done = submission_done;
     request->context = x;
     return request;
 }
@@ -321,6 +320,8 @@ void submission_submit(struct exchange *x, struct predict_request *request)
 {
     struct error err;
     int retry_after_s = 0;
+    if (request == x->work && !request->parts)
+        request->on_done = submission_done;
     /* Suspend first: the model host may resume the exchange before submit returns. */
     exchange_wait(x, request, x->finish);
     if (expect_predictions(x, request, &err) == STATUS_OK &&
@@ -387,12 +388,21 @@ enum status submission_in_parts(struct exchange *x, struct predict_request *requ
     return charge_answer(x, bytes, err);
 }
 
+/* Called on any thread after the load. If the load failed, submitting returns its error. */
+static void submission_loaded(struct predict_request *request)
+{
+    struct exchange *x = request->context;
+    exchange_offload(x, SIZE_MAX, x->awaited); /* it may tokenize texts: a long job */
+}
+
 void submission_await(struct exchange *x, struct predict_request *request,
                       void (*run)(struct exchange *exchange))
 {
     struct model_host *host = x->server->options.model_host;
     struct error err;
     int retry_after_s = 0;
+    request->on_done = submission_loaded;
+    x->awaited = run;
     if (model_host_hold(host, request)) {
         run(x);
         return;
@@ -404,20 +414,6 @@ void submission_await(struct exchange *x, struct predict_request *request,
     submit_or_refuse(x, err.status, &err);
 }
 
-static void submission_held(struct exchange *x)
-{
-    struct predict_request *request = x->work;
-    request->on_done = submission_done;
-    x->awaited(x);
-}
-
-/* Called on any thread after the load. If the load failed, submitting returns its error. */
-static void submission_loaded(struct predict_request *request)
-{
-    struct exchange *x = request->context;
-    exchange_offload(x, x->body.size, submission_held);
-}
-
 void submission_when_loaded(struct exchange *x, const char *model, const char *version,
                             void (*run)(struct exchange *exchange))
 {
@@ -425,10 +421,8 @@ void submission_when_loaded(struct exchange *x, const char *model, const char *v
     struct error err;
     request->model = model;
     request->version = version;
-    request->on_done = submission_loaded;
-    x->awaited = run;
     if (request_limits_read(x, request, &err) == STATUS_OK)
-        submission_await(x, request, submission_held);
+        submission_await(x, request, run);
     else
         submit_or_refuse(x, err.status, &err);
 }

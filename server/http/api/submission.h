@@ -74,9 +74,9 @@ void submission_submit(struct exchange *exchange, struct predict_request *reques
 /* Calls submit_work() or, if `status` is an error, answers with it. */
 void submit_or_refuse(struct exchange *exchange, enum status status, const struct error *err);
 
-/* Calls `run` if the model that `request` names is loaded. Otherwise requests its load; when the
- * load has ended, request->on_done is called on any thread and must continue the request. Answers
- * with the error if the model cannot be loaded in time. Do not touch the exchange afterwards. */
+/* Calls `run` if the model that `request` names is loaded. Otherwise requests its load, and calls
+ * `run` on an offload thread when the load has ended. Sets request->on_done. Answers with the error
+ * if the model cannot be loaded in time. Do not touch the exchange afterwards. */
 void submission_await(struct exchange *exchange, struct predict_request *request,
                       void (*run)(struct exchange *exchange));
 
