@@ -25,6 +25,12 @@
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
+struct asked_output {
+    size_t at;      /* its index in the model */
+    size_t classes; /* how many of the best classes instead of the tensor; 0: the tensor */
+    bool is_binary;
+};
+
 struct infer_work {
     struct predict_request request; /* must be first (submission.h) */
     struct v2_request *v2;          /* NULL if the body is raw */
@@ -33,6 +39,8 @@ struct infer_work {
     size_t input_count;
     struct request_texts rows_of_texts;
     bool is_v1;
+    struct asked_output *asked; /* the outputs to answer with */
+    size_t asked_count;
     bool *wanted, *as_binary; /* one per output of the model; `wanted` owns both */
     size_t rows;
 };
@@ -45,7 +53,7 @@ static void infer_free_work(struct exchange *x)
     for (size_t i = 0; work->memory && i < work->input_count; i++)
         free(work->memory[i]);
     texts_done(&work->rows_of_texts);
-    FREE_ALL(work->memory, work->tensors, work->wanted);
+    FREE_ALL(work->memory, work->tensors, work->asked, work->wanted);
 }
 
 enum status v2_admit(struct exchange *x, struct error *err)
@@ -349,34 +357,31 @@ static enum status check_classes(const char *name, size_t wanted, size_t classes
                      wanted, name, classes, PREDICT_MAX_TOP_K);
 }
 
-/* Returns the options that apply to every output if the request lists no outputs. */
-static struct v2_output default_output(const struct infer_work *work)
-{
-    return work->v2 ? work->v2->default_output : (struct v2_output){.binary = true};
-}
-
+/* Lists the outputs to answer with: those of the request in its order, or else all of the model. */
 static enum status check_outputs(struct infer_work *work, const struct deployment *deployment,
                                  struct error *err)
 {
-    const size_t count = deployment->output_count;
-    const struct v2_output all = default_output(work);
-    work->wanted = alloc_array(2 * count, sizeof *work->wanted);
-    TRY(check_memory(work->wanted, "for a request", err));
-    work->as_binary = work->wanted + count;
-    for (size_t k = 0; work->v2 && k < work->v2->output_count; k++) {
-        size_t i = 0;
-        TRY(find_tensor(deployment, true, work->v2->outputs[k].name, &i, err));
+    const struct v2_request *v2 = work->v2;
+    const struct v2_output all = v2 ? v2->default_output : (struct v2_output){.binary = true};
+    const size_t listed = v2 ? v2->output_count : 0, outputs = deployment->output_count;
+    work->asked_count = listed ? listed : outputs;
+    work->asked = alloc_array(work->asked_count, sizeof *work->asked);
+    work->wanted = alloc_array(2 * outputs, sizeof *work->wanted);
+    TRY(check_memory(work->asked && work->wanted, "for a request", err));
+    work->as_binary = work->wanted + outputs;
+    for (size_t k = 0; k < work->asked_count; k++) {
+        const struct v2_output *how = listed ? &v2->outputs[k] : &all;
+        size_t i = k;
+        if (listed)
+            TRY(find_tensor(deployment, true, how->name, &i, err));
         if (work->wanted[i])
             return error_set(err, STATUS_INVALID, "output '%.80s' is given twice",
                              deployment->outputs[i].name);
-        TRY(check_classes(deployment->outputs[i].name, work->v2->outputs[k].classification,
+        TRY(check_classes(deployment->outputs[i].name, how->classification,
                           deployment->outputs[i].count, err));
         work->wanted[i] = true;
-        work->as_binary[i] = work->v2->outputs[k].binary && !work->v2->outputs[k].classification;
-    }
-    for (size_t i = 0; (!work->v2 || work->v2->output_count == 0) && i < count; i++) {
-        work->wanted[i] = true;
-        work->as_binary[i] = all.binary && !all.classification;
+        work->as_binary[i] = how->binary && !how->classification;
+        work->asked[k] = (struct asked_output){i, how->classification, how->binary};
     }
     work->request.wanted_outputs = work->wanted;
     work->request.binary_outputs = work->as_binary;
@@ -395,21 +400,14 @@ static size_t class_bytes(size_t classes, const struct deployment *deployment)
 static enum status expect_outputs(struct exchange *x, const struct infer_work *work,
                                   const struct deployment *deployment, struct error *err)
 {
-    const struct v2_request *v2 = work->v2;
-    const struct v2_output all = default_output(work);
     size_t bytes = 0;
-    for (size_t i = 0; i < deployment->output_count; i++) {
-        const struct v2_output *asked = &all;
-        for (size_t k = 0; v2 && k < v2->output_count; k++)
-            if (!strcmp(v2->outputs[k].name, deployment->outputs[i].name))
-                asked = &v2->outputs[k];
-        size_t most = submission_output_bytes(&deployment->outputs[i], work->rows,
-                                              !work->as_binary[i]),
+    for (size_t k = 0; k < work->asked_count; k++) {
+        const struct asked_output *asked = &work->asked[k];
+        size_t most = submission_output_bytes(&deployment->outputs[asked->at], work->rows,
+                                              !work->as_binary[asked->at]),
                texts;
-        if (!size_mul(work->rows, class_bytes(asked->classification, deployment), &texts) ||
-            !size_add(most, texts, &most))
-            most = SIZE_MAX;
-        if (work->wanted[i] && !size_add(bytes, most, &bytes))
+        if (!size_mul(work->rows, class_bytes(asked->classes, deployment), &texts) ||
+            !size_add(most, texts, &most) || !size_add(bytes, most, &bytes))
             bytes = SIZE_MAX;
     }
     return charge_answer(x, bytes, err);
@@ -483,51 +481,33 @@ static enum status infer_classify(const struct infer_work *work, size_t o, size_
     return STATUS_OK;
 }
 
-static enum status shape_output(const struct infer_work *work, const struct v2_output *asked,
-                                size_t o, const struct tensor **rows,
-                                struct v2_answer_output *output, struct error *err)
+static enum status shape_output(const struct infer_work *work, const struct asked_output *asked,
+                                const struct tensor **rows, struct v2_answer_output *output,
+                                struct error *err)
 {
-    *output = (struct v2_answer_output){.name = work->request.deployment->outputs[o].name,
-                                        .binary = asked->binary,
+    *output = (struct v2_answer_output){.name = work->request.deployment->outputs[asked->at].name,
+                                        .binary = asked->is_binary,
                                         .rows = rows,
                                         .row_count = work->rows};
     for (size_t r = 0; r < work->rows; r++)
-        rows[r] = work->request.images[r].outputs[o];
+        rows[r] = work->request.images[r].outputs[asked->at];
     if (work->is_v1)
         return STATUS_OK;
-    TRY(shape_rows(work, o, output, err));
-    return asked->classification ? infer_classify(work, o, asked->classification, output, err)
-                                 : STATUS_OK;
-}
-
-/* Sets `count` outputs, in the order of the request or, if the request lists none, in the model's
- * order. `rows` has room for the rows of all outputs, one output after another. */
-static enum status shape_outputs(const struct infer_work *work, size_t count,
-                                 const struct tensor **rows, struct v2_answer_output *outputs,
-                                 struct error *err)
-{
-    const struct v2_output all = default_output(work);
-    const bool listed = work->v2 && work->v2->output_count > 0;
-    for (size_t k = 0; k < count; k++) {
-        const struct v2_output *asked = listed ? &work->v2->outputs[k] : &all;
-        size_t o = k;
-        if (listed)
-            TRY(find_tensor(work->request.deployment, true, asked->name, &o, err));
-        TRY(shape_output(work, asked, o, rows + k * work->rows, &outputs[k], err));
-    }
-    return STATUS_OK;
+    TRY(shape_rows(work, asked->at, output, err));
+    return asked->classes ? infer_classify(work, asked->at, asked->classes, output, err)
+                          : STATUS_OK;
 }
 
 static enum status respond_outputs(struct exchange *x, struct infer_work *work, struct error *err)
 {
     const struct deployment *deployment = work->request.deployment;
-    bool listed = work->v2 && work->v2->output_count > 0;
-    size_t count = listed ? work->v2->output_count : deployment->output_count, cells;
+    size_t count = work->asked_count, cells;
     struct v2_answer_output *outputs = alloc_array(count, sizeof *outputs);
     const struct tensor **rows =
         size_mul(count, work->rows, &cells) ? alloc_array(cells, sizeof *rows) : NULL;
-    enum status status = outputs && rows ? shape_outputs(work, count, rows, outputs, err)
-                                         : error_no_memory(err, "for a request");
+    enum status status = check_memory(outputs && rows, "for a request", err);
+    for (size_t k = 0; status == STATUS_OK && k < count; k++)
+        status = shape_output(work, &work->asked[k], rows + k * work->rows, &outputs[k], err);
     if (status == STATUS_OK) {
         struct v2_answer answer = {.model = deployment->model->name,
                                    .version = deployment->model->version,
