@@ -40,11 +40,9 @@ static enum status charge_more(struct message_memory *memory, size_t bytes)
 static void *message_alloc(void *context, size_t size)
 {
     struct message_memory *memory = context;
-    size_t bytes;
+    const size_t bytes = size_sum(size, BLOCK_BYTES);
     if (memory->failed)
         return NULL;
-    if (!size_add(size, BLOCK_BYTES, &bytes))
-        bytes = SIZE_MAX;
     memory->failed = charge_more(memory, bytes) != STATUS_OK;
     void *block = memory->failed ? NULL : malloc(size ? size : 1);
     if (block) {

@@ -27,6 +27,17 @@ static inline bool size_add(size_t a, size_t b, size_t *ret)
     return true;
 }
 
+/* Sums and products of estimates; SIZE_MAX on overflow. */
+static inline size_t size_sum(size_t a, size_t b)
+{
+    return size_add(a, b, &a) ? a : SIZE_MAX;
+}
+
+static inline size_t size_product(size_t a, size_t b)
+{
+    return size_mul(a, b, &a) ? a : SIZE_MAX;
+}
+
 /* Rounds n up to a multiple of `align`, a power of two. n must be far from SIZE_MAX. */
 static inline size_t size_align(size_t n, size_t align)
 {

@@ -10,18 +10,6 @@
 #include "engine/runtime/session_internal.h"
 #include "engine/tensor/tensor_file.h"
 
-static size_t add(size_t a, size_t b)
-{
-    size_t sum;
-    return size_add(a, b, &sum) ? sum : SIZE_MAX;
-}
-
-static size_t times(size_t a, size_t b)
-{
-    size_t product;
-    return size_mul(a, b, &product) ? product : SIZE_MAX;
-}
-
 /* Returns the bytes of the caller's memory for inputs. */
 static size_t input_bytes(const struct session *session, const struct compiled_size *c)
 {
@@ -29,17 +17,17 @@ static size_t input_bytes(const struct session *session, const struct compiled_s
     size_t batch = 0;
     for (size_t i = 0; i < session->input_count; i++) {
         const struct value *value = c->graph->inputs[i];
-        batch = add(batch, times(shape_count(&value->shape), dtype_size(value->dtype)));
+        batch = size_sum(batch, size_product(shape_count(&value->shape), dtype_size(value->dtype)));
     }
-    return add(times(batch, options->input_batches),
-               times(batch / (size_t)c->size, options->input_images));
+    return size_sum(size_product(batch, options->input_batches),
+                    size_product(batch / (size_t)c->size, options->input_images));
 }
 
 static size_t wanted_bytes(const struct session *session, const struct compiled_size *c)
 {
-    return add(add(session->ops->weight_bytes(session->backend),
-                   session->ops->activation_bytes(c->program)),
-               input_bytes(session, c));
+    return size_sum(size_sum(session->ops->weight_bytes(session->backend),
+                             session->ops->activation_bytes(c->program)),
+                    input_bytes(session, c));
 }
 
 /* Bytes of the graph's constants in process memory. The caller's graph holds them during a load. */
@@ -49,7 +37,7 @@ static size_t held_bytes(const struct graph *graph)
     for (size_t v = 0; v < graph->value_count; v++) {
         const struct tensor *constant = graph->values[v]->known;
         if (constant && !tensor_mapping(constant))
-            bytes = add(bytes, constant->bytes);
+            bytes = size_sum(bytes, constant->bytes);
     }
     return bytes;
 }
@@ -60,7 +48,7 @@ void session_begin_memory(struct session *session)
     const size_t limit = session->options.memory_limit, held = held_bytes(session->base);
     cpu_memory(&total, &available);
     /* The limit includes the constants, but the free memory does not. */
-    available = add(available ? (size_t)available : 1, held);
+    available = size_sum(available ? (size_t)available : 1, held);
     session->memory.limit = limit && limit < available ? limit : (size_t)available;
     session->memory.used = held;
     session->memory.is_temporary = true;
@@ -82,7 +70,7 @@ static enum status constant_bytes(const struct graph *graph, bool packed, size_t
             if (!value || !value->known || seen[value->index])
                 continue;
             seen[value->index] = true;
-            bytes = add(bytes, value->known->bytes);
+            bytes = size_sum(bytes, value->known->bytes);
         }
     }
     free(seen);
@@ -101,7 +89,7 @@ enum status session_check_weights(const struct session *session, struct error *e
     bytes /= share;
     /* On a CPU the load needs most memory while weights are packed: folded constants then exist
      * twice. Mapped constants do not count: their pages can be read again. */
-    packed = add(packed / share, atomic_load(&session->memory.used));
+    packed = size_sum(packed / share, atomic_load(&session->memory.used));
     if (options->device.kind == DEVICE_CPU && (!limit || bytes <= limit)) {
         bytes = packed;
         limit = session->memory.limit;
@@ -126,8 +114,8 @@ enum status session_check_memory(struct session *session, struct error *err)
     size_t bytes = wanted_bytes(session, c);
     const char *otherwise = "raise --memory";
     if (session->ops->available_bytes) { /* other programs may use the device, too */
-        size_t there = add(session->ops->weight_bytes(session->backend),
-                           session->ops->available_bytes(session->backend));
+        size_t there = size_sum(session->ops->weight_bytes(session->backend),
+                                session->ops->available_bytes(session->backend));
         if (!limit || there < limit) {
             limit = there;
             otherwise = "free memory on the device";

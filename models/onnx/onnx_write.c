@@ -423,8 +423,8 @@ static size_t tensor_bytes(const struct graph *graph)
 {
     size_t total = 0;
     for (size_t v = 0; v < graph->value_count; v++)
-        if (graph->values[v]->known && !size_add(total, graph->values[v]->known->bytes, &total))
-            return SIZE_MAX;
+        if (graph->values[v]->known)
+            total = size_sum(total, graph->values[v]->known->bytes);
     return total;
 }
 

@@ -403,12 +403,9 @@ static enum status expect_outputs(struct exchange *x, const struct infer_work *w
     size_t bytes = 0;
     for (size_t k = 0; k < work->asked_count; k++) {
         const struct asked_output *asked = &work->asked[k];
-        size_t most = submission_output_bytes(&deployment->outputs[asked->at], work->rows,
-                                              !work->as_binary[asked->at]),
-               texts;
-        if (!size_mul(work->rows, class_bytes(asked->classes, deployment), &texts) ||
-            !size_add(most, texts, &most) || !size_add(bytes, most, &bytes))
-            bytes = SIZE_MAX;
+        bytes = size_sum(bytes, submission_output_bytes(&deployment->outputs[asked->at], work->rows,
+                                                        !work->as_binary[asked->at]));
+        bytes = size_sum(bytes, size_product(work->rows, class_bytes(asked->classes, deployment)));
     }
     return charge_answer(x, bytes, err);
 }

@@ -26,19 +26,15 @@
 size_t submission_output_bytes(const struct served_tensor *output, size_t rows, bool as_json)
 {
     /* Each nested array needs two brackets and a comma. */
-    size_t text = output->bytes, arrays = 0, before = 1, each, all;
+    size_t text = output->bytes, arrays = 0, before = 1;
     for (int d = 0; as_json && d < output->shape.rank; d++) {
-        if (!size_add(arrays, before, &arrays) ||
-            !size_mul(before, (size_t)output->shape.dims[d], &before))
-            return SIZE_MAX;
+        arrays = size_sum(arrays, before);
+        before = size_product(before, (size_t)output->shape.dims[d]);
     }
-    if (as_json && (!size_mul(output->count, v2_number_most(output->dtype), &text) ||
-                    !size_mul(arrays, 3, &arrays) || !size_add(text, arrays, &text)))
-        return SIZE_MAX;
-    return size_add(text, output->bytes, &each) && size_add(each, ENTRY_BYTES, &each) &&
-                   size_mul(each, rows, &all)
-               ? all
-               : SIZE_MAX;
+    if (as_json)
+        text = size_sum(size_product(output->count, v2_number_most(output->dtype)),
+                        size_product(arrays, 3));
+    return size_product(rows, size_sum(text, size_sum(output->bytes, ENTRY_BYTES)));
 }
 
 enum status charge_answer(struct exchange *x, size_t bytes, struct error *err)
@@ -75,15 +71,8 @@ static enum status expect_predictions(struct exchange *x, const struct predict_r
     if (request->raw_outputs) /* charged by the endpoint, which knows the form of its answer */
         return STATUS_OK;
     /* Twice: for the predictions, and for their text. */
-    size_t each = ENTRY_BYTES + 2 * PREDICTION_BYTES * (size_t)request->top_k, all;
-    return charge_answer(x, size_mul(request->image_count, each, &all) ? all : SIZE_MAX, err);
-}
-
-/* Returns sum + count * each; SIZE_MAX on overflow. */
-static size_t submission_sum_with(size_t sum, size_t count, size_t each)
-{
-    size_t product;
-    return size_mul(count, each, &product) && size_add(sum, product, &sum) ? sum : SIZE_MAX;
+    const size_t each = ENTRY_BYTES + 2 * PREDICTION_BYTES * (size_t)request->top_k;
+    return charge_answer(x, size_product(request->image_count, each), err);
 }
 
 /* Returns the size of the results from which an answer is written. *ret_unforeseen is the memory,
@@ -119,14 +108,13 @@ static size_t answer_bytes(const struct predict_request *request, size_t *ret_un
                                                     .count = shape_count(&output->shape),
                                                     .bytes = output->bytes};
                 const bool as_json = !request->binary_outputs || !request->binary_outputs[o];
-                if (!size_add(*ret_unforeseen, submission_output_bytes(&known, 1, as_json),
-                              ret_unforeseen))
-                    *ret_unforeseen = SIZE_MAX;
+                *ret_unforeseen =
+                    size_sum(*ret_unforeseen, submission_output_bytes(&known, 1, as_json));
             }
         }
     }
     if (longest > LABEL_BYTES)
-        *ret_unforeseen = submission_sum_with(*ret_unforeseen, labels, longest);
+        *ret_unforeseen = size_sum(*ret_unforeseen, size_product(labels, longest));
     return bytes;
 }
 
@@ -382,7 +370,7 @@ enum status submission_in_parts(struct exchange *x, struct predict_request *requ
         struct error unread;
         if (photo->preset.status == STATUS_OK &&
             image_probe(photo->data, photo->size, &none, &info, &unread) == STATUS_OK)
-            bytes = submission_sum_with(bytes, (size_t)info.width * info.height, 3);
+            bytes = size_sum(bytes, size_product((size_t)info.width * info.height, 3));
     }
     request->on_done = submission_part_done;
     return charge_answer(x, bytes, err);

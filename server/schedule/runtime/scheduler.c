@@ -296,8 +296,7 @@ static size_t row_bytes(const struct scheduler *scheduler, const struct predict_
     const struct deployment *deployment = scheduler->deployment;
     size_t bytes = 0;
     for (size_t i = 0; request->tensors && i < deployment->input_count; i++)
-        if (!size_add(bytes, deployment->inputs[i].bytes, &bytes))
-            return SIZE_MAX;
+        bytes = size_sum(bytes, deployment->inputs[i].bytes);
     return bytes;
 }
 
@@ -320,8 +319,7 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
         if (image->preset.status != STATUS_OK)
             continue;
         images++;
-        if (!size_add(bytes, size, &bytes))
-            bytes = SIZE_MAX;
+        bytes = size_sum(bytes, size);
     }
     enum status status = admit(scheduler, request, images, bytes, ret_retry_after_s, err);
     if (status != STATUS_OK) {
