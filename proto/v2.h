@@ -135,74 +135,21 @@ char *v2_classification(double value, size_t index, const char *label);
 
 /* ---- documents ---- */
 
-struct v2_tensor {
-    const char *name;
-    enum dtype dtype;
-    struct shape shape; /* -1: batch, or depends on data; SHAPE_UNKNOWN is written as [-1] */
+enum v2_document {
+    V2_SERVER,
+    V2_LIVE,
+    V2_READY,
+    V2_METADATA,
+    V2_CONFIG, /* in a message below "config" */
+    V2_LABELS, /* never a message */
+    V2_STATISTICS,
+    V2_INDEX, /* {"models": […]}, of which JSON is the list alone */
 };
 
-struct v2_model {
-    const char *name, *version;
-    const char *const *versions; /* names of all ready versions */
-    size_t version_count;
-    const struct v2_tensor *inputs, *outputs;
-    size_t input_count, output_count;
-    int max_batch_size; /* 0: no batch dimension; otherwise the shapes start with it */
-    size_t image_input; /* index; SIZE_MAX: none */
-    bool channels_last; /* of the image input */
-    bool has_labels;    /* output `label_output` has labels */
-    size_t label_output;
-    size_t instance_count;
-    const char *instance_kind; /* "KIND_CPU" */
-    const char *const *labels; /* of the classes; "" if a class has none */
-    size_t label_count;
-};
-
-/* How many there were, and their nanoseconds together. */
-struct v2_count {
-    uint64_t count, ns;
-};
-
-struct v2_batch_stats {
-    struct v2_count input, infer, output;
-};
-
-#define V2_MAX_BATCH 256
-
-/* The statistics of a version since it was loaded. */
-struct v2_stats {
-    const char *name, *version;
-    uint64_t last_inference_ms; /* wall-clock time of the last request, milliseconds since 1970 */
-    uint64_t inference_count;   /* images and rows answered without an error */
-    uint64_t execution_count;   /* successful forward passes */
-    /* Requests: `success` and `fail` have the time from first byte to answer, the next four the
-     * time of the slowest image in each phase. cache_hit: requests answered from the response
-     * cache, with the look-up times; cache_miss: answers stored in it, with the times to store
-     * them. */
-    struct v2_count success, fail, queue, input, infer, output, cache_hit, cache_miss;
-    struct v2_batch_stats batches[V2_MAX_BATCH + 1]; /* index: images of a forward pass */
-    uint64_t memory_bytes;
-    const char *memory_type; /* "CPU" */
-};
-
-struct v2_index_entry {
-    const char *name, *version, *state, *reason;
-};
-
-/* Write documents, as messages for gRPC or else as JSON. Texts are malloc'ed; NULL when out of
- * memory. */
-char *v2_server_document(bool is_message, const char *name, const char *version, size_t *ret_size);
-char *v2_metadata_document(bool is_message, const struct v2_model *model, size_t *ret_size);
-char *v2_config_document(bool is_message, const struct v2_model *model, size_t *ret_size);
-/* Returns {"model", "version", "labels": ["cat" …]}; is_message is false. */
-char *v2_labels_document(bool is_message, const struct v2_model *model, size_t *ret_size);
-char *v2_stats_document(bool is_message, const struct v2_stats *stats, size_t count,
-                        size_t *ret_size);
-char *v2_index_document(bool is_message, const struct v2_index_entry *entries, size_t count,
-                        size_t *ret_size);
-/* Returns {"name"?, flag: value} for the live and ready endpoints. */
-char *v2_flag_document(bool is_message, const char *name, const char *flag, bool value,
-                       size_t *ret_size);
+struct writer;
+/* Writes a writer's tree and frees it: as a message for gRPC, whose fields have the names of the
+ * tree's members, or else as JSON. malloc'ed; NULL when out of memory. */
+char *v2_document(struct writer *w, enum v2_document document, bool is_message, size_t *ret_size);
 
 /* Read a request for the index of the repository. A JSON body may be empty or {"ready": bool}. */
 enum status v2_index_parse(const uint8_t *body, size_t size, const struct json_limits *limits,

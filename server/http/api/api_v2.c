@@ -1,43 +1,56 @@
 /* The metadata documents of the Open Inference Protocol: server, models, statistics. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
 #include "lensd_version.h"
 #include "proto/v2.h"
+#include "proto/writer.h"
 #include "server/http/api/route_table.h"
 #include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
-/* As in Triton, the HTTP status is 400 before the server is ready, and 503 while it shuts down. */
-static void respond_flag(struct exchange *x, const char *name, const char *flag, bool good)
+static void respond_document(struct exchange *x, int http, enum v2_document document,
+                             struct writer *w)
 {
     size_t size = 0;
-    const bool is_message = x->route->is_message;
-    char *text = v2_flag_document(is_message, name, flag, good, &size);
-    int http = good || is_message ? 200 : atomic_load(&x->server->draining) ? 503 : 400;
-    x->answer.retry_after_s = good ? 0 : model_host_retry_after(x->server->options.model_host);
+    char *text = v2_document(w, document, x->route->is_message, &size);
     respond_text(x, http, TYPE_JSON, text, size);
+}
+
+/* As in Triton, the HTTP status is 400 before the server is ready, and 503 while it shuts down. */
+static void respond_flag(struct exchange *x, const char *name, enum v2_document flag, bool good)
+{
+    struct writer w = {.root = write_root()};
+    write_members(&w, w.root, flag == V2_LIVE ? "name=%s live=%hhd" : "name=%s ready=%hhd", name,
+                  good);
+    int http = good || x->route->is_message ? 200 : atomic_load(&x->server->draining) ? 503 : 400;
+    x->answer.retry_after_s = good ? 0 : model_host_retry_after(x->server->options.model_host);
+    respond_document(x, http, flag, &w);
 }
 
 void v2_live_handle(struct exchange *x)
 {
-    respond_flag(x, NULL, "live", true);
+    respond_flag(x, NULL, V2_LIVE, true);
 }
 
 void v2_ready_handle(struct exchange *x)
 {
     bool draining = atomic_load(&x->server->draining);
-    respond_flag(x, NULL, "ready",
+    respond_flag(x, NULL, V2_READY,
                  !draining &&
                      model_host_readiness(x->server->options.model_host) == MODEL_HOST_READY);
 }
 
 void v2_server_handle(struct exchange *x)
 {
-    size_t size = 0;
-    char *text = v2_server_document(x->route->is_message, "lensd", LENSD_VERSION, &size);
-    respond_text(x, 200, TYPE_JSON, text, size);
+    struct writer w = {.root = write_root()};
+    write_members(&w, w.root, "name=%s version=%s extensions[%s %s %s %s %s %s]", "lensd",
+                  LENSD_VERSION, "classification", "model_repository", "model_configuration",
+                  "schedule_policy", "binary_tensor_data", "statistics");
+    respond_document(x, 200, V2_SERVER, &w);
 }
 
 void v2_model_ready_handle(struct exchange *x)
@@ -51,7 +64,7 @@ void v2_model_ready_handle(struct exchange *x)
         respond_error(x, &err);
         return;
     }
-    respond_flag(x, x->match.model, "ready",
+    respond_flag(x, x->match.model, V2_READY,
                  status == STATUS_OK && !atomic_load(&x->server->draining));
     if (retry_after_s > 0) /* until this model is loaded, not until all models are */
         x->answer.retry_after_s = retry_after_s;
@@ -59,89 +72,136 @@ void v2_model_ready_handle(struct exchange *x)
 
 /* ---- metadata and configuration ---- */
 
-/* Lists names, types and shapes. If a tensor's shape depends on the data, lists the shape in
- * `declared`, the tensors as the model's file declares them. */
-static struct v2_tensor *describe_tensors(const struct deployment *deployment,
-                                          const struct served_tensor *tensors,
-                                          const struct model_tensor *declared, size_t count)
+/* Adds an input or output. If its shape depends on the data, the shape is the one that the model's
+ * file declares, or [-1]. In the configuration the batch dimension is left out. */
+static void write_tensor(struct writer *w, json_node *list, const struct deployment *deployment,
+                         bool is_output, size_t i, bool is_config)
 {
-    struct v2_tensor *list = alloc_array(count, sizeof *list);
-    for (size_t i = 0; list && i < count; i++) {
-        list[i] = (struct v2_tensor){tensors[i].name, tensors[i].dtype, tensors[i].shape};
-        if (list[i].shape.rank == SHAPE_UNKNOWN)
-            list[i].shape = declared[i].shape;
-        else if (deployment->has_rows && list[i].shape.rank >= 1)
-            list[i].shape.dims[0] = -1;
+    const struct model *model = deployment->model;
+    const struct served_tensor *tensor =
+        is_output ? &deployment->outputs[i] : &deployment->inputs[i];
+    const struct model_tensor *declared = is_output ? &model->outputs[i] : &model->inputs[i];
+    const bool is_known = tensor->shape.rank != SHAPE_UNKNOWN;
+    const struct shape *shape = is_known ? &tensor->shape : &declared->shape;
+    const char *dtype = dtype_oip_name(tensor->dtype);
+    char type[32];
+    json_node *entry = write_object(w, list, NULL);
+    snprintf(type, sizeof type, "TYPE_%s", dtype);
+    if (is_config)
+        write_members(w, entry, "name=%s data_type=%s", tensor->name, type);
+    else
+        write_members(w, entry, "name=%s datatype=%s", tensor->name, dtype);
+    if (is_config && !is_output)
+        write_text(w, entry, "format",
+                   i != deployment->image_input ? "FORMAT_NONE"
+                   : model->input_channels_last ? "FORMAT_NHWC"
+                                                : "FORMAT_NCHW");
+    json_node *dims = write_array(w, entry, is_config ? "dims" : "shape");
+    if (shape->rank == SHAPE_UNKNOWN)
+        write_members(w, dims, "%d", -1);
+    for (int d = is_config && deployment->has_rows; d < shape->rank; d++)
+        write_members(w, dims, "%ld",
+                      is_known && deployment->has_rows && d == 0 ? -1L : shape->dims[d]);
+    if (is_config && is_output)
+        write_text(w, entry, "label_filename",
+                   model->labels.count > 0 && i == model->output ? "labels.txt" : "");
+}
+
+static void write_tensors(struct writer *w, json_node *root, const struct deployment *deployment,
+                          bool is_config)
+{
+    json_node *list = write_array(w, root, is_config ? "input" : "inputs");
+    for (size_t i = 0; i < deployment->input_count; i++)
+        write_tensor(w, list, deployment, false, i, is_config);
+    list = write_array(w, root, is_config ? "output" : "outputs");
+    for (size_t i = 0; i < deployment->output_count; i++)
+        write_tensor(w, list, deployment, true, i, is_config);
+}
+
+static bool is_version_of(const struct model_status *status, const struct model *model)
+{
+    return status->state == MODEL_READY && !strcmp(status->name, model->name);
+}
+
+static void write_metadata(struct writer *w, const struct deployment *deployment,
+                           const struct model_status *models, size_t count)
+{
+    write_text(w, w->root, "name", deployment->model->name);
+    json_node *versions = write_array(w, w->root, "versions");
+    for (size_t i = 0; i < count; i++)
+        if (is_version_of(&models[i], deployment->model))
+            write_text(w, versions, NULL, models[i].version);
+    write_text(w, w->root, "platform", "onnxruntime_onnx");
+    write_tensors(w, w->root, deployment, false);
+}
+
+static void write_config(struct writer *w, json_node *config, const struct deployment *deployment,
+                         const struct model_status *models, size_t count)
+{
+    const char *name = deployment->model->name, *kind = "KIND_CPU";
+    const int batch = deployment->has_rows ? deployment->max_batch : 0;
+    size_t versions = 0, lanes = 1;
+    for (size_t i = 0; i < count; i++) {
+        if (!is_version_of(&models[i], deployment->model))
+            continue;
+        versions++;
+        lanes = models[i].lane_count;
+        if (lanes && models[i].lanes[0].device.kind != DEVICE_CPU)
+            kind = "KIND_GPU";
     }
-    return list;
+    write_members(w, config,
+                  "name=%s platform=%s backend=%s default_model_filename=%s "
+                  "version_policy{latest{num_versions=%zu}} max_batch_size=%d",
+                  name, "onnxruntime_onnx", "onnxruntime", "model.onnx", versions ? versions : 1,
+                  batch);
+    write_tensors(w, config, deployment, true);
+    write_members(w, config, "instance_group[{name=%s kind=%s count=%zu}]", name, kind, lanes);
+    if (batch > 1)
+        write_members(w, config,
+                      "dynamic_batching{preferred_batch_size[%d] max_queue_delay_microseconds=%d}",
+                      batch, 0);
 }
 
 #define LABEL_BYTES 80 /* bytes that writing a label needs, in addition to its text */
 
-static char *describe_model(struct exchange *x, const struct deployment *deployment,
-                            size_t *ret_size)
+static enum status respond_model(struct exchange *x, const struct deployment *deployment,
+                                 struct error *err)
 {
+    const enum v2_document document = (enum v2_document)x->route->document;
+    const struct model *model = deployment->model;
+    const struct labels *labels = &model->labels;
+    if (document == V2_LABELS)
+        TRY(charge_answer(x, labels->count * (labels->longest + LABEL_BYTES), err));
     size_t count;
     struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
-    const char **versions = alloc_array(count, sizeof *versions);
-    struct v2_tensor *inputs = describe_tensors(deployment, deployment->inputs,
-                                                deployment->model->inputs, deployment->input_count);
-    struct v2_tensor *outputs = describe_tensors(
-        deployment, deployment->outputs, deployment->model->outputs, deployment->output_count);
-    char *text = NULL;
-    if (models && versions && inputs && outputs) {
-        struct v2_model model = {.name = deployment->model->name,
-                                 .version = deployment->model->version,
-                                 .versions = versions,
-                                 .inputs = inputs,
-                                 .outputs = outputs,
-                                 .input_count = deployment->input_count,
-                                 .output_count = deployment->output_count,
-                                 .max_batch_size = deployment->has_rows ? deployment->max_batch : 0,
-                                 .image_input = deployment->image_input,
-                                 .channels_last = deployment->model->input_channels_last,
-                                 .has_labels = deployment->model->labels.count > 0,
-                                 .label_output = deployment->model->output,
-                                 .instance_count = 1,
-                                 .instance_kind = "KIND_CPU",
-                                 .labels = (const char *const *)deployment->model->labels.names,
-                                 .label_count = deployment->model->labels.count};
-        for (size_t i = 0; i < count; i++) {
-            if (strcmp(models[i].name, model.name) != 0 || models[i].state != MODEL_READY)
-                continue;
-            versions[model.version_count++] = models[i].version;
-            model.instance_count = models[i].lane_count;
-            if (models[i].lane_count && models[i].lanes[0].device.kind != DEVICE_CPU)
-                model.instance_kind = "KIND_GPU";
-        }
-        text = x->route->document(x->route->is_message, &model, ret_size);
+    struct writer w = {.root = write_root(), .failed = !models};
+    if (document == V2_METADATA) {
+        write_metadata(&w, deployment, models, count);
+    } else if (document == V2_CONFIG) {
+        write_config(&w, x->route->is_message ? write_object(&w, w.root, "config") : w.root,
+                     deployment, models, count);
+    } else {
+        write_members(&w, w.root, "model=%s version=%s", model->name, model->version);
+        write_texts(&w, w.root, "labels", (const char *const *)labels->names, labels->count);
     }
-    FREE_ALL(inputs, outputs, versions, models);
-    return text;
+    free(models);
+    respond_document(x, 200, document, &w);
+    return STATUS_OK;
 }
 
 static void answer_document(struct exchange *x)
 {
     struct model_host *model_host = x->server->options.model_host;
-    struct deployment *deployment;
+    struct deployment *deployment = NULL;
     struct error err;
-    if (refuse_pipeline(x, x->match.model, exchange_version(x), &err) != STATUS_OK ||
-        model_host_acquire(model_host, x->match.model, exchange_version(x), &deployment,
-                           &x->answer.retry_after_s, &err) != STATUS_OK) {
+    enum status status = refuse_pipeline(x, x->match.model, exchange_version(x), &err);
+    IF_OK(status, model_host_acquire(model_host, x->match.model, exchange_version(x), &deployment,
+                                     &x->answer.retry_after_s, &err));
+    IF_OK(status, respond_model(x, deployment, &err));
+    if (status != STATUS_OK)
         respond_error(x, &err);
-    } else {
-        size_t size = 0;
-        const struct labels *labels = &deployment->model->labels;
-        const size_t each = labels->longest + LABEL_BYTES;
-        const bool fits = x->route->document != v2_labels_document ||
-                          charge_answer(x, labels->count * each, &err) == STATUS_OK;
-        char *text = fits ? describe_model(x, deployment, &size) : NULL;
+    if (deployment)
         model_host_release(model_host, deployment);
-        if (fits)
-            respond_text(x, 200, TYPE_JSON, text, size);
-        else
-            respond_error(x, &err);
-    }
     if (x->state == EXCHANGE_SUSPENDED)
         exchange_resume(x);
 }
@@ -155,20 +215,53 @@ void v2_document_handle(struct exchange *x)
 
 /* ---- statistics ---- */
 
-static void read_stats(struct deployment *deployment, const struct model_status *status,
-                       struct v2_stats *ret)
+static void write_count(struct writer *w, json_node *parent, const char *key,
+                        struct deployment_count count)
+{
+    write_members(w, write_object(w, parent, key), "count=%lu ns=%lu", count.count, count.ns);
+}
+
+static void write_stats(struct writer *w, json_node *list, struct deployment *deployment,
+                        const struct model_status *status)
 {
     pthread_mutex_lock(&deployment->stats_lock);
-    *ret = deployment->stats;
+    const struct deployment_stats stats = deployment->stats;
     pthread_mutex_unlock(&deployment->stats_lock);
-    ret->name = status->name;
-    ret->version = status->version;
-    ret->memory_type = "CPU";
+    const struct {
+        const char *key;
+        struct deployment_count count;
+    } counts[] = {{"success", stats.success},     {"fail", stats.fail},
+                  {"queue", stats.queue},         {"compute_input", stats.input},
+                  {"compute_infer", stats.infer}, {"compute_output", stats.output},
+                  {"cache_hit", stats.cache_hit}, {"cache_miss", stats.cache_miss}};
+    uint64_t bytes = 0;
+    const char *memory = "CPU";
     for (size_t i = 0; i < status->lane_count; i++) {
-        ret->memory_bytes += status->lanes[i].parameter_bytes + status->lanes[i].activation_bytes;
+        bytes += status->lanes[i].parameter_bytes + status->lanes[i].activation_bytes;
         if (status->lanes[i].device.kind != DEVICE_CPU)
-            ret->memory_type = "GPU";
+            memory = "GPU";
     }
+    json_node *entry = write_object(w, list, NULL);
+    write_members(w, entry,
+                  "name=%s version=%s last_inference=%lu inference_count=%lu execution_count=%lu",
+                  status->name, status->version, stats.last_inference_ms, stats.inference_count,
+                  stats.execution_count);
+    json_node *inference = write_object(w, entry, "inference_stats");
+    for (size_t i = 0; i < COUNT_OF(counts); i++)
+        write_count(w, inference, counts[i].key, counts[i].count);
+    write_members(w, entry, "response_stats{}");
+    json_node *batches = write_array(w, entry, "batch_stats");
+    for (int size = 1; size <= BATCHER_MAX_BATCH; size++) {
+        const struct deployment_batch *batch = &stats.batches[size];
+        if (batch->infer.count == 0)
+            continue;
+        json_node *row = write_object(w, batches, NULL);
+        write_members(w, row, "batch_size=%d", size);
+        write_count(w, row, "compute_input", batch->input);
+        write_count(w, row, "compute_infer", batch->infer);
+        write_count(w, row, "compute_output", batch->output);
+    }
+    write_members(w, entry, "memory_usage[{type=%s id=%d byte_size=%lu}]", memory, 0, bytes);
 }
 
 static bool is_asked_for(const struct exchange *x, const struct model_status *model)
@@ -181,38 +274,34 @@ static bool is_asked_for(const struct exchange *x, const struct model_status *mo
 void v2_stats_handle(struct exchange *x)
 {
     struct model_host *model_host = x->server->options.model_host;
-    size_t count, filled = 0, size = 0;
+    size_t count;
     struct model_status *models = model_host_snapshot(model_host, &count);
-    struct v2_stats *stats = alloc_array(count, sizeof *stats);
-    struct error err = {0};
+    struct writer w = {.root = write_root(), .failed = !models};
+    json_node *list = write_array(&w, w.root, "model_stats");
+    struct deployment *deployment;
+    struct error err;
     enum status status = STATUS_OK;
-    for (size_t i = 0; models && stats && i < count; i++) {
-        struct deployment *deployment;
-        if (!is_asked_for(x, &models[i]))
-            continue;
-        status = model_host_acquire(model_host, models[i].name, models[i].version, &deployment,
-                                    NULL, &err);
-        if (status != STATUS_OK)
-            continue; /* the version has been removed since */
-        read_stats(deployment, &models[i], &stats[filled++]);
+    bool is_empty = true;
+    for (size_t i = 0; i < count; i++) {
+        if (!is_asked_for(x, &models[i]) ||
+            model_host_acquire(model_host, models[i].name, models[i].version, &deployment, NULL,
+                               &err) != STATUS_OK)
+            continue; /* or the version has been removed since */
+        write_stats(&w, list, deployment, &models[i]);
         model_host_release(model_host, deployment);
+        is_empty = false;
     }
-    if (filled == 0 && x->match.model[0]) {
-        struct deployment *deployment;
+    if (is_empty && x->match.model[0]) {
         status = refuse_pipeline(x, x->match.model, exchange_version(x), &err);
         IF_OK(status, model_host_acquire(model_host, x->match.model, exchange_version(x),
                                          &deployment, &x->answer.retry_after_s, &err));
         if (status == STATUS_OK)
             model_host_release(model_host, deployment);
     }
-    if (filled == 0 && x->match.model[0] && status != STATUS_OK) {
+    respond_document(x, 200, V2_STATISTICS, &w);
+    if (status != STATUS_OK)
         respond_error(x, &err);
-    } else {
-        char *text =
-            models && stats ? v2_stats_document(x->route->is_message, stats, filled, &size) : NULL;
-        respond_text(x, 200, TYPE_JSON, text, size);
-    }
-    FREE_ALL(stats, models);
+    free(models);
 }
 
 /* ---- the repository ---- */
@@ -243,19 +332,18 @@ void v2_index_handle(struct exchange *x)
         respond_error(x, &err);
         return;
     }
-    size_t count, filled = 0, size = 0;
+    size_t count;
     struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
-    struct v2_index_entry *entries = alloc_array(count, sizeof *entries);
-    for (size_t i = 0; models && entries && i < count; i++) {
-        if (ready_only && models[i].state != MODEL_READY)
-            continue;
-        entries[filled++] = (struct v2_index_entry){
-            models[i].name, models[i].version, states[models[i].state],
-            models[i].failure[0] || models[i].state != MODEL_UNLOADED ? models[i].failure
-                                                                      : reasons[models[i].cause]};
+    struct writer w = {.root = write_root(), .failed = !models};
+    json_node *list = write_array(&w, w.root, "models");
+    for (size_t i = 0; i < count; i++) {
+        const struct model_status *model = &models[i];
+        const bool has_cause = model->state == MODEL_UNLOADED && !model->failure[0];
+        if (!ready_only || model->state == MODEL_READY)
+            write_members(&w, list, "{name=%s version=%s state=%s reason=%s}", model->name,
+                          model->version, states[model->state],
+                          has_cause ? reasons[model->cause] : model->failure);
     }
-    char *text =
-        models && entries ? v2_index_document(x->route->is_message, entries, filled, &size) : NULL;
-    respond_text(x, 200, TYPE_JSON, text, size);
-    FREE_ALL(entries, models);
+    free(models);
+    respond_document(x, 200, V2_INDEX, &w);
 }

@@ -9,7 +9,6 @@
 
 struct dialect;
 struct exchange;
-struct v2_model;
 
 enum method {
     METHOD_GET = 1u << 0,
@@ -55,8 +54,7 @@ struct route {
     bool streams;                  /* gRPC: any number of messages in both directions */
     /* gRPC: called when the message that names a model has been read; NULL: `handle` reads it. */
     void (*handle_named)(struct exchange *exchange);
-    /* Writes a document that describes a model; NULL: the route has none. */
-    char *(*document)(bool is_message, const struct v2_model *model, size_t *ret_size);
+    int document; /* enum v2_document, for routes whose answer describes a model */
 };
 
 struct route_table {

@@ -202,13 +202,13 @@ void deployment_unref(struct deployment *deployment)
     FREE_ALL(deployment->inputs, deployment->outputs, deployment);
 }
 
-static void count_ms(struct v2_count *count, double ms)
+static void count_ms(struct deployment_count *count, double ms)
 {
     count->ns += ms > 0 ? (uint64_t)(ms * 1e6) : 0;
     count->count++;
 }
 
-static void note_time(struct v2_stats *stats)
+static void note_time(struct deployment_stats *stats)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME_COARSE, &now);
@@ -217,7 +217,7 @@ static void note_time(struct v2_stats *stats)
 
 void deployment_note_request(struct deployment *deployment, const struct predict_request *request)
 {
-    struct v2_stats *stats = &deployment->stats;
+    struct deployment_stats *stats = &deployment->stats;
     struct request_times times = {.total = clock_ms(clock_now() - request->started)};
     enum status status = STATUS_OK;
     size_t good = 0;

@@ -19,10 +19,29 @@
 #include "engine/runtime/session.h"
 #include "models/folder/model.h"
 #include "models/tasks/tensor_copy.h"
-#include "proto/v2.h"
 #include "server/precision/precision.h"
 #include "server/schedule/policy/batcher.h"
 #include "server/schedule/runtime/meters.h"
+
+/* How many there were, and their nanoseconds together. */
+struct deployment_count {
+    uint64_t count, ns;
+};
+
+/* Counts since this version was loaded. */
+struct deployment_stats {
+    uint64_t last_inference_ms; /* wall-clock time of the last request, milliseconds since 1970 */
+    uint64_t inference_count;   /* images and rows answered without an error */
+    uint64_t execution_count;   /* successful forward passes */
+    /* Requests: `success` and `fail` have the time from first byte to answer, the next four the
+     * time of the slowest image in each phase. cache_hit: requests answered from the response
+     * cache, with the look-up times; cache_miss: answers stored in it, with the times to store
+     * them. */
+    struct deployment_count success, fail, queue, input, infer, output, cache_hit, cache_miss;
+    struct deployment_batch {
+        struct deployment_count input, infer, output;
+    } batches[BATCHER_MAX_BATCH + 1]; /* index: images of a forward pass */
+};
 
 /* The most image sizes, besides the model's own, for which a model is compiled at a time. */
 #define DEPLOYMENT_SIZES 4
@@ -46,8 +65,8 @@ struct deployment {
     size_t class_count;  /* classes of a classifier; 0: unknown before a run, or no classifier */
     char no_answer[320]; /* a sentence with the reason why photos get no answer; "" if they do */
     struct text_cache *text_cache; /* for texts, or for photos of a mask decoder; owned; or NULL */
-    pthread_mutex_t stats_lock;    /* guards `stats`, which has no name, version and memory here */
-    struct v2_stats stats;
+    pthread_mutex_t stats_lock;    /* guards `stats` */
+    struct deployment_stats stats;
     struct meters meters; /* the scheduler's metrics; requests that outlive it use them, too */
 
     struct scheduler *scheduler; /* like `lanes`, exists until deployment_end() */
@@ -94,8 +113,6 @@ void deployment_note_request(struct deployment *deployment, const struct predict
  * took `ms`. */
 void deployment_note_cache_hit(struct deployment *deployment, int64_t started, double ms);
 void deployment_note_cache_miss(struct deployment *deployment, double ms);
-
-_Static_assert(BATCHER_MAX_BATCH <= V2_MAX_BATCH, "v2_stats.batches has room for every pass");
 
 /* Counts a successful forward pass of `rows` rows: `input_ms` is the time to prepare the slowest
  * row, `infer_ms` that of the pass. Call it before the rows are answered, so that a client finds
