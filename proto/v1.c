@@ -212,34 +212,3 @@ char *v1_rows_json(const struct v2_answer *answer, bool has_rows, size_t *ret_si
     strbuf_put(&text, "]}\n");
     return strbuf_finish(&text, ret_size);
 }
-
-static void write_openai_model(struct writer *w, cJSON *object, const char *name)
-{
-    write_members(w, object, "id=%s object=%s created=%d owned_by=%s", name, "model", 0, "lensd");
-}
-
-char *v1_model_json(const char *name, bool ready, const struct v1_version *versions, size_t count)
-{
-    struct writer w = {.root = write_root()};
-    write_members(&w, w.root, "name=%s ready=%hhd", name, ready);
-    write_openai_model(&w, w.root, name);
-    cJSON *list = write_array(&w, w.root, "model_version_status");
-    for (size_t i = 0; i < count; i++) {
-        const bool is_ready = versions[i].is_ready;
-        write_members(&w, list, "{version=%s state=%s status{error_code=%s error_message=%s}}",
-                      versions[i].version, is_ready ? "AVAILABLE" : "UNAVAILABLE",
-                      is_ready ? "OK" : "UNKNOWN", is_ready ? "" : versions[i].reason);
-    }
-    return write_finish(&w);
-}
-
-char *v1_models_json(const char *const *names, size_t count)
-{
-    struct writer w = {.root = write_root()};
-    write_texts(&w, w.root, "models", names, count);
-    write_text(&w, w.root, "object", "list");
-    cJSON *list = write_array(&w, w.root, "data");
-    for (size_t i = 0; i < count; i++)
-        write_openai_model(&w, write_object(&w, list, NULL), names[i]);
-    return write_finish(&w);
-}

@@ -21,16 +21,3 @@ enum status v1_request_parse(const char *text, size_t size, const struct json_li
 /* Returns {"predictions": [row …]}. A row has the numbers of the output, nested by its shape,
  * without the batch dimension if `has_rows`; with several outputs it is {name: numbers, …}. */
 char *v1_rows_json(const struct v2_answer *answer, bool has_rows, size_t *ret_size);
-
-struct v1_version {
-    const char *version;
-    bool is_ready;
-    const char *reason; /* why it is not ready */
-};
-
-/* Returns {"name", "ready", "model_version_status": […]}, for clients of KServe and TensorFlow
- * Serving, with "id", "object", "created" and "owned_by" for OpenAI's. */
-char *v1_model_json(const char *name, bool ready, const struct v1_version *versions, size_t count);
-
-/* Returns {"models": [name …]}, with OpenAI's "object" and "data". */
-char *v1_models_json(const char *const *names, size_t count);

@@ -5,7 +5,7 @@
 
 #include "engine/base/size.h"
 #include "proto/dialects.h"
-#include "proto/v1.h"
+#include "proto/writer.h"
 #include "server/http/api/route_table.h"
 #include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"
@@ -160,40 +160,61 @@ void roboflow_registry_handle(struct exchange *x)
 
 /* ---- KServe V1 ---- */
 
+/* Adds the members of a model for OpenAI's clients. */
+static void write_openai_model(struct writer *w, json_node *object, const char *name)
+{
+    write_members(w, object, "id=%s object=%s created=%d owned_by=%s", name, "model", 0, "lensd");
+}
+
+static bool is_in_path(const struct exchange *x, const struct model_status *model)
+{
+    return !strcmp(model->name, x->match.model) &&
+           (!x->match.version[0] || !strcmp(model->version, x->match.version));
+}
+
 void kserve_model_handle(struct exchange *x)
 {
-    size_t count, found = 0;
-    bool ready = false;
+    size_t count;
+    bool is_ready = false, is_found = false;
     struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
-    struct v1_version *versions = alloc_array(count, sizeof *versions);
-    for (size_t i = 0; models && versions && i < count; i++) {
-        if (strcmp(models[i].name, x->match.model) != 0 ||
-            (x->match.version[0] && strcmp(models[i].version, x->match.version) != 0))
-            continue;
-        bool is_ready = models[i].can_answer;
-        versions[found++] = (struct v1_version){models[i].version, is_ready, models[i].failure};
-        ready = ready || is_ready;
+    struct writer w = {.root = write_root(), .failed = !models};
+    for (size_t i = 0; i < count; i++) {
+        is_found |= is_in_path(x, &models[i]);
+        is_ready |= is_in_path(x, &models[i]) && models[i].can_answer;
     }
-    if (found == 0 && models && versions) {
+    write_members(&w, w.root, "name=%s ready=%hhd", x->match.model, is_ready);
+    write_openai_model(&w, w.root, x->match.model);
+    json_node *list = write_array(&w, w.root, "model_version_status");
+    for (size_t i = 0; i < count; i++) {
+        const bool answers = models[i].can_answer;
+        if (is_in_path(x, &models[i]))
+            write_members(&w, list, "{version=%s state=%s status{error_code=%s error_message=%s}}",
+                          models[i].version, answers ? "AVAILABLE" : "UNAVAILABLE",
+                          answers ? "OK" : "UNKNOWN", answers ? "" : models[i].failure);
+    }
+    if (is_found && !is_ready)
+        x->answer.retry_after_s = model_host_retry_after(x->server->options.model_host);
+    respond_json(x, is_ready ? 200 : 503, write_finish(&w));
+    if (models && !is_found)
         respond_refusal(x, 404, "not_found", "there is no model '%s'%s%s", x->match.model,
                         x->match.version[0] ? " of version " : "", x->match.version);
-    } else {
-        char *text =
-            models && versions ? v1_model_json(x->match.model, ready, versions, found) : NULL;
-        x->answer.retry_after_s = ready ? 0 : model_host_retry_after(x->server->options.model_host);
-        respond_json(x, ready ? 200 : 503, text);
-    }
-    FREE_ALL(versions, models);
+    free(models);
 }
 
 void kserve_models_handle(struct exchange *x)
 {
-    size_t count, found = 0;
+    size_t count;
     struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
-    const char **names = alloc_array(count, sizeof *names);
-    for (size_t i = 0; models && names && i < count; i++)
-        if (found == 0 || strcmp(names[found - 1], models[i].name) != 0)
-            names[found++] = models[i].name;
-    respond_json(x, 200, models && names ? v1_models_json(names, found) : NULL);
-    FREE_ALL(names, models);
+    struct writer w = {.root = write_root(), .failed = !models};
+    json_node *names = write_array(&w, w.root, "models");
+    write_text(&w, w.root, "object", "list");
+    json_node *data = write_array(&w, w.root, "data");
+    for (size_t i = 0; i < count; i++) {
+        if (i > 0 && !strcmp(models[i - 1].name, models[i].name))
+            continue;
+        write_text(&w, names, NULL, models[i].name);
+        write_openai_model(&w, write_object(&w, data, NULL), models[i].name);
+    }
+    free(models);
+    respond_json(x, 200, write_finish(&w));
 }
