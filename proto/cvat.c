@@ -20,56 +20,39 @@ static int by_text(const void *a, const void *b)
 }
 
 /* Returns the labels as JSON, each only once, as CVAT demands; NULL when out of memory. */
-static char *spec_of(const struct dialect_model *model)
+static char *spec_of(const struct cvat_function *function)
 {
-    const char **labels = alloc_array(model->label_count, sizeof *labels);
+    const char **labels = alloc_array(function->label_count, sizeof *labels);
     struct writer w = {.root = cJSON_CreateArray(), .failed = !labels};
     size_t count = 0;
-    for (size_t i = 0; labels && i < model->label_count; i++)
-        if (model->labels[i][0])
-            labels[count++] = model->labels[i];
+    for (size_t i = 0; labels && i < function->label_count; i++)
+        if (function->labels[i][0])
+            labels[count++] = function->labels[i];
     if (count)
         qsort(labels, count, sizeof *labels, by_text);
     for (size_t i = 0, id = 0; i < count; i++)
         if (!i || strcmp(labels[i - 1], labels[i]) != 0)
-            write_members(&w, w.root, "{id=%zu name=%s type=%s}", id++, labels[i], model->shape);
+            write_members(&w, w.root, "{id=%zu name=%s type=%s}", id++, labels[i], function->shape);
     free(labels);
     return write_finish(&w);
 }
 
-static void write_function(struct writer *w, json_node *parent, const char *key,
-                           const struct dialect_model *model)
+void cvat_write_function(struct writer *w, json_node *node, const struct cvat_function *function)
 {
-    char *spec = spec_of(model);
-    json_node *function = key ? write_object(w, parent, key) : parent;
+    char *spec = spec_of(function);
     w->failed = w->failed || !spec;
-    const char *points = model->takes_points ? "0" : NULL; /* NULL: a member is left out */
-    write_members(w, function,
+    const char *points = function->takes_points ? "0" : NULL; /* NULL: a member is left out */
+    write_members(w, node,
                   "metadata{name=%s namespace=%s annotations{name=%s type=%s framework=%s spec=%s "
                   "version=%s min_pos_points=%s min_neg_points=%s startswith_box_optional=%s "
                   "help_message=%s}} spec{description=%s} status{state=%s}",
-                  model->name, "nuclio", model->name, points ? "interactor" : "detector", "onnx",
-                  spec, points ? "2" : NULL, points && !model->takes_boxes ? "1" : points, points,
-                  model->takes_boxes ? "true" : NULL,
+                  function->name, "nuclio", function->name, points ? "interactor" : "detector",
+                  "onnx", spec, points ? "2" : NULL,
+                  points && !function->takes_boxes ? "1" : points, points,
+                  function->takes_boxes ? "true" : NULL,
                   points ? "Click what the mask must cover, and what it must not" : NULL,
                   "served by lensd", "ready");
     free(spec);
-}
-
-char *cvat_functions_json(const struct dialect_model *models, size_t count)
-{
-    struct writer w = {.root = write_root()};
-    for (size_t i = 0; i < count; i++)
-        write_function(&w, w.root, models[i].name, &models[i]);
-    return write_finish(&w);
-}
-
-char *cvat_function_json(const struct dialect_model *models, size_t count)
-{
-    struct writer w = {.root = write_root()};
-    if (count)
-        write_function(&w, w.root, NULL, &models[0]);
-    return write_finish(&w);
 }
 
 /* ---- shapes ---- */

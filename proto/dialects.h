@@ -8,6 +8,7 @@
 #include "proto/answers.h"
 
 struct cJSON;
+struct writer;
 
 /* A parameter of the API and /predict's name for it. Other parameters are ignored. */
 struct dialect_parameter {
@@ -113,17 +114,18 @@ enum status immich_entries_parse(const char *text, size_t size, struct immich_en
  * result are NULL when out of memory. */
 char *immich_join(char *first, char *second);
 
-/* A model in a list of models. */
-struct dialect_model {
-    const char *name, *version;
-    const char *task;          /* the task in Roboflow's words; NULL: it has no word */
-    const char *shape;         /* kind of shape in CVAT's words; NULL: it has no word */
+/* A model in CVAT's list of functions. */
+struct cvat_function {
+    const char *name, *shape;  /* shape: the kind of its answers in CVAT's words */
     const char *const *labels; /* one for each class; "" for a class without a label */
     size_t label_count;        /* 0: none, or the model is not loaded */
-    int width, height;         /* size of the model's input; 0: not fixed */
     bool takes_points;         /* makes masks from points; with takes_boxes also from a box */
     bool takes_boxes;
 };
+
+/* Adds the members of a function to `node`; its labels are in a JSON text. */
+void cvat_write_function(struct writer *w, struct cJSON *node,
+                         const struct cvat_function *function);
 
 /* Values that CodeProject.AI adds to every answer. */
 struct deepstack_call {
@@ -149,16 +151,6 @@ char *deepstack_done_json(const struct deepstack_call *call, const char *message
 char *deepstack_failure_json(const struct deepstack_call *call, const char *sentence);
 char *deepstack_faces_json(const struct deepstack_call *call, const struct deepstack_face *faces,
                            size_t count);
-/* Returns {"detectors": [{"name", "type", "model", "labels", "width", "height"} …]} for GET
- * /detectors. */
-char *doods_detectors_json(const struct dialect_model *models, size_t count);
-/* Returns {name: function …} for GET /api/functions; each has its labels in a JSON text. */
-char *cvat_functions_json(const struct dialect_model *models, size_t count);
-/* Returns the first function alone, for GET /api/functions/{model}. */
-char *cvat_function_json(const struct dialect_model *models, size_t count);
-/* Returns {"models": [{"model_id": "name/version", "task_type"} …]} for GET /model/registry; each
- * model is also listed without a version. */
-char *roboflow_models_json(const struct dialect_model *models, size_t count);
 
 /* Returns /predict's name of a parameter, and its value (converted into `room` if needed). NULL if
  * the parameter is ignored. */

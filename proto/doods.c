@@ -134,20 +134,6 @@ static char *doods_write(const struct predict_answer *answer)
     return write_finish(&w);
 }
 
-char *doods_detectors_json(const struct dialect_model *models, size_t count)
-{
-    struct writer w = {.root = write_root()};
-    json_node *list = write_array(&w, w.root, "detectors");
-    for (size_t i = 0; i < count; i++) {
-        const struct dialect_model *model = &models[i];
-        json_node *entry = write_object(&w, list, NULL);
-        write_members(&w, entry, "name=%s type=%s model=%s width=%d height=%d", model->name, "onnx",
-                      model->name, model->width, model->height);
-        write_texts(&w, entry, "labels", model->labels, model->label_count);
-    }
-    return write_finish(&w);
-}
-
 static const struct dialect_parameter parameters[] = {{"confidence", "confidence", false}, {0}};
 
 const struct dialect dialect_doods = {.name = "DOODS",

@@ -2,7 +2,6 @@
  * inference/core/entities of roboflow/inference 1.x. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "proto/dialects.h"
 #include "proto/writer.h"
@@ -108,20 +107,6 @@ static char *roboflow_error(int http, const char *sentence, const char *code)
 {
     (void)http;
     return write_document("message=%s code=%s", sentence, code);
-}
-
-char *roboflow_models_json(const struct dialect_model *models, size_t count)
-{
-    struct writer w = {.root = write_root()};
-    cJSON *list = write_array(&w, w.root, "models");
-    for (size_t i = 0; i < count; i++) {
-        char id[160];
-        snprintf(id, sizeof id, "%s/%s", models[i].name, models[i].version);
-        write_members(&w, list, "{model_id=%s task_type=%s}", id, models[i].task);
-        if (i == 0 || strcmp(models[i].name, models[i - 1].name) != 0) /* the newest version */
-            write_members(&w, list, "{model_id=%s task_type=%s}", models[i].name, models[i].task);
-    }
-    return write_finish(&w);
 }
 
 static const struct dialect_parameter parameters[] = {{"confidence", "confidence", true},

@@ -1,5 +1,6 @@
 /* Lists models and status in other servers' APIs, and in KServe's V1 protocol. api_predict.c and
  * api_infer.c answer photos in these APIs. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
-/* Roboflow's name of each task, and CVAT's name of the shape in the task's answers; NULL: none. */
+/* Roboflow's name of a task, and CVAT's name of the shape of its answers; NULL if there is none. */
 static const struct {
     const char *roboflow, *shape;
 } words[TASK_KINDS] = {[TASK_CLASSIFICATION] = {"classification", "tag"},
@@ -26,102 +27,11 @@ static const struct {
 /* Bytes that an answer needs for each label, in addition to the label's text. */
 #define LISTED_LABEL_BYTES 64
 
-/* The models in an answer. */
-struct listed_models {
-    struct dialect_model *rows;
-    struct deployment **held; /* acquired, because they own the labels; NULL if not needed */
-    size_t count;
-    size_t bytes; /* bytes of the labels in the answer */
-};
-
-/* If the model is loaded, sets the row's labels to the newest version's, and row->takes_boxes. */
-static void add_labels(struct exchange *x, struct listed_models *list)
+/* True if the API has a `word` for what the model answers to photos. */
+static bool is_listed(const struct model_status *model, const char *word, bool needs_boxes)
 {
-    struct dialect_model *row = &list->rows[list->count];
-    struct deployment **held = &list->held[list->count];
-    char name[256];
-    struct error ignored;
-    snprintf(name, sizeof name, "%s%s", row->name, row->takes_points ? MODEL_DECODER_ENDING : "");
-    if (model_host_acquire(x->server->options.model_host, name, NULL, held, NULL, &ignored) !=
-        STATUS_OK)
-        return;
-    row->takes_boxes = (*held)->model->prompt.takes_boxes;
-    const struct labels *labels = &(*held)->model->labels;
-    row->labels = (const char *const *)labels->names;
-    row->label_count = labels->count;
-    list->bytes += labels->count * (labels->longest + LISTED_LABEL_BYTES);
-}
-
-typedef char *(*write_models_fn)(const struct dialect_model *models, size_t count);
-
-enum model_list {
-    LIST_NAMES,     /* detectors, and pipelines that begin with a detector */
-    LIST_TASKS,     /* models for whose tasks Roboflow has a name */
-    LIST_DETECTORS, /* detectors and their labels; each model once; no pipelines */
-    LIST_SHAPES,    /* models with a CVAT shape, and their labels; each model once; no pipelines */
-};
-
-static bool is_listed(const struct model_status *model, enum model_list list, const char *only)
-{
-    const bool has_word =
-        list == LIST_SHAPES ? words[model->task].shape : words[model->task].roboflow;
-    const bool needs_boxes = list == LIST_NAMES || list == LIST_DETECTORS;
-    return model->can_answer && model->takes_images && has_word &&
-           (!needs_boxes || task_has_boxes(model->task)) &&
-           (list <= LIST_TASKS || !model->stage_count) && (!*only || !strcmp(model->name, only));
-}
-
-/* `only`: the name of the only model to list; "" lists all. */
-static void respond_models(struct exchange *x, enum model_list list, const char *only,
-                           write_models_fn write)
-{
-    size_t count;
-    struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
-    struct listed_models listed = {alloc_array(count, sizeof *listed.rows),
-                                   alloc_array(count, sizeof(struct deployment *)), 0, 0};
-    struct error err;
-    for (size_t i = 0; listed.rows && listed.held && i < count; i++) {
-        const struct model_status *model = &models[i];
-        if (!is_listed(model, list, only) ||
-            (list > LIST_TASKS && listed.count &&
-             !strcmp(listed.rows[listed.count - 1].name, model->name)))
-            continue;
-        listed.rows[listed.count] =
-            (struct dialect_model){.name = model->name,
-                                   .version = model->version,
-                                   .task = words[model->task].roboflow,
-                                   .shape = words[model->task].shape,
-                                   .takes_points = model->task == TASK_MASKS,
-                                   .width = model->width,
-                                   .height = model->height};
-        if (list > LIST_TASKS)
-            add_labels(x, &listed);
-        listed.count++;
-    }
-    if (*only && !listed.count) {
-        respond_refusal(x, 404, "not_found",
-                        "there is no function '%.120s'; GET /api/functions lists them", only);
-    } else if (charge_answer(x, listed.bytes, &err) != STATUS_OK) {
-        respond_error(x, &err);
-    } else {
-        char *text = models && listed.rows && listed.held ? write(listed.rows, listed.count) : NULL;
-        respond_json(x, 200, text);
-    }
-    for (size_t i = 0; i < listed.count; i++)
-        if (listed.held[i])
-            model_host_release(x->server->options.model_host, listed.held[i]);
-    FREE_ALL(listed.rows, listed.held, models);
-}
-
-static char *write_names(const struct dialect_model *models, size_t count)
-{
-    const struct deepstack_call call = {.command = "list", .when = time(NULL)};
-    const char **names = alloc_array(count, sizeof *names);
-    for (size_t i = 0; names && i < count; i++)
-        names[i] = models[i].name;
-    char *text = names ? deepstack_names_json(&call, "models", names, count) : NULL;
-    free(names);
-    return text;
+    return model->can_answer && model->takes_images && word &&
+           (!needs_boxes || task_has_boxes(model->task));
 }
 
 void deepstack_ping_handle(struct exchange *x)
@@ -130,19 +40,87 @@ void deepstack_ping_handle(struct exchange *x)
     respond_json(x, 200, deepstack_done_json(&call, NULL, -1));
 }
 
+/* Lists detectors, and pipelines that begin with a detector. */
 void deepstack_list_handle(struct exchange *x)
 {
-    respond_models(x, LIST_NAMES, "", write_names);
+    const struct deepstack_call call = {.command = "list", .when = time(NULL)};
+    size_t count, listed = 0;
+    struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
+    const char **names = alloc_array(count, sizeof *names);
+    for (size_t i = 0; models && names && i < count; i++)
+        if (is_listed(&models[i], words[models[i].task].roboflow, true))
+            names[listed++] = models[i].name;
+    respond_json(x, 200,
+                 models && names ? deepstack_names_json(&call, "models", names, listed) : NULL);
+    FREE_ALL(names, models);
 }
 
+/* Adds a model with its labels if it is loaded, to a list of DOODS or to CVAT's functions. With
+ * `is_alone`, `list` itself becomes the function. */
+static enum status write_labelled(struct exchange *x, struct writer *w, json_node *list,
+                                  const struct model_status *model, bool is_alone,
+                                  struct error *err)
+{
+    static const struct labels none;
+    struct model_host *host = x->server->options.model_host;
+    struct deployment *held = NULL;
+    const bool takes_points = model->task == TASK_MASKS;
+    char name[256];
+    struct error ignored;
+    snprintf(name, sizeof name, "%s%s", model->name, takes_points ? MODEL_DECODER_ENDING : "");
+    const bool is_loaded = model_host_acquire(host, name, NULL, &held, NULL, &ignored) == STATUS_OK;
+    const struct labels *labels = is_loaded ? &held->model->labels : &none;
+    const char *const *names = (const char *const *)labels->names;
+    const enum status status =
+        charge_answer(x, labels->count * (labels->longest + LISTED_LABEL_BYTES), err);
+    if (status == STATUS_OK && x->route->dialect == &dialect_doods) {
+        json_node *entry = write_object(w, list, NULL);
+        write_members(w, entry, "name=%s type=%s model=%s width=%d height=%d", model->name, "onnx",
+                      model->name, model->width, model->height);
+        write_texts(w, entry, "labels", names, labels->count);
+    } else if (status == STATUS_OK) {
+        const struct cvat_function function = {.name = model->name,
+                                               .shape = words[model->task].shape,
+                                               .labels = names,
+                                               .label_count = labels->count,
+                                               .takes_points = takes_points,
+                                               .takes_boxes =
+                                                   is_loaded && held->model->prompt.takes_boxes};
+        cvat_write_function(w, is_alone ? list : write_object(w, list, model->name), &function);
+    }
+    if (is_loaded)
+        model_host_release(host, held);
+    return status;
+}
+
+/* Lists each model once, but no pipelines: detectors for DOODS, models for whose shapes CVAT has a
+ * name; or only the model in the path. */
 static void respond_labelled(struct exchange *x)
 {
-    if (x->route->dialect == &dialect_doods)
-        respond_models(x, LIST_DETECTORS, "", doods_detectors_json);
-    else if (x->match.model[0])
-        respond_models(x, LIST_SHAPES, x->match.model, cvat_function_json);
-    else
-        respond_models(x, LIST_SHAPES, "", cvat_functions_json);
+    const bool is_doods = x->route->dialect == &dialect_doods;
+    const char *only = x->match.model, *before = "";
+    size_t count;
+    struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
+    struct writer w = {.root = write_root(), .failed = !models};
+    json_node *list = is_doods ? write_array(&w, w.root, "detectors") : w.root;
+    struct error err;
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < count && status == STATUS_OK; i++) {
+        const struct model_status *model = &models[i];
+        const char *word = is_doods ? words[model->task].roboflow : words[model->task].shape;
+        if (!is_listed(model, word, is_doods) || model->stage_count ||
+            (*only && strcmp(model->name, only) != 0) || !strcmp(model->name, before))
+            continue;
+        before = model->name;
+        status = write_labelled(x, &w, list, model, *only, &err);
+    }
+    respond_json(x, 200, write_finish(&w));
+    if (status != STATUS_OK)
+        respond_error(x, &err);
+    else if (models && *only && !*before)
+        respond_refusal(x, 404, "not_found",
+                        "there is no function '%.120s'; GET /api/functions lists them", only);
+    free(models);
     exchange_resume(x);
 }
 
@@ -153,9 +131,27 @@ void labelled_models_handle(struct exchange *x)
     exchange_offload(x, SIZE_MAX, respond_labelled);
 }
 
+/* Lists each version of a model, and the newest one also without a version. */
 void roboflow_registry_handle(struct exchange *x)
 {
-    respond_models(x, LIST_TASKS, "", roboflow_models_json);
+    const char *before = "";
+    size_t count;
+    struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
+    struct writer w = {.root = write_root(), .failed = !models};
+    json_node *list = write_array(&w, w.root, "models");
+    for (size_t i = 0; i < count; i++) {
+        const char *name = models[i].name, *word = words[models[i].task].roboflow;
+        char id[160];
+        if (!is_listed(&models[i], word, false))
+            continue;
+        snprintf(id, sizeof id, "%s/%s", name, models[i].version);
+        write_members(&w, list, "{model_id=%s task_type=%s}", id, word);
+        if (strcmp(name, before) != 0)
+            write_members(&w, list, "{model_id=%s task_type=%s}", name, word);
+        before = name;
+    }
+    respond_json(x, 200, write_finish(&w));
+    free(models);
 }
 
 /* ---- KServe V1 ---- */
