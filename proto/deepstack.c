@@ -13,7 +13,7 @@
 
 /* ---- members of every answer ---- */
 
-static void write_common(struct writer *w, const struct deepstack_call *call)
+char *deepstack_finish(struct writer *w, const struct deepstack_call *call)
 {
     char when[40] = "";
     struct tm parts;
@@ -27,6 +27,7 @@ static void write_common(struct writer *w, const struct deepstack_call *call)
                   "timestampUTC=%s code=%d",
                   call->command, "lensd", "lensd", is_gpu ? "CUDA" : "CPU", is_gpu,
                   lrint(call->forward_ms), total, total, "localhost", when, 200);
+    return write_finish(w);
 }
 
 static struct deepstack_call call_of(const struct predict_answer *answer)
@@ -36,7 +37,7 @@ static struct deepstack_call call_of(const struct predict_answer *answer)
                                    answer->total_ms, answer->when};
 }
 
-static void write_place(struct writer *w, json_node *entry, const float *box)
+void deepstack_write_box(struct writer *w, json_node *entry, const float *box)
 {
     write_members(w, entry, "x_min=%ld y_min=%ld x_max=%ld y_max=%ld", lrintf(box[0]),
                   lrintf(box[1]), lrintf(box[2]), lrintf(box[3]));
@@ -75,11 +76,10 @@ static char *deepstack_boxes(const struct predict_answer *answer)
         cJSON *entry = write_object(&w, list, NULL);
         write_members(&w, entry, "label=%s confidence=%g", answer_label(found, number),
                       (double)found->probability);
-        write_place(&w, entry, found->box);
+        deepstack_write_box(&w, entry, found->box);
     }
     write_members(&w, w.root, "count=%zu", image->prediction_count);
-    write_common(&w, &call);
-    return write_finish(&w);
+    return deepstack_finish(&w, &call);
 }
 
 static char *deepstack_scene(const struct predict_answer *answer)
@@ -93,8 +93,7 @@ static char *deepstack_scene(const struct predict_answer *answer)
         write_members(&w, w.root, "label=%s confidence=%g",
                       answer_label(&image->predictions[0], number),
                       (double)image->predictions[0].probability);
-    write_common(&w, &call);
-    return write_finish(&w);
+    return deepstack_finish(&w, &call);
 }
 
 /* ---- text ---- */
@@ -118,63 +117,21 @@ static char *deepstack_texts(const struct predict_answer *answer)
         if (is_plate)
             write_members(&w, entry, "plate=%s characters=%zu", text->text, strlen(text->text));
         write_members(&w, entry, "confidence=%g", (double)text->score);
-        write_place(&w, entry, text->box);
+        deepstack_write_box(&w, entry, text->box);
     }
     write_members(&w, w.root, "count=%zu", read.count);
-    write_common(&w, &call);
     free(read.items);
-    return write_finish(&w);
+    return deepstack_finish(&w, &call);
 }
 
-/* ---- lists, faces ---- */
-
-char *deepstack_names_json(const struct deepstack_call *call, const char *key,
-                           const char *const *names, size_t count)
+char *deepstack_answer_json(const struct deepstack_call *call, const char *message,
+                            const char *error, float similarity)
 {
     struct writer w = {.root = write_root()};
-    write_members(&w, w.root, "success=%hhd", true);
-    write_texts(&w, w.root, key, names, count);
-    write_common(&w, call);
-    return write_finish(&w);
-}
-
-char *deepstack_done_json(const struct deepstack_call *call, const char *message, float similarity)
-{
-    struct writer w = {.root = write_root()};
-    write_members(&w, w.root, "success=%hhd message=%s", true, message);
+    write_members(&w, w.root, "success=%hhd message=%s error=%s", !error, message, error);
     if (similarity >= 0)
         write_float(&w, w.root, "similarity", similarity);
-    write_common(&w, call);
-    return write_finish(&w);
-}
-
-char *deepstack_failure_json(const struct deepstack_call *call, const char *sentence)
-{
-    struct writer w = {.root = write_root()};
-    write_members(&w, w.root, "success=%hhd error=%s", false, sentence);
-    write_common(&w, call);
-    return write_finish(&w);
-}
-
-char *deepstack_faces_json(const struct deepstack_call *call, const struct deepstack_face *faces,
-                           size_t count)
-{
-    struct writer w = {.root = write_root()};
-    bool is_known = false;
-    for (size_t i = 0; i < count; i++)
-        is_known = is_known || faces[i].confidence > 0;
-    write_members(&w, w.root, "success=%hhd message=%s", true,
-                  is_known ? "A face was recognised" : "No known faces");
-    cJSON *list = write_array(&w, w.root, "predictions");
-    for (size_t i = 0; i < count; i++) {
-        cJSON *entry = write_object(&w, list, NULL);
-        write_members(&w, entry, "userid=%s confidence=%g", faces[i].name,
-                      (double)faces[i].confidence);
-        write_place(&w, entry, faces[i].box);
-    }
-    write_members(&w, w.root, "count=%zu", count);
-    write_common(&w, call);
-    return write_finish(&w);
+    return deepstack_finish(&w, call);
 }
 
 /* ---- the table ---- */

@@ -135,22 +135,14 @@ struct deepstack_call {
     time_t when;
 };
 
-/* A face in the answer to POST /v1/vision/face/recognize. */
-struct deepstack_face {
-    const char *name; /* or "unknown" */
-    float confidence; /* 0: unknown */
-    float box[4];
-};
-
-/* Returns {"success", KEY: [name …]} for POST /v1/vision/custom/list and face/list. */
-char *deepstack_names_json(const struct deepstack_call *call, const char *key,
-                           const char *const *names, size_t count);
-/* Returns {"success", "message" (omitted if NULL), "similarity" (omitted if negative)}. */
-char *deepstack_done_json(const struct deepstack_call *call, const char *message, float similarity);
-/* Returns {"success": false, "error"} for a valid request whose photo has no face. */
-char *deepstack_failure_json(const struct deepstack_call *call, const char *sentence);
-char *deepstack_faces_json(const struct deepstack_call *call, const struct deepstack_face *faces,
-                           size_t count);
+/* Adds the members that every answer has, and writes the tree as write_finish() does. */
+char *deepstack_finish(struct writer *w, const struct deepstack_call *call);
+/* Adds a box {x1, y1, x2, y2} in whole pixels. */
+void deepstack_write_box(struct writer *w, struct cJSON *entry, const float *box);
+/* Returns {"success", "message", "error", "similarity"}. NULL texts and a negative similarity are
+ * omitted. With an `error`, such as a photo without a face, a valid request had no success. */
+char *deepstack_answer_json(const struct deepstack_call *call, const char *message,
+                            const char *error, float similarity);
 
 /* Returns /predict's name of a parameter, and its value (converted into `room` if needed). NULL if
  * the parameter is ignored. */

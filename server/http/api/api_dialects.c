@@ -37,22 +37,23 @@ static bool is_listed(const struct model_status *model, const char *word, bool n
 void deepstack_ping_handle(struct exchange *x)
 {
     const struct deepstack_call call = {.command = "ping", .when = time(NULL)};
-    respond_json(x, 200, deepstack_done_json(&call, NULL, -1));
+    respond_json(x, 200, deepstack_answer_json(&call, NULL, NULL, -1));
 }
 
 /* Lists detectors, and pipelines that begin with a detector. */
 void deepstack_list_handle(struct exchange *x)
 {
     const struct deepstack_call call = {.command = "list", .when = time(NULL)};
-    size_t count, listed = 0;
+    size_t count;
     struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
-    const char **names = alloc_array(count, sizeof *names);
-    for (size_t i = 0; models && names && i < count; i++)
+    struct writer w = {.root = write_root(), .failed = !models};
+    write_members(&w, w.root, "success=%hhd", true);
+    json_node *list = write_array(&w, w.root, "models");
+    for (size_t i = 0; i < count; i++)
         if (is_listed(&models[i], words[models[i].task].roboflow, true))
-            names[listed++] = models[i].name;
-    respond_json(x, 200,
-                 models && names ? deepstack_names_json(&call, "models", names, listed) : NULL);
-    FREE_ALL(names, models);
+            write_text(&w, list, NULL, models[i].name);
+    free(models);
+    respond_json(x, 200, deepstack_finish(&w, &call));
 }
 
 /* Adds a model with its labels if it is loaded, to a list of DOODS or to CVAT's functions. With

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/array.h"
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "proto/dialects.h"
+#include "proto/writer.h"
 #include "server/http/api/faces.h"
 #include "server/http/api/route_table.h"
 #include "server/http/transport/admit.h"
@@ -147,8 +147,11 @@ static enum status register_face(struct exchange *x, const struct predict_reques
         status = faces_register(x->server->options.faces, question->name, &vector, &was_there, err);
     free((void *)(uintptr_t)vector.values);
     if (status == STATUS_OK)
-        *ret = count ? deepstack_done_json(&call, was_there ? "face updated" : "face added", -1)
-                     : deepstack_failure_json(&call, "No face detected");
+        *ret = deepstack_answer_json(&call,
+                                     !count      ? NULL
+                                     : was_there ? "face updated"
+                                                 : "face added",
+                                     count ? NULL : "No face detected", -1);
     return status;
 }
 
@@ -179,25 +182,32 @@ static enum status match_faces(struct exchange *x, const struct predict_request 
         free((void *)(uintptr_t)vectors[i].values);
     free(faces);
     if (status == STATUS_OK)
-        *ret = count == 2 ? deepstack_done_json(&call, NULL, similarity_of(cosine))
-                          : deepstack_failure_json(&call, "No face found in one or both images");
+        *ret = deepstack_answer_json(&call, NULL,
+                                     count == 2 ? NULL : "No face found in one or both images",
+                                     count == 2 ? similarity_of(cosine) : -1);
     return status;
 }
 
-/* Sets the name and similarity of a face, or "unknown" if no stored face is similar enough. */
+/* Adds a face with the most similar name of the registry; below the similarity `least` the name is
+ * "unknown". */
 static enum status recognize_face(struct faces *registry, const struct predict_image *face,
-                                  float least, char *name, struct deepstack_face *ret,
-                                  struct error *err)
+                                  const struct detection *box, float least, struct writer *w,
+                                  json_node *list, bool *is_known, struct error *err)
 {
+    char name[FACES_NAME_MAX + 1];
     struct face_vector vector;
     float cosine;
     TRY(vector_of(&face, 1, &vector, err));
     const enum status status = faces_find(registry, &vector, name, &cosine, err);
     free((void *)(uintptr_t)vector.values);
-    const bool is_known = status == STATUS_OK && name[0] && similarity_of(cosine) >= least;
-    ret->name = is_known ? name : "unknown";
-    ret->confidence = is_known ? similarity_of(cosine) : 0;
-    return status;
+    TRY(status);
+    const bool is_similar = name[0] && similarity_of(cosine) >= least;
+    json_node *entry = write_object(w, list, NULL);
+    write_members(w, entry, "userid=%s confidence=%g", is_similar ? name : "unknown",
+                  is_similar ? (double)similarity_of(cosine) : 0.0);
+    deepstack_write_box(w, entry, (const float[]){box->x1, box->y1, box->x2, box->y2});
+    *is_known |= is_similar && similarity_of(cosine) > 0;
+    return STATUS_OK;
 }
 
 static enum status recognize_faces(struct exchange *x, const struct predict_request *request,
@@ -207,38 +217,37 @@ static enum status recognize_faces(struct exchange *x, const struct predict_requ
     const struct predict_image *image = &request->images[0], *failed = NULL;
     const struct detections *found = &image->answer.detections;
     const float least = question->least > 0 ? question->least : LEAST_SIMILARITY;
-    struct deepstack_face *faces = alloc_array(found->count, sizeof *faces);
-    char(*names)[FACES_NAME_MAX + 1] = alloc_array(found->count, sizeof *names);
-    enum status status = faces && names ? STATUS_OK : error_no_memory(err, "for faces");
+    struct writer w = {.root = write_root()};
+    enum status status = STATUS_OK;
+    bool is_known = false;
     size_t count = 0;
+    write_members(&w, w.root, "success=%hhd", true);
+    json_node *list = write_array(&w, w.root, "predictions");
     for (size_t i = 0; status == STATUS_OK && i < found->count; i++) {
         const struct predict_image *face = face_of(image, i, &failed);
-        const struct detection *box = &found->items[i];
         if (!face)
             continue;
-        if (request->deadline && clock_now() > request->deadline) {
+        count++;
+        if (request->deadline && clock_now() > request->deadline)
             status = error_set(err, STATUS_TIMEOUT,
                                "the request's time limit ran out while faces were compared");
-            break;
-        }
-        faces[count].box[0] = box->x1;
-        faces[count].box[1] = box->y1;
-        faces[count].box[2] = box->x2;
-        faces[count].box[3] = box->y2;
-        status =
-            recognize_face(x->server->options.faces, face, least, names[i], &faces[count++], err);
+        IF_OK(status, recognize_face(x->server->options.faces, face, &found->items[i], least, &w,
+                                     list, &is_known, err));
     }
     if (status == STATUS_OK && count == 0 && failed) {
         *err = failed->error;
         status = failed->status;
     }
-    if (status == STATUS_OK) {
-        struct deepstack_call call = face_call(x, "recognize");
-        call.forward_ms = image->forward_ms;
-        *ret = count ? deepstack_faces_json(&call, faces, count)
-                     : deepstack_failure_json(&call, "No face found in image");
-    }
-    FREE_ALL(faces, names);
+    struct deepstack_call call = face_call(x, "recognize");
+    call.forward_ms = image->forward_ms;
+    write_members(&w, w.root, "message=%s count=%zu",
+                  is_known ? "A face was recognised" : "No known faces", count);
+    *ret = deepstack_finish(&w, &call);
+    if (status == STATUS_OK && count > 0)
+        return STATUS_OK;
+    free(*ret);
+    *ret = status == STATUS_OK ? deepstack_answer_json(&call, NULL, "No face found in image", -1)
+                               : NULL;
     return status;
 }
 
@@ -279,42 +288,28 @@ enum status face_admit(struct exchange *x, struct error *err)
 }
 
 struct name_list {
-    char **names;
-    size_t count, capacity;
-    bool is_out_of_memory;
+    struct writer *w;
+    json_node *list;
 };
 
 static void add_name(void *context, const char *name)
 {
-    struct name_list *list = context;
-    const bool fits =
-        array_reserve(&list->names, &list->capacity, list->count + 1, sizeof *list->names);
-    char *copy = fits ? strdup(name) : NULL;
-    if (copy)
-        list->names[list->count++] = copy;
-    else
-        list->is_out_of_memory = true;
+    const struct name_list *names = context;
+    write_text(names->w, names->list, NULL, name);
 }
 
 /* list_faces() and delete_face() run on an offload thread. */
 static void list_faces(struct exchange *x)
 {
     const struct deepstack_call call = face_call(x, "list");
-    struct name_list list = {NULL};
+    struct writer w = {.root = write_root()};
     struct error err;
-    enum status status = faces_list(x->server->options.faces, add_name, &list, &err);
-    if (status == STATUS_OK) {
-        char *text =
-            list.is_out_of_memory
-                ? NULL
-                : deepstack_names_json(&call, "faces", (const char *const *)list.names, list.count);
-        respond_json(x, 200, text);
-    } else {
+    write_members(&w, w.root, "success=%hhd", true);
+    struct name_list names = {&w, write_array(&w, w.root, "faces")};
+    const enum status status = faces_list(x->server->options.faces, add_name, &names, &err);
+    respond_json(x, 200, deepstack_finish(&w, &call));
+    if (status != STATUS_OK)
         respond_error(x, &err);
-    }
-    for (size_t i = 0; i < list.count; i++)
-        free(list.names[i]);
-    free(list.names);
     exchange_resume(x);
 }
 
@@ -355,7 +350,7 @@ static void delete_face(struct exchange *x)
     enum status status = read_name(x, &question, &err);
     IF_OK(status, faces_delete(x->server->options.faces, question.name, &err));
     if (status == STATUS_OK)
-        respond_json(x, 200, deepstack_done_json(&call, NULL, -1));
+        respond_json(x, 200, deepstack_answer_json(&call, NULL, NULL, -1));
     else
         respond_error(x, &err);
     exchange_resume(x);
