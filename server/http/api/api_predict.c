@@ -392,7 +392,7 @@ static void predict_submit_texts(struct exchange *x)
     struct predict_work *work = x->work;
     struct error err;
     if (request_prompt_is_set(&work->prompt)) {
-        request_prompt_begin(x, &work->prompt, submit_work);
+        request_prompt_begin(x, &work->prompt);
         return;
     }
     if (work->texts.count) {

@@ -344,8 +344,12 @@ static enum status find_or_encode(struct exchange *x, struct deployment *deploym
     if (*ret_is_done)
         return STATUS_OK;
     TRY(submission_images(request, labels->texts.count, err));
+    TRY(texts_make_rows(x, &labels->texts, deployment, err));
     request->on_done = labels_encoded;
-    return texts_submit_to(x, &labels->texts, deployment, request, err);
+    request->tensors = (const void *const *)labels->texts.rows.inputs;
+    request->target = deployment;
+    submission_submit(x, request);
+    return STATUS_OK;
 }
 
 /* Encodes the labels. Called when the model's text encoder is loaded. */

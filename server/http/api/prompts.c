@@ -191,7 +191,7 @@ static enum status submit_prompt(struct exchange *x, const struct deployment *en
     if (status == STATUS_OK) {
         request->tensors = prompt->rows;
         request->target = decoder;
-        prompt->run(x);
+        submit_work(x);
     }
     model_host_release(host, decoder);
     return status;
@@ -324,12 +324,10 @@ static enum status find_halves(struct exchange *x, struct request_prompt *prompt
                                   prompt->model, does);
 }
 
-void request_prompt_begin(struct exchange *x, struct request_prompt *prompt,
-                          void (*run)(struct exchange *exchange))
+void request_prompt_begin(struct exchange *x, struct request_prompt *prompt)
 {
     struct predict_request *request = x->work;
     struct error err;
-    prompt->run = run;
     request->place = &prompt->place;
     prompt->encoding = (struct predict_request){.model = prompt->decoder,
                                                 .top_k = 1,

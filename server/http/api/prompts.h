@@ -25,8 +25,7 @@ struct request_prompt {
                           the outputs' numbers */
     size_t count_all;  /* number of floats in `embeddings` */
     float coordinates[2 * PROMPT_POINTS_MAX], labels[PROMPT_POINTS_MAX];
-    const void *rows[REQUEST_WORD_INPUTS];  /* rows for the decoder's inputs */
-    void (*run)(struct exchange *exchange); /* the argument of request_prompt_begin() */
+    const void *rows[REQUEST_WORD_INPUTS]; /* rows for the decoder's inputs */
 };
 
 bool request_prompt_is(const char *name);
@@ -43,11 +42,9 @@ static inline bool request_prompt_is_set(const struct request_prompt *prompt)
     return prompt->count || prompt->has_box;
 }
 
-/* Encodes the photo of exchange->work, unless it is cached, and fills that request with the
- * decoder's inputs. Then it calls `run` to submit the request; on failure it answers with the
- * error. Call it on an offload thread while the exchange waits. Do not touch the exchange
- * afterwards. */
-void request_prompt_begin(struct exchange *x, struct request_prompt *prompt,
-                          void (*run)(struct exchange *exchange));
+/* Encodes the photo of exchange->work, unless it is cached, fills that request with the decoder's
+ * inputs, and submits it; on failure it answers with the error. Call it on an offload thread while
+ * the exchange waits. Do not touch the exchange afterwards. */
+void request_prompt_begin(struct exchange *x, struct request_prompt *prompt);
 
 void request_prompt_done(struct request_prompt *prompt);

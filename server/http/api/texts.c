@@ -35,23 +35,6 @@ enum status texts_make_rows(struct exchange *x, struct request_texts *texts,
     return text_rows_make(text, texts->items, texts->count, texts->truncate, &texts->rows, err);
 }
 
-static void submit_rows(struct exchange *x, struct request_texts *texts,
-                        struct deployment *deployment, struct predict_request *request)
-{
-    request->tensors = (const void *const *)texts->rows.inputs;
-    request->target = deployment;
-    submission_submit(x, request);
-}
-
-enum status texts_submit_to(struct exchange *x, struct request_texts *texts,
-                            struct deployment *deployment, struct predict_request *request,
-                            struct error *err)
-{
-    TRY(texts_make_rows(x, texts, deployment, err));
-    submit_rows(x, texts, deployment, request);
-    return STATUS_OK;
-}
-
 enum status texts_submit(struct exchange *x, struct request_texts *texts,
                          struct predict_request *request, struct error *err)
 {
@@ -66,8 +49,11 @@ enum status texts_submit(struct exchange *x, struct request_texts *texts,
     if (shorter)
         text_rows_shorten(&deployment->model->text, texts->count, shorter->model->text.length,
                           &texts->rows);
-    if (status == STATUS_OK)
-        submit_rows(x, texts, shorter ? shorter : deployment, request);
+    if (status == STATUS_OK) {
+        request->tensors = (const void *const *)texts->rows.inputs;
+        request->target = shorter ? shorter : deployment;
+        submission_submit(x, request);
+    }
     if (shorter)
         model_host_release(host, shorter);
     model_host_release(host, deployment);

@@ -29,7 +29,3 @@ enum status texts_make_rows(struct exchange *x, struct request_texts *texts,
  * live until on_done. After success the caller must not touch the exchange. */
 enum status texts_submit(struct exchange *x, struct request_texts *texts,
                          struct predict_request *request, struct error *err) MUST_USE;
-/* Like texts_submit(), but submits to a deployment that the caller has acquired. */
-enum status texts_submit_to(struct exchange *x, struct request_texts *texts,
-                            struct deployment *deployment, struct predict_request *request,
-                            struct error *err) MUST_USE;
