@@ -31,7 +31,7 @@ struct v2_input {
     size_t count;          /* elements */
     const uint8_t *binary; /* in the body, binary_size bytes; NULL: another form */
     size_t binary_size;
-    const struct v2_bytes *elements; /* `count` elements of V1; NULL: the data is JSON or binary */
+    const struct v2_bytes *elements; /* `count` of them; NULL: another form */
     const char *json; /* the value of "data" in the body, json_size bytes; NULL: another form */
     size_t json_size;
     size_t max_nesting; /* v2_max_nesting() for the arrays in `json` */

@@ -187,32 +187,24 @@ static enum status wrong_count(const struct v2_input *input, size_t count, struc
         input->name, input->datatype, count, input->count);
 }
 
-/* Copies bytes_contents as binary data: a length before each element. */
+/* Makes bytes_contents the elements of an input. */
 static enum status take_texts(struct v2_unpacking *u, const Inference__InferTensorContents *c,
                               struct v2_input *input)
 {
-    size_t size = 0;
     if (c->n_bytes_contents != input->count)
         return wrong_count(input, c->n_bytes_contents, u->err);
     if (u->request->text)
         return error_set(u->err, STATUS_INVALID, "only one input may have bytes_contents");
-    for (size_t i = 0; i < c->n_bytes_contents; i++)
-        if (c->bytes_contents[i].len > UINT32_MAX ||
-            !size_add(size, 4 + c->bytes_contents[i].len, &size))
-            return error_set(u->err, STATUS_TOO_LARGE, "input '%.80s' is too large", input->name);
-    uint8_t *at = message_alloc(u->memory, size);
-    if (!at)
+    struct v2_bytes *elements =
+        message_alloc(u->memory, size_product(input->count, sizeof *elements));
+    if (!elements)
         return u->err->status;
-    u->request->text = at;
-    input->binary = at;
-    input->binary_size = size;
-    for (size_t i = 0; i < c->n_bytes_contents; i++) {
+    u->request->text = elements;
+    input->elements = elements;
+    for (size_t i = 0; i < input->count; i++) {
         const ProtobufCBinaryData *element = &c->bytes_contents[i];
-        for (int b = 0; b < 4; b++)
-            *at++ = (uint8_t)(element->len >> (8 * b));
-        if (element->len)
-            memcpy(at, element->data, element->len);
-        at += element->len;
+        elements[i] =
+            (struct v2_bytes){element->len ? element->data : (const uint8_t *)"", element->len};
     }
     return STATUS_OK;
 }
@@ -270,8 +262,8 @@ static enum status take_input(struct v2_unpacking *u, const Inference__InferInpu
                          "input '%.80s' has %zu bytes in raw_input_contents, but its shape and "
                          "datatype %s make %zu",
                          input->name, input->binary_size, input->datatype, wanted);
-    if (!input->binary)
-        input->binary = (const uint8_t *)""; /* NULL means JSON */
+    if (!input->binary && !input->elements)
+        input->binary = (const uint8_t *)""; /* NULL means another form */
     return STATUS_OK;
 }
 
