@@ -157,19 +157,15 @@ enum status v2_index_parse(const uint8_t *body, size_t size, const struct json_l
 enum status v2_index_unpack(const uint8_t *message, size_t size, bool *ret_ready_only,
                             struct error *err) MUST_USE;
 
-/* The model that a request names. v2_named_unpack() reads the messages of ModelReady,
- * ModelMetadata, ModelConfig and ModelStatistics. STATUS_NOT_FOUND: a name is too long. */
-struct v2_named {
-    char model[128], version[32]; /* "": none */
-};
-enum status v2_named_set(struct v2_named *named, const char *model, const char *version,
-                         struct error *err) MUST_USE;
-enum status v2_named_unpack(const uint8_t *message, size_t size, struct v2_named *ret,
-                            struct error *err) MUST_USE;
-
-/* Reads the requests RepositoryModelLoad and RepositoryModelUnload. *ret_overrides: the request has
- * its own configuration or files. */
-enum status v2_repository_unpack(const uint8_t *message, size_t size, struct v2_named *ret,
+/* Each writes the model and version that a request names; "": none. STATUS_NOT_FOUND: a name is too
+ * long. v2_named_unpack() reads the messages of ModelReady, ModelMetadata, ModelConfig and
+ * ModelStatistics; v2_repository_unpack() those of RepositoryModelLoad and RepositoryModelUnload.
+ * *ret_overrides: the request has its own configuration or files. */
+enum status v2_copy_names(const char *model, const char *version, char ret_model[static 128],
+                          char ret_version[static 32], struct error *err) MUST_USE;
+enum status v2_named_unpack(const uint8_t *message, size_t size, char ret_model[static 128],
+                            char ret_version[static 32], struct error *err) MUST_USE;
+enum status v2_repository_unpack(const uint8_t *message, size_t size, char ret_model[static 128],
                                  bool *ret_overrides, struct error *err) MUST_USE;
 
 struct dialect;

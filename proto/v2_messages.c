@@ -370,27 +370,28 @@ static enum status copy_name(const char *what, const char *from, char *to, size_
     return STATUS_OK;
 }
 
-enum status v2_named_set(struct v2_named *named, const char *model, const char *version,
-                         struct error *err)
+enum status v2_copy_names(const char *model, const char *version, char ret_model[static 128],
+                          char ret_version[static 32], struct error *err)
 {
-    TRY(copy_name("name", model, named->model, sizeof named->model, err));
-    return copy_name("version", version, named->version, sizeof named->version, err);
+    TRY(copy_name("name", model, ret_model, 128, err));
+    return copy_name("version", version, ret_version, 32, err);
 }
 
-enum status v2_named_unpack(const uint8_t *message, size_t size, struct v2_named *ret,
-                            struct error *err)
+enum status v2_named_unpack(const uint8_t *message, size_t size, char ret_model[static 128],
+                            char ret_version[static 32], struct error *err)
 {
     struct message_memory memory = {.left = SMALL_MESSAGE};
     Inference__ModelReadyRequest *request =
         unpack(&inference__model_ready_request__descriptor, message, size, &memory, err);
     if (!request)
         return err->status;
-    enum status status = v2_named_set(ret, request->name, request->version, err);
+    enum status status =
+        v2_copy_names(request->name, request->version, ret_model, ret_version, err);
     message_done(request);
     return status;
 }
 
-enum status v2_repository_unpack(const uint8_t *message, size_t size, struct v2_named *ret,
+enum status v2_repository_unpack(const uint8_t *message, size_t size, char ret_model[static 128],
                                  bool *ret_overrides, struct error *err)
 {
     struct message_memory memory = {.left = SMALL_MESSAGE};
@@ -402,7 +403,7 @@ enum status v2_repository_unpack(const uint8_t *message, size_t size, struct v2_
     for (size_t i = 0; i < request->n_parameters; i++)
         *ret_overrides |= !strcmp(request->parameters[i]->key, "config") ||
                           !strncmp(request->parameters[i]->key, "file:", 5);
-    enum status status = v2_named_set(ret, request->model_name, "", err);
+    enum status status = copy_name("name", request->model_name, ret_model, 128, err);
     message_done(request);
     return status;
 }

@@ -17,15 +17,14 @@ static enum status grpc_admit(struct exchange *x, struct error *err)
 /* Reads the model's name in the message, and calls the route's handle_named. */
 static void grpc_handle_named(struct exchange *x)
 {
-    struct v2_named named;
     struct error err;
     if (respond_if_long(x))
         return;
-    if (v2_named_unpack(x->body.data, x->body.size, &named, &err) != STATUS_OK) {
+    if (v2_named_unpack(x->body.data, x->body.size, x->match.model, x->match.version, &err) !=
+        STATUS_OK) {
         respond_error(x, &err);
         return;
     }
-    submission_name_model(x, &named);
     x->route->handle_named(x);
 }
 

@@ -688,12 +688,9 @@ static enum status charge_message(void *context, size_t bytes, struct error *err
 /* Reads the body of a gRPC call, which contains the model's name. */
 static enum status read_message(struct exchange *x, struct infer_work *work, struct error *err)
 {
-    struct v2_named named;
     TRY(v2_request_unpack(x->body.data, x->body.size, charge_message, x, &work->v2, err));
     upload_release_bytes(&x->body); /* the unpacked message is a copy */
-    TRY(v2_named_set(&named, work->v2->model, work->v2->version, err));
-    submission_name_model(x, &named);
-    return STATUS_OK;
+    return v2_copy_names(work->v2->model, work->v2->version, x->match.model, x->match.version, err);
 }
 
 static void infer_start(struct exchange *x)

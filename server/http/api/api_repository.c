@@ -48,19 +48,17 @@ static void repository_submit(struct exchange *x, enum loader_job job)
 {
     struct error err;
     struct loader *loader = x->server->options.loader;
-    struct v2_named named;
     bool overrides;
     if (respond_if_long(x))
         return;
     if (!x->route->is_message) {
         overrides = job == LOADER_LOAD && has_override(x);
     } else {
-        if (v2_repository_unpack(x->body.data, x->body.size, &named, &overrides, &err) !=
+        if (v2_repository_unpack(x->body.data, x->body.size, x->match.model, &overrides, &err) !=
             STATUS_OK) {
             respond_error(x, &err);
             return;
         }
-        submission_name_model(x, &named);
     }
     if (overrides) {
         respond_refusal(x, 400, "invalid_request",

@@ -160,12 +160,6 @@ void *submission_create(struct exchange *x, size_t size, void (*finish)(struct e
     return request;
 }
 
-void submission_name_model(struct exchange *x, const struct v2_named *named)
-{
-    snprintf(x->match.model, sizeof x->match.model, "%s", named->model);
-    snprintf(x->match.version, sizeof x->match.version, "%s", named->version);
-}
-
 void submission_free(struct exchange *x)
 {
     struct predict_request *request = x->work;

@@ -33,9 +33,6 @@ void *submission_create(struct exchange *exchange, size_t size,
  * for an image in the message, if there are several images. */
 bool respond_failed_row(struct exchange *exchange, const char *row);
 
-/* Sets exchange->match to the model and version that a message names in its body. */
-void submission_name_model(struct exchange *exchange, const struct v2_named *named);
-
 /* Frees the request's results and images; for the endpoint's free_work. */
 void submission_free(struct exchange *exchange);
 
