@@ -69,35 +69,19 @@ void devices_handle(struct exchange *x)
     respond_json(x, 200, status_devices_json(options->model_host, options->note));
 }
 
-/* Metrics of the model versions that exist now. struct metrics would also keep removed versions. */
-enum model_series {
-    SERIES_STATE,
-    SERIES_STALE,
-    SERIES_LOADED,
-    SERIES_LOADS,
-    SERIES_SECONDS,
-    SERIES_UNLOADS
-};
-
-static const struct {
-    const char *name, *type, *help;
-} all_series[] = {
-    [SERIES_STATE] = {"state", "gauge", "1 for the state that a version of a model is in, else 0."},
-    [SERIES_STALE] = {"stale", "gauge",
-                      "1 if a version serves what was loaded before, because its files have "
-                      "changed and did not load."},
-    [SERIES_LOADED] = {"loaded", "gauge", "1 if a version is in memory."},
-    [SERIES_LOADS] = {"loads_total", "counter", "How often a version was loaded."},
-    [SERIES_SECONDS] = {"load_seconds", "gauge", "How long the last load of a version took."},
-    [SERIES_UNLOADS] = {"unloads_total", "counter", "How often a version was unloaded."}};
+static void put_head(FILE *out, const char *series, const char *type, const char *help)
+{
+    fprintf(out, "# HELP lensd_model_%s %s\n# TYPE lensd_model_%s %s\n", series, help, series,
+            type);
+}
 
 /* `label`: NULL, or the name of the third label, whose value is `word`. */
-static void put_sample(FILE *out, const struct model_status *model, enum model_series series,
+static void put_sample(FILE *out, const struct model_status *model, const char *series,
                        const char *label, const char *word, double value)
 {
     /* metrics_escape() writes at most 5 characters per byte. */
     char name[5 * sizeof model->name], version[5 * sizeof model->version];
-    fprintf(out, "lensd_model_%s{model=\"%s\",version=\"%s\"", all_series[series].name,
+    fprintf(out, "lensd_model_%s{model=\"%s\",version=\"%s\"", series,
             metrics_escape(model->name, name, sizeof name),
             metrics_escape(model->version, version, sizeof version));
     if (label)
@@ -105,46 +89,39 @@ static void put_sample(FILE *out, const struct model_status *model, enum model_s
     fprintf(out, "} %.9g\n", value);
 }
 
-static void put_samples(FILE *out, const struct model_status *model, enum model_series series)
-{
-    switch (series) {
-    case SERIES_STATE:
-        for (int state = 0; state < MODEL_STATES; state++)
-            put_sample(out, model, series, "state", model_state_name((enum model_state)state),
-                       (int)model->state == state);
-        break;
-    case SERIES_STALE:
-        if (model->state == MODEL_READY)
-            put_sample(out, model, series, NULL, NULL, model->failure[0] != '\0');
-        break;
-    case SERIES_LOADED:
-        put_sample(out, model, series, NULL, NULL, model->state == MODEL_READY);
-        break;
-    case SERIES_LOADS:
-        put_sample(out, model, series, NULL, NULL, (double)model->loads);
-        break;
-    case SERIES_SECONDS:
-        put_sample(out, model, series, NULL, NULL, model->load_seconds);
-        break;
-    case SERIES_UNLOADS:
-        for (int cause = UNLOAD_ASKED; cause < UNLOAD_CAUSES; cause++)
-            put_sample(out, model, series, "cause", unload_cause_name((enum unload_cause)cause),
-                       (double)model->unloads[cause]);
-        break;
-    }
-}
-
+/* Metrics of the model versions that exist now. struct metrics would also keep removed versions. */
 static void put_model_series(FILE *out, const struct model_status *models, size_t count)
 {
-    for (size_t s = 0; s < COUNT_OF(all_series); s++) {
-        fprintf(out, "# HELP lensd_model_%s %s\n# TYPE lensd_model_%s %s\n", all_series[s].name,
-                all_series[s].help, all_series[s].name, all_series[s].type);
-        for (size_t i = 0; i < count; i++)
-            put_samples(out, &models[i], (enum model_series)s);
-    }
+    const struct model_status *m, *end = models + count;
+    put_head(out, "state", "gauge", "1 for the state that a version of a model is in, else 0.");
+    for (m = models; m < end; m++)
+        for (int state = 0; state < MODEL_STATES; state++)
+            put_sample(out, m, "state", "state", model_state_name((enum model_state)state),
+                       (int)m->state == state);
+    put_head(out, "stale", "gauge",
+             "1 if a version serves what was loaded before, because its files have changed and did "
+             "not load.");
+    for (m = models; m < end; m++)
+        if (m->state == MODEL_READY)
+            put_sample(out, m, "stale", NULL, NULL, m->failure[0] != '\0');
+    put_head(out, "loaded", "gauge", "1 if a version is in memory.");
+    for (m = models; m < end; m++)
+        put_sample(out, m, "loaded", NULL, NULL, m->state == MODEL_READY);
+    put_head(out, "loads_total", "counter", "How often a version was loaded.");
+    for (m = models; m < end; m++)
+        put_sample(out, m, "loads_total", NULL, NULL, (double)m->loads);
+    put_head(out, "load_seconds", "gauge", "How long the last load of a version took.");
+    for (m = models; m < end; m++)
+        put_sample(out, m, "load_seconds", NULL, NULL, m->load_seconds);
+    put_head(out, "unloads_total", "counter", "How often a version was unloaded.");
+    for (m = models; m < end; m++)
+        for (int cause = UNLOAD_ASKED; cause < UNLOAD_CAUSES; cause++)
+            put_sample(out, m, "unloads_total", "cause",
+                       unload_cause_name((enum unload_cause)cause), (double)m->unloads[cause]);
 }
 
-/* Returns the text of struct metrics and of all_series; malloc'ed, NULL when out of memory. */
+/* Returns the text of struct metrics and of the series of models; malloc'ed, NULL when out of
+ * memory. */
 static char *all_metrics(const struct exchange *x, size_t *ret_size)
 {
     char *text = NULL, *counted = metrics_text(x->server->options.metrics, ret_size);
