@@ -25,7 +25,7 @@
  *
  * The endpoints (server/http/api):
  *     route_table.c   every path and its handler
- *     api_*.c         one dialect or subject each    console_page.c, console.c: GET /
+ *     api_*.c         one dialect or subject each    console_page.c: GET /
  *     submission.c    a predict request from its body to its answer
  *     request_limits.c   time limits, priority and client of a predict request
  *
