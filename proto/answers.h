@@ -184,8 +184,8 @@ struct predict_json_limits {
 
 /* Reads the JSON body of a request in a dialect's form (proto/dialects.h), or in /predict's own
  * (`dialect` NULL): {"image": {"b64": "…"}} or {"images": [{"b64": "…", "name": "a.jpg"}, …]}, with
- * "model" and at most PREDICT_JSON_PARAMETERS other members: strings, numbers, true, false, lists of
- * strings, numbers and points. Parameters keep the dialect's names. `text` is untrusted, and not
+ * "model" and at most PREDICT_JSON_PARAMETERS other members: strings, numbers, true, false, lists
+ * of strings, numbers and points. Parameters keep the dialect's names. `text` is untrusted, and not
  * needed afterwards. STATUS_INVALID: the request is malformed; STATUS_TOO_LARGE: it has more than
  * max_images. Malformed base64 is an error of its image alone. Free *ret with predict_json_free
  * (accepts NULL). */
@@ -193,8 +193,3 @@ enum status predict_json_parse(const struct dialect *dialect, const char *text, 
                                const struct predict_json_limits *limits, struct predict_json **ret,
                                struct error *err) MUST_USE;
 void predict_json_free(struct predict_json *request);
-
-/* ---- /livez, /readyz, /ping ---- */
-
-/* {"status": word} */
-char *status_word_json(const char *word);

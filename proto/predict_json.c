@@ -18,11 +18,6 @@ const char *answer_label(const struct answer_prediction *prediction, char room[s
     return room;
 }
 
-char *status_word_json(const char *word)
-{
-    return write_document("status=%s", word);
-}
-
 static void write_oriented(struct writer *w, cJSON *entry, const struct answer_oriented *box)
 {
     cJSON *object = write_object(w, entry, "oriented_box");

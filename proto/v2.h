@@ -130,9 +130,6 @@ size_t v2_stream_head(bool is_error, size_t size, uint8_t head[static V2_STREAM_
 /* Returns the length of the longest element of `dtype` in JSON, with its comma. */
 size_t v2_number_most(enum dtype dtype);
 
-/* Writes "0.812345:3:cat": value (six decimals), class, label (may be NULL); malloc'ed. */
-char *v2_classification(double value, size_t index, const char *label);
-
 /* ---- documents ---- */
 
 enum v2_document {

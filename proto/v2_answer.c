@@ -1,6 +1,5 @@
 /* Writes answers of inferences in the Open Inference Protocol into one buffer: JSON first, then
  * binary tensors; or a message of grpc_service.proto. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -211,11 +210,4 @@ size_t v2_number_most(enum dtype dtype)
     if (dtype_is_float(dtype))
         return FLOAT_MOST + 1;
     return dtype_size(dtype) == 8 ? sizeof "-9223372036854775808" : sizeof "-2147483648";
-}
-
-char *v2_classification(double value, size_t index, const char *label)
-{
-    char *text;
-    int n = asprintf(&text, "%f:%zu%s%s", value, index, label ? ":" : "", label ? label : "");
-    return n < 0 ? NULL : text;
 }

@@ -412,7 +412,8 @@ static enum status expect_outputs(struct exchange *x, const struct infer_work *w
 
 /* ---- the answer ---- */
 
-/* Writes the `most` best classes of a row as texts. */
+/* Writes the `most` best classes of a row as texts such as "0.812345:3:cat": value, class, and the
+ * label if there is one. */
 static enum status classify_row(const struct tensor *row, size_t most, const struct labels *labels,
                                 char **ret, struct error *err)
 {
@@ -427,8 +428,11 @@ static enum status classify_row(const struct tensor *row, size_t most, const str
         const char *label = labels && index < labels->count && labels->names[index][0]
                                 ? labels->names[index]
                                 : NULL;
-        ret[i] = v2_classification(ranking.best[i].value, index, label);
-        status = check_memory(ret[i], "for a request", err);
+        if (asprintf(&ret[i], "%f:%zu%s%s", ranking.best[i].value, index, label ? ":" : "",
+                     label ? label : "") < 0) {
+            ret[i] = NULL;
+            status = error_no_memory(err, "for a request");
+        }
     }
     free(ranking.best);
     return status;

@@ -6,7 +6,7 @@
 #include "engine/base/size.h"
 #include "engine/base/text.h"
 #include "lensd_version.h"
-#include "proto/answers.h"
+#include "proto/writer.h"
 #include "server/answers/status.h"
 #include "server/faces/faces.h"
 #include "server/http/api/route_table.h"
@@ -44,14 +44,15 @@ void health_handle(struct exchange *x)
 
 void livez_handle(struct exchange *x)
 {
-    respond_state(x, true, status_word_json("live"));
+    respond_state(x, true, write_document("status=%s", "live"));
 }
 
 void readyz_handle(struct exchange *x)
 {
     const bool ready = is_ready(x);
-    respond_state(x, ready,
-                  status_word_json(status_state(x->server->options.model_host, is_draining(x))));
+    respond_state(
+        x, ready,
+        write_document("status=%s", status_state(x->server->options.model_host, is_draining(x))));
 }
 
 void ping_handle(struct exchange *x)
@@ -60,7 +61,7 @@ void ping_handle(struct exchange *x)
     if (ready && x->server->options.is_immich)
         respond_text(x, 200, TYPE_TEXT, strdup("pong"), strlen("pong"));
     else
-        respond_state(x, ready, status_word_json(ready ? "Healthy" : "Unhealthy"));
+        respond_state(x, ready, write_document("status=%s", ready ? "Healthy" : "Unhealthy"));
 }
 
 void devices_handle(struct exchange *x)
