@@ -15,16 +15,15 @@ enum status model_open(const char *model, const char *name, struct model **ret, 
 {
     if (!model_is_embedded(model))
         return model_load(model, name, NULL, ret, err);
-    TRY(model_load_embedded(ret, err));
     char *copy = name ? strdup(name) : NULL;
-    if (name && !copy) {
-        model_free(*ret);
-        return error_no_memory(err, NULL);
+    TRY(check_memory(!name || copy, NULL, err));
+    const enum status status = model_load_embedded(ret, err);
+    if (status != STATUS_OK || !copy) {
+        free(copy);
+        return status;
     }
-    if (copy) {
-        free((*ret)->name);
-        (*ret)->name = copy;
-    }
+    free((*ret)->name);
+    (*ret)->name = copy;
     return STATUS_OK;
 }
 

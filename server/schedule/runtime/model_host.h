@@ -348,8 +348,9 @@ struct model_host_source {
     /* Called from any thread when there is work: a client needs a model that is not loaded, or a
      * size that is not compiled, or has used a model that must soon be unloaded. Or NULL. */
     void (*wake)(void *context);
-    /* Reads the files of a version again; called on the thread that adds models, for its sizes and
-     * precisions. NULL: sizes do not outlive a replacement. */
+    /* Reads the files of a version again: for its sizes and precisions, and for a load for which
+     * memory was short. Called on the thread that adds models. NULL: sizes do not outlive a
+     * replacement; do not call model_host_make_size() and model_host_try_precision(). */
     enum status (*read)(void *context, const char *name, const char *version, struct model **ret,
                         struct error *err);
     void *context;
