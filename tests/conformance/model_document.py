@@ -37,7 +37,7 @@ in a virtual environment with {packages}.
 - **Opsets**: 7 to 25 are supported; 26 to 28 run if their operators have not changed; later ones are refused. Operators of opset 1 to 6 keep the
   meaning that they had then (`axis` and `broadcast`, `is_test`, `spatial`, slopes along the channels). The
   experimental operators ImageScaler, Crop, Affine and ThresholdedRelu of opset 1 to 9 are supported, too. Features that lensd lacks (BatchNormalization
-  without `is_test = 1`, Split-1 with its lengths as an operand, sparse constants …) are refused by name;
+  without `is_test = 1`, Split-1 with its lengths as an operand …) are refused by name;
   `onnx.version_converter` converts the file to a newer opset.
 - **Attention** (with masks, grouped heads, caches, windows), RMSNormalization and RotaryEmbedding, which exporters write for
   transformers from opset 23 on, run as fast as the operators they consist of. A `softmax_precision` below float32 is ignored:
