@@ -8,7 +8,6 @@
  * Thread-safe. One lock, held for a few instructions. */
 #pragma once
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
