@@ -132,6 +132,89 @@ Test(runs, bytes_are_what_their_numbers_are)
     compare_pixels(1, false, PRECISION_FP16);
 }
 
+static struct value *constant_of(struct graph *graph, const struct shape *shape, uint32_t seed)
+{
+    struct tensor *tensor;
+    struct error err;
+    cr_assert_eq(tensor_create(NULL, DTYPE_F32, shape, &tensor, &err), STATUS_OK);
+    for (size_t i = 0; i < shape_count(shape); i++)
+        ((float *)tensor->data)[i] = 0.1f * random_unit(&seed);
+    struct value *value = graph_add_constant(graph, "w", tensor);
+    tensor_unref(tensor);
+    return value;
+}
+
+static struct value *added(struct graph *graph, enum op op, struct value *a, struct value *b)
+{
+    struct node *node = graph_add_node(graph, op, "node", b ? 2 : 1, 1);
+    node->opset = 13;
+    node->inputs[0] = a;
+    if (b)
+        node->inputs[1] = b;
+    struct value *y = graph_add_value(graph, "", DTYPE_NONE, &SHAPE_NONE);
+    node_set_output(node, 0, y);
+    return y;
+}
+
+enum { WORDS = 64, WIDE = 256 };
+
+/* A network that reads words before it reads the photo, which the file declares as [N, H, W, C]. */
+static struct session *open_words(const struct session_pixels *pixels)
+{
+    struct graph *graph = graph_create(NULL);
+    graph->opset = 13;
+    graph->inputs = arena_alloc(graph->arena, 2, sizeof *graph->inputs);
+    graph->input_count = 2;
+    struct value *image = graph->inputs[0] =
+        graph_add_value(graph, "image", DTYPE_F32, &SHAPE(DIM_UNKNOWN, HEIGHT, WIDTH, CHANNELS));
+    struct value *words = graph->inputs[1] =
+        graph_add_value(graph, "words", DTYPE_F32, &SHAPE(DIM_UNKNOWN, WORDS));
+    struct value *a = added(graph, OP_MATMUL, words, constant_of(graph, &SHAPE(WORDS, WIDE), 1));
+    a = added(graph, OP_MATMUL, a, constant_of(graph, &SHAPE(WIDE, WIDE), 2));
+    a = added(graph, OP_MATMUL, a, constant_of(graph, &SHAPE(WIDE, CLASSES), 3));
+    struct value *b = added(graph, OP_TRANSPOSE, image, NULL);
+    cr_assert(node_set_ints(graph, b->producer, "perm", (const int64_t[]){0, 3, 1, 2}, 4));
+    b = added(graph, OP_CONV, b, constant_of(graph, &SHAPE(CLASSES, CHANNELS, HEIGHT, WIDTH), 4));
+    b = added(graph, OP_FLATTEN, added(graph, OP_GLOBAL_AVERAGE_POOL, b, NULL), NULL);
+    graph->outputs = arena_alloc(graph->arena, 1, sizeof *graph->outputs);
+    graph->outputs[0] = added(graph, OP_ADD, a, b);
+    graph->output_count = 1;
+    struct session *session = NULL;
+    struct error err = {0};
+    const struct session_options options = {.device = gpu,
+                                            .precision = PRECISION_FP16,
+                                            .max_batch = MOST,
+                                            .image_layout = IMAGE_NHWC_F32,
+                                            .image_channels_last = true,
+                                            .pixels = pixels};
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    graph_free(graph);
+    return session;
+}
+
+Test(runs, steps_before_the_first_reader_keep_the_numbers_of_pixels)
+{
+    const struct session_pixels pixels = pixels_of(CHANNELS, false);
+    float *batch = random_batch(6), words[MOST * WORDS], expected[MOST * CLASSES];
+    uint32_t state = 9;
+    struct error err = {0};
+    const struct tensor *output;
+    const void *inputs[] = {batch, words};
+    for (size_t i = 0; i < MOST * WORDS; i++)
+        words[i] = random_unit(&state);
+    for (int have = 0; have < 2; have++) {
+        struct session *session = open_words(have ? &pixels : NULL);
+        cr_assert_eq(session_info(session)->takes_pixels, have);
+        cr_assert_eq(session_run(session, MOST, inputs, &output, &err), STATUS_OK, "%s",
+                     err.message);
+        for (size_t i = 0; i < MOST * CLASSES && have; i++)
+            cr_assert_float_eq(((const float *)output->data)[i], expected[i], 1e-3f);
+        memcpy(expected, output->data, sizeof expected);
+        session_free(session);
+    }
+    free(batch);
+}
+
 /* Number of device operations of a run. */
 static size_t operations_of(const struct session_pixels *pixels)
 {

@@ -129,7 +129,8 @@ static void place_pixels(struct cuda_program *program)
                               .dtype = value->dtype,
                               .is_own = true,
                               .row_count = shape_count(&value->shape) / (size_t)program->rows};
-    if (!reader || reader->op != OP_CAST || !reader->outputs[0] ||
+    /* The conversion precedes all steps. A later node's result may share memory with earlier ones. */
+    if (!reader || reader != graph->nodes[0] || reader->op != OP_CAST || !reader->outputs[0] ||
         !is_computed(reader->outputs[0]->dtype) ||
         program->plan.places[reader->outputs[0]->index].kind != PLACE_ARENA)
         return;
