@@ -162,8 +162,10 @@ static double window_max(const double *src, const struct window_cursor *cursor, 
 static int64_t place_index(size_t position, size_t base, const struct window *w, bool column_major)
 {
     const int64_t at = (int64_t)position;
+    if (!column_major || !at) /* the extents of an empty plane are no divisors */
+        return (int64_t)base + at;
     const int64_t x = at % w->in[2], y = at / w->in[2] % w->in[1], z = at / w->in[2] / w->in[1];
-    return (int64_t)base + (column_major ? (x * w->in[1] + y) * w->in[0] + z : at);
+    return (int64_t)base + (x * w->in[1] + y) * w->in[0] + z;
 }
 
 static double mean_divisor(const struct window_cursor *cursor, bool count_include_pad)

@@ -382,6 +382,24 @@ Test(ops_convolution, maxpool_indices_count_columns_first_on_request)
     }
 }
 
+Test(ops_convolution, maxpool_indices_of_an_empty_plane_are_0)
+{
+    static const int64_t kernel[] = {1}, pads[] = {1, 1}, indices[] = {0, 0};
+    const float maxima[] = {-INFINITY, -INFINITY};
+    for (int column_major = 0; column_major < 2; column_major++) {
+        struct one_node one;
+        one_start(&one, OP_MAX_POOL, 12, 1, 2);
+        one_input(&one, 0, DTYPE_F32, SHAPE(1, 1, 0), NULL);
+        one_ints(&one, "kernel_shape", kernel, 1);
+        one_ints(&one, "pads", pads, 2);
+        one_int(&one, "storage_order", column_major);
+        cr_assert_eq(one_run(&one), STATUS_OK, "%s", one.err.message);
+        one_equals(&one, 0, DTYPE_F32, SHAPE(1, 1, 2), maxima);
+        one_equals(&one, 1, DTYPE_I64, SHAPE(1, 1, 2), indices);
+        one_end(&one);
+    }
+}
+
 Test(ops_convolution, pools_refuse_what_is_missing_or_wrong)
 {
     static const int64_t kernel[] = {2, 2};
