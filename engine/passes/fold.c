@@ -268,8 +268,8 @@ static bool quantizes_f32(const struct node *node)
            !is_narrow((enum dtype)node_int(node, "precision", DTYPE_NONE));
 }
 
-/* True if the graph has 16-bit floats and all may be widened. False for graphs with bodies,
- * CastLike, or 16-bit scales of a quantization, whose results depend on these dtypes. */
+/* True if the graph has 16-bit floats and all may be widened. False for graphs with bodies or
+ * 16-bit scales of a quantization, whose results depend on these dtypes. */
 static bool is_promoted(const struct graph *graph)
 {
     bool any = false;
@@ -278,8 +278,7 @@ static bool is_promoted(const struct graph *graph)
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
         const bool quantizes = node->op == OP_QUANTIZE_LINEAR || node->op == OP_DEQUANTIZE_LINEAR;
-        if (node->capture_count || edit_has_body(node) || node->op == OP_CAST_LIKE ||
-            (quantizes && !quantizes_f32(node)))
+        if (node->capture_count || edit_has_body(node) || (quantizes && !quantizes_f32(node)))
             return false;
         any = any || (node->op == OP_CAST && is_narrow(op_cast_target(node)));
     }
@@ -287,7 +286,8 @@ static bool is_promoted(const struct graph *graph)
 }
 
 /* Widens every 16-bit constant and Cast, because every backend starts from float32; pass_narrow()
- * narrows again for 16-bit precisions. Casts keep the declared dtypes of inputs and outputs. */
+ * narrows again for 16-bit precisions. Casts keep the declared dtypes of inputs and outputs. A
+ * CastLike follows its target. */
 static enum status promote_half(struct edit *edit)
 {
     struct graph *graph = edit->graph;

@@ -544,8 +544,10 @@ static void mean_variance(struct onnx_rewrite *r)
     r->node->attr_count = 0;
 }
 
-/* Combines the operands of Sum, Mean, Max or Min two by two. Sums of 16-bit floats are float32
- * until the end, so that precision and range do not depend on order and number of operands. */
+/* Combines the operands of Sum, Mean, Max or Min two by two. If the first operand's type is known,
+ * sums of 16-bit floats are float32 until the end, so that precision and range do not depend on
+ * order and number of operands. The types of other nodes' results are not known yet: sessions widen
+ * all 16-bit floats of a graph without a Loop, If or Scan. */
 static void combine(struct onnx_rewrite *r)
 {
     struct node *node = r->node;

@@ -377,6 +377,28 @@ static struct value *cast_to(struct builder *b, struct value *x, enum dtype dtyp
     return finish(b, cast);
 }
 
+/* The importer writes constants of old forms, and the divisor of a Mean, as CastLike. */
+Test(session_edges, float16_beside_castlike_is_computed_in_float32)
+{
+    struct error err = {0};
+    struct builder b;
+    struct value *x = begin(&b, DTYPE_F16, SHAPE(1, 6), 19);
+    struct value *sum = binary(&b, OP_ADD, x, x);
+    struct value *two = binary(&b, OP_CAST_LIKE, constant(&b, SHAPE_SCALAR, 0, 2), sum);
+    end_at(&b, binary(&b, OP_DIV, sum, two));
+    struct session *session = create(&b, (struct session_options){.max_batch = 1});
+    uint16_t data[6];
+    for (int i = 0; i < 6; i++)
+        data[i] = float_to_half(10000.0f * (float)i);
+    const void *inputs[] = {data};
+    const struct tensor *outputs[1];
+    cr_assert_eq(session_run(session, 1, inputs, outputs, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(outputs[0]->dtype, DTYPE_F16);
+    cr_assert_arr_eq(outputs[0]->data, data, sizeof data);
+    session_free(session);
+    graph_free(b.graph);
+}
+
 /* A float16 file fed float32 images, whose quantization has float16 scales or float32 ones. */
 Test(session_edges, float16_beside_quantization)
 {
