@@ -129,7 +129,7 @@ static void place_pixels(struct cuda_program *program)
                               .dtype = value->dtype,
                               .is_own = true,
                               .row_count = shape_count(&value->shape) / (size_t)program->rows};
-    /* The conversion precedes all steps. A later node's result may share memory with earlier ones. */
+    /* The conversion precedes all steps. Results of other nodes may share memory by then. */
     if (!reader || reader != graph->nodes[0] || reader->op != OP_CAST || !reader->outputs[0] ||
         !is_computed(reader->outputs[0]->dtype) ||
         program->plan.places[reader->outputs[0]->index].kind != PLACE_ARENA)
