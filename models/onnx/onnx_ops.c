@@ -479,6 +479,9 @@ enum status import_node(struct scope *scope, const Onnx__NodeProto *proto, size_
         status = import_constant(scope, proto);
     } else if (spec) {
         status = build_node(scope, proto, spec, opset, name, &node);
+        /* A rewrite makes at most two nodes, with 7 units of work, from each of many operands. */
+        if (status == STATUS_OK && form && spec->max_inputs == OP_VARIADIC)
+            status = import_work(import, 7 * node->input_count);
         if (status == STATUS_OK && form)
             status = onnx_form_rewrite(form, scope->graph, node, import->err);
     } else {

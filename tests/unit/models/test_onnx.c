@@ -853,3 +853,15 @@ Test(onnx, refuses_functions_without_end, .timeout = 20)
     expect_refusal("doubling", &make, STATUS_MODEL, "too large");
     make_done(&make);
 }
+
+Test(onnx, refuses_sums_of_very_many_operands, .timeout = 20)
+{
+    struct make make = relu_model();
+    Onnx__NodeProto *sum = make_add_node(&make, "Sum", "y", "z");
+    sum->n_input = 300000;
+    sum->input = arena_alloc(make.arena, sum->n_input, sizeof *sum->input);
+    for (size_t i = 0; i < sum->n_input; i++)
+        sum->input[i] = make_text(&make, "y");
+    expect_refusal("300,000 operands", &make, STATUS_MODEL, "too large");
+    make_done(&make);
+}
