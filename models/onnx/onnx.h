@@ -53,6 +53,7 @@ enum status onnx_list_ops(const char *path, struct onnx_op_use **ret, size_t *re
                           struct error *err) MUST_USE;
 
 /* Calls `visit` with the name of each input, then of each output of a file's graph. A damaged or
- * unreadable file has none, which is no error here; loading the file reports it. Any thread. */
+ * unreadable file has none, nor has one whose names need more than 64 MiB. That is no error here;
+ * loading the file reports it. Any thread. */
 typedef void (*onnx_name_visitor)(void *context, bool is_output, const char *name);
 void onnx_visit_names(const char *path, onnx_name_visitor visit, void *context);

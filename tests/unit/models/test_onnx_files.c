@@ -409,6 +409,27 @@ Test(onnx_files, visits_names_of_inputs_and_outputs)
     make_done(&make);
 }
 
+Test(onnx_files, visits_no_names_of_a_file_with_millions, .timeout = 60)
+{
+    enum { NAMES = 12000000 };
+    /* graph: input x, then inputs without a name */
+    static const char start[] = "\x3a\x85\xec\xb8\x0b\x5a\x03\x0a\x01x";
+    char path[] = "/tmp/lensd_test_onnx_XXXXXX", names[200] = "";
+    const int fd = mkstemp(path);
+    char *rest = alloc_array(NAMES, 2);
+    for (size_t i = 0; i < NAMES; i++)
+        rest[2 * i] = 0x5a;
+    FILE *out = fmemopen(names, sizeof names, "w");
+    cr_assert_eq(write(fd, start, sizeof start - 1), (ssize_t)sizeof start - 1);
+    cr_assert_eq(write(fd, rest, 2 * (size_t)NAMES), (ssize_t)2 * NAMES);
+    onnx_visit_names(path, write_name, out);
+    fclose(out);
+    cr_expect_str_empty(names);
+    close(fd);
+    free(rest);
+    unlink(path);
+}
+
 Test(onnx_files, reads_single_tensors)
 {
     /* dims 2, data_type 1, raw_data 8 bytes */
