@@ -405,6 +405,9 @@ static enum status read_huggingface(cJSON *json, struct preprocess *p, struct er
 
 /* ---- misspelt keys ---- */
 
+/* A file may have millions of keys; transformers' files have fewer than 50. */
+#define KEYS_COMPARED 1000
+
 /* Adds remarks on settings that make images of several sizes; lensd makes only one. */
 static void remark_sizes(const cJSON *json, char *ret, size_t capacity)
 {
@@ -447,15 +450,16 @@ void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacit
         "antialias",
     };
     cJSON *json = cJSON_ParseWithLength(text, size);
-    const cJSON *item;
+    const cJSON *item = json ? json->child : NULL;
+    bool has[COUNT_OF(keys)];
     ret[0] = '\0';
-    cJSON_ArrayForEach(item, json)
-    {
+    for (size_t k = 0; k < COUNT_OF(keys); k++)
+        has[k] = json_get(json, keys[k]);
+    for (size_t left = KEYS_COMPARED; item && left > 0; item = item->next, left--)
         for (size_t k = 0; item->string && k < COUNT_OF(keys); k++)
-            if (text_distance(item->string, keys[k]) == 1 && !json_get(json, keys[k]))
+            if (!has[k] && text_distance(item->string, keys[k]) == 1)
                 text_append(ret, capacity, "; ", "unknown key \"%.40s\": did you mean \"%s\"?",
                             item->string, keys[k]);
-    }
     struct error ignored;
     if (cJSON_IsObject(json) && !json_get(json, "pretrained_cfg") &&
         add_class_defaults(json, ret, capacity, &ignored) == STATUS_OK && !ret[0])

@@ -434,6 +434,20 @@ Test(preprocess_config, names_keys_that_are_one_slip_away)
     }
 }
 
+Test(preprocess_config, compares_few_of_very_many_keys, .timeout = 60)
+{
+    enum { KEYS = 300000 };
+    static const char key[] = "\"do_resiz\": 1, ", last[] = "\"do_resize\": true}";
+    char remarks[200], *json = alloc_array(KEYS + 2, sizeof key), *at = json;
+    *at++ = '{';
+    for (int i = 0; i < KEYS; i++)
+        at = stpcpy(at, key);
+    at = stpcpy(at, last);
+    preprocess_remarks(json, (size_t)(at - json), remarks, sizeof remarks);
+    cr_expect_str_empty(remarks);
+    free(json);
+}
+
 Test(preprocess_config, who_floors_the_crop)
 {
     static const struct {
