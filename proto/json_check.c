@@ -164,8 +164,8 @@ enum status json_scan_number(struct json_scan *s, struct json_number *ret)
         return STATUS_OK;
     number.is_integer = number.is_integer && fits;
     /* With exact digits and an exact power of ten, the result is the double nearest to the number
-     * (Clinger 1990). */
-    const int64_t exponent = (int64_t)(is_small && size < 1000 ? size : 1000);
+     * (Clinger 1990). A fraction has fewer than UINT32_MAX digits. */
+    const int64_t exponent = (int64_t)(is_small && size < UINT32_MAX ? size : UINT32_MAX);
     const int64_t scale = (is_down ? -exponent : exponent) - (int64_t)fraction;
     if (fits && number.magnitude < (uint64_t)1 << 53 && scale >= -22 && scale <= 22) {
         number.value = (double)number.magnitude;

@@ -418,7 +418,9 @@ class OtherModels(unittest.TestCase):
             for word in ("'a'", number[:40], "larger than the largest", datatype, most):
                 self.assertIn(word, answer.json()["error"])
         for which, datatype, number in ((server, "FP32", "3.4028235e38"), (server, "FP32", "1e-400"),
-                                        (double, "FP64", "1.7976931348623157e308")):
+                                        (double, "FP64", "1.7976931348623157e308"),
+                                        (double, "FP64", "0." + "0" * 989 + "1e1010"),
+                                        (double, "FP64", "0." + "0" * 1019 + "1e1010")):
             data = ('{"inputs":[{"name":"a","shape":[1,4],"datatype":"%s","data":[1,%s,0,0]},'
                     '{"name":"b","shape":[1,4],"datatype":"%s","data":[0,0,0,0]}]}' % (datatype, number, datatype))
             answer = which.request("POST", "/v2/models/m/infer", data)
