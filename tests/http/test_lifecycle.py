@@ -163,7 +163,7 @@ class Start(Lifecycle):
         self.assertEqual(len(server.predict(seven()).json()["predictions"]), 1)
         self.assertIn("the limit is 1000 ", server.predict(bytes(1001)).json()["error"])
         body = json.dumps({"images": [{"b64": ""}] * 8})
-        self.assertIn("the limit is 7 ", server.predict(body).json()["error"])
+        self.assertIn("more than 7 images in one request", server.predict(body).json()["error"])
         self.assert_ended(server)
 
     def test_http_threads_follow_the_cores(self):
