@@ -126,12 +126,13 @@ static const float *row(const struct attention_step *s, const struct attention_l
     return to;
 }
 
-/* Returns a row of bfloat16 as `bytes` contiguous bytes, with zeros after its `count` elements. */
+/* Returns a row of bfloat16 as `bytes` contiguous bytes, with zeros after its `count` elements, at
+ * an address where pairs can be read as floats. */
 static const uint16_t *narrow_row(const struct attention_layout *l, size_t base, size_t r,
                                   size_t count, size_t bytes, uint16_t *to)
 {
     const uint16_t *from = (const uint16_t *)(const void *)l->data + base + l->rows[r];
-    if (!l->columns && bytes == count * sizeof *from)
+    if (!l->columns && bytes == count * sizeof *from && (uintptr_t)from % sizeof(float) == 0)
         return from;
     for (size_t c = 0; c < count; c++)
         to[c] = from[l->columns ? l->columns[c] : c];
