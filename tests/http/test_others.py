@@ -107,6 +107,8 @@ class KServe(ServedCase):
             answer = self.predict(body)
             self.assertEqual(answer.status, 400, body)
             self.assertTrue(answer.json()["error"], body)
+        self.assertIn("the 3072 elements need more than the 9 bytes of its data",
+                      self.predict(b'{"instances":[[1,2,3]]}').json()["error"])
         self.assertEqual(self.predict({"instances": [{"b64": b64(b"no image")}]}).status, 415)
         self.assertEqual(self.predict({"instances": [{"b64": b64(seven())}] * 65}).status, 413)
         self.assertEqual(self.predict({}, "/v1/models/nobody:predict").status, 404)

@@ -150,7 +150,7 @@ static enum status infer_read_numbers(struct exchange *x, const struct v2_input 
     if (input->count > input->json_size)
         return error_set(err, STATUS_INVALID,
                          "input '%.80s' has too little data for its shape %s: the %zu elements "
-                         "need more than the %zu bytes of its \"data\"",
+                         "need more than the %zu bytes of its data",
                          input->name, SHAPE_STRING(&input->shape), input->count, input->json_size);
     TRY(upload_charge(&x->body, input->count * size, err)); /* shape_check() excludes an overflow */
     *ret = alloc_array(input->count, size);
