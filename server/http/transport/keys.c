@@ -362,9 +362,10 @@ enum status key_make(const char *name, const char *rate, const char *burst, stru
     uint8_t secret[KEY_BYTES], hash[HASH_BYTES];
     char hex[2 * HASH_BYTES + 1], limits[64] = "";
     if (!key_is_name(name))
-        return error_set(err, STATUS_CONFIG,
-                         "'%.80s' cannot be a key's name: a name has 1 to %d letters, digits or -_.@",
-                         name, KEY_NAME_MAX);
+        return error_set(
+            err, STATUS_CONFIG,
+            "'%.80s' cannot be a key's name: a name has 1 to %d letters, digits or -_.@", name,
+            KEY_NAME_MAX);
     if ((rate && !read_amount(rate, &per_second)) ||
         (burst && !(read_amount(burst, &at_once) && at_once >= 1)))
         return error_set(err, STATUS_CONFIG,

@@ -113,7 +113,7 @@ static void stall(int flags)
     long written = 0;
     while (log_lost_total() < lost + 100)
         write_numbered(0, written++);
-    log_flush(); /* gives up */
+    log_flush();                                   /* gives up */
     while (reader.lines + reader.told < written) { /* lines may be lost, and told, twice */
         CHECK(read_line(&reader));
         CHECK(reader.told > 0 || reader.next[0] == reader.lines); /* the first lines are kept */
