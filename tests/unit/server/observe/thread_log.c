@@ -113,8 +113,9 @@ static void stall(int flags)
     long written = 0;
     while (log_lost_total() < lost + 100)
         write_numbered(0, written++);
-    log_flush();                                   /* gives up */
-    while (reader.lines + reader.told < written) { /* lines may be lost, and told, twice */
+    log_flush(); /* gives up */
+    /* The log may lose lines, and tell of them, twice. */
+    while (reader.lines + reader.told < written) {
         CHECK(read_line(&reader));
         CHECK(reader.told > 0 || reader.next[0] == reader.lines); /* the first lines are kept */
     }
