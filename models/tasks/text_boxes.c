@@ -85,11 +85,12 @@ static void mark_text(struct text_map *map, bool dilates)
     uint8_t *text = map->text.pixels;
     for (size_t i = 0; i < count; i++)
         text[i] = map->data[i] > TEXT_PIXEL;
-    for (size_t i = count; dilates && i-- > 0;) {
-        const bool has_left = i % width > 0, has_above = i >= width;
-        text[i] |= (has_left && text[i - 1]) || (has_above && text[i - width]) ||
-                   (has_left && has_above && text[i - width - 1]);
-    }
+    for (size_t y = map->height; dilates && y-- > 0;)
+        for (size_t x = width; x-- > 0;) {
+            const size_t i = y * width + x;
+            text[i] |=
+                (x && text[i - 1]) || (y && text[i - width]) || (x && y && text[i - width - 1]);
+        }
 }
 
 /* ---- the rectangle around a part ---- */
