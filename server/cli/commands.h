@@ -7,8 +7,7 @@
 #include "models/folder/model.h"
 #include "server/app/config.h"
 
-int command_predict(const struct config *config);      /* also lensd embed */
-int command_predict_text(const struct config *config); /* predict --text */
+int command_predict(const struct config *config); /* also lensd embed */
 int command_devices(const struct config *config);
 int command_health(const struct config *config);
 int command_inspect(const struct config *config);
@@ -20,11 +19,6 @@ int command_key(const struct config *config);
 
 /* Returns options for a session of the model on the CPU; the caller sets max_batch. */
 struct session_options command_session_options(const struct model *model);
-
-/* Creates a host that serves only `model`, which belongs to the host or, after a failure, is freed.
- * *ret must be NULL before; the caller frees *ret, even after a failure. */
-enum status command_host(const struct model_host_options *options, struct model *model,
-                         struct model_host **ret, struct error *err);
 
 /* Removes the slashes at the end of `folder`, the name of a folder to create. STATUS_CONFIG if the
  * folder exists; STATUS_NO_MEMORY if `folder` is NULL. */

@@ -1,7 +1,8 @@
-/* lensd predict: sends photos from files, folders and standard input through the server's model
- * host. Prints each answer as soon as possible, in the order of the photos. */
+/* lensd predict: sends photos from files, folders and standard input, or a text, through the
+ * server's model host. Prints each answer as soon as possible, in the order of the photos. */
 #include <errno.h>
 #include <glob.h>
+#include <limits.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stddef.h>
@@ -273,63 +274,62 @@ static enum status predict_read(void *repository, const char *name, const char *
     return model_load(repository_find(repository, name)->path, name, NULL, ret, err);
 }
 
-/* Adds the models of a pipeline, and the sizes that the pipeline names. */
-static enum status predict_add_stages(struct model_host *model_host, struct repository *repository,
-                                      struct error *err)
+/* Checks that the command can use the model. Sets the size of --size. */
+static enum status prepare_model(const struct config *config, struct model *model,
+                                 struct error *err)
 {
-    const struct repository_model *models = repository->models;
-    struct model *model;
-    if (models[0].problem.status != STATUS_OK) {
-        *err = models[0].problem;
-        return err->status;
-    }
-    TRY(model_host_add_pipeline(model_host, models[0].name, "1", models[0].stages, err));
-    for (size_t i = 1; i < repository->count; i++) {
-        TRY(model_load(models[i].path, models[i].name, NULL, &model, err));
-        model_tell_doubts(model, print_doubt);
-        TRY(model_host_add_model(model_host, model, NULL, err));
-    }
-    model_host_set_source(model_host,
-                          &(struct model_host_source){.read = predict_read, .context = repository});
-    const size_t sizes = model_host_sizes_left(model_host);
-    do {
-        const size_t left = model_host_sizes_left(model_host);
-        if (left > 0)
-            progress_show("compiling sizes", 1 - (double)left / (double)sizes, false);
-    } while (model_host_make_size(model_host, NULL));
-    model_host_set_source(model_host, &(struct model_host_source){0});
-    return STATUS_OK;
+    if (config->text && !deployment_takes_texts(model))
+        return error_set(err, STATUS_INVALID,
+                         "model '%s' takes no texts; name a folder with a half for texts and a "
+                         "tokenizer",
+                         model->name);
+    if (!config->text && config->command == COMMAND_EMBED && model->task.kind != TASK_EMBEDDING)
+        return error_set(err, STATUS_CONFIG,
+                         "model '%.100s' returns no vectors; use: lensd predict", model->name);
+    return config->size && !config->text ? predict_set_size(model, config->size, err) : STATUS_OK;
 }
 
-static enum status open_stages(const struct config *config,
-                               const struct model_host_options *options,
-                               struct repository *repository, struct model_host **ret,
-                               struct error *err)
+static enum status add_model(struct model_host *host, const struct config *config, const char *path,
+                             const char *name, struct error *err)
 {
+    struct model *model;
+    TRY(model_open(path, name, &model, err));
+    model_tell_doubts(model, print_doubt);
+    const enum status status = prepare_model(config, model, err);
+    if (status == STATUS_OK)
+        return model_host_add_model(host, model, NULL, err);
+    model_free(model);
+    return status;
+}
+
+/* Adds a pipeline, its models, and the sizes that it names. */
+static enum status add_pipeline(struct model_host *host, const struct config *config,
+                                struct repository *repository, struct error *err)
+{
+    const struct repository_model *models = repository->models;
     if (config->size)
         return error_set(err, STATUS_CONFIG,
                          "--size is for one model; a stage of " PIPELINE_FILE
                          " has \"sizes\" instead");
     if (config->command == COMMAND_EMBED)
         return error_set(err, STATUS_CONFIG, "a pipeline returns no vectors; use: lensd predict");
-    TRY(model_host_create(options, ret, err));
-    return predict_add_stages(*ret, repository, err);
-}
-
-/* Leaves *ret NULL if the model is no pipeline. */
-static enum status open_pipeline(const struct config *config,
-                                 const struct model_host_options *options, struct model_host **ret,
-                                 struct error *err)
-{
-    struct repository repository;
-    enum status status = STATUS_OK;
-    if (model_is_embedded(config->model) ||
-        repository_scan_model(config->model, NULL, &repository, err) != STATUS_OK)
-        return STATUS_OK; /* model_open() reports the error */
-    if (repository.models[0].stages)
-        status = open_stages(config, options, &repository, ret, err);
-    repository_done(&repository);
-    return status;
+    if (models[0].problem.status != STATUS_OK) {
+        *err = models[0].problem;
+        return err->status;
+    }
+    TRY(model_host_add_pipeline(host, models[0].name, "1", models[0].stages, err));
+    for (size_t i = 1; i < repository->count; i++)
+        TRY(add_model(host, config, models[i].path, models[i].name, err));
+    model_host_set_source(host,
+                          &(struct model_host_source){.read = predict_read, .context = repository});
+    const size_t sizes = model_host_sizes_left(host);
+    do {
+        const size_t left = model_host_sizes_left(host);
+        if (left > 0)
+            progress_show("compiling sizes", 1 - (double)left / (double)sizes, false);
+    } while (model_host_make_size(host, NULL));
+    model_host_set_source(host, &(struct model_host_source){0});
+    return STATUS_OK;
 }
 
 /* The caller frees *ret, even after a failure. */
@@ -337,21 +337,22 @@ static enum status open_model_host(const struct config *config, struct model_hos
                                    struct error *err)
 {
     struct model_host_options options = config_model_host(config, NULL);
+    struct repository repository = {0};
+    struct error unlisted; /* model_open() reports it, too */
+    char half[PATH_MAX];
+    const char *path = config->model, *ending;
     if (options.max_queue < CROPS_AT_ONCE)
         options.max_queue = CROPS_AT_ONCE;
-    struct model *model;
-    TRY(open_pipeline(config, &options, ret, err));
-    if (*ret)
-        return STATUS_OK;
-    TRY(model_open(config->model, NULL, &model, err));
-    model_tell_doubts(model, print_doubt);
-    enum status status = config->size ? predict_set_size(model, config->size, err) : STATUS_OK;
-    if (config->command == COMMAND_EMBED && model->task.kind != TASK_EMBEDDING)
-        status = error_set(err, STATUS_CONFIG,
-                           "model '%.100s' returns no vectors; use: lensd predict", model->name);
-    if (status == STATUS_OK)
-        return command_host(&options, model, ret, err);
-    model_free(model);
+    TRY(model_host_create(&options, ret, err));
+    if (config->text && !model_is_embedded(path) && model_find_half(path, half, &ending))
+        path = half; /* the model's encoder of texts */
+    const bool is_pipeline =
+        !config->text && !model_is_embedded(path) &&
+        repository_scan_model(path, NULL, &repository, &unlisted) == STATUS_OK &&
+        repository.models[0].stages;
+    const enum status status = is_pipeline ? add_pipeline(*ret, config, &repository, err)
+                                           : add_model(*ret, config, path, NULL, err);
+    repository_done(&repository);
     return status;
 }
 
@@ -443,6 +444,45 @@ static void end_photo(struct prediction_run *run)
     photo_done(photo);
     run->images[place] = (struct predict_image){0};
     show_progress(run);
+}
+
+/* ---- a text ---- */
+
+static void text_on_done(struct predict_request *request)
+{
+    (void)request;
+}
+
+/* Prints the vector of --text. The host has only the model for it. Returns the exit status. */
+static int predict_text(struct model_host *host, const char *text)
+{
+    const struct text_item item = {.text = text, .size = strlen(text)};
+    struct text_rows rows = {0};
+    struct predict_image image = {0};
+    struct predict_request request = {.images = &image,
+                                      .image_count = 1,
+                                      .top_k = 1,
+                                      .started = clock_now(),
+                                      .on_done = text_on_done};
+    struct error err;
+    int retry_after_s, result = 0;
+    if (model_host_acquire(host, NULL, NULL, &request.target, NULL, &err) != STATUS_OK)
+        return process_failed(&err);
+    enum status status = text_rows_make(&request.target->model->text, &item, 1, false, &rows, &err);
+    request.tensors = (const void *const *)rows.inputs;
+    IF_OK(status, model_host_submit(host, &request, &retry_after_s, &err));
+    model_host_release(host, request.target);
+    (void)model_host_drain(host, INT_MAX); /* waits for the answer */
+    const struct describe_how how = {.answer.total_ms = clock_ms(clock_now() - request.started)};
+    if (status != STATUS_OK)
+        result = process_failed(&err);
+    else if (image.status != STATUS_OK)
+        result = process_failed(&image.error);
+    else
+        result = print_json(describe_predictions(&request, &how, NULL));
+    predict_request_free_results(&request);
+    text_rows_done(&rows);
+    return result;
 }
 
 /* ---- the run ---- */
@@ -572,13 +612,15 @@ int command_predict(const struct config *config)
     struct error err;
     log_set_lowest(LOG_WARN);
     command_notes(config);
-    if (config->text)
-        return command_predict_text(config);
     enum status status = open_model_host(config, &run.host, &err);
     progress_clear();
-    IF_OK(status, prepare_run(&run, &err));
-    int result = status == STATUS_OK ? 0 : process_failed(&err);
-    if (status == STATUS_OK) {
+    IF_OK(status, config->text ? STATUS_OK : prepare_run(&run, &err));
+    int result = 0;
+    if (status != STATUS_OK) {
+        result = process_failed(&err);
+    } else if (config->text) {
+        result = predict_text(run.host, config->text);
+    } else {
         sem_init(&events, 0, 0);
         sigaction(SIGINT, &action, NULL);
         predict_photos(&run);

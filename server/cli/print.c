@@ -28,18 +28,6 @@ struct session_options command_session_options(const struct model *model)
     };
 }
 
-enum status command_host(const struct model_host_options *options, struct model *model,
-                         struct model_host **ret, struct error *err)
-{
-    const enum status status = model_host_create(options, ret, err);
-    if (status != STATUS_OK) {
-        model_free(model);
-        return status;
-    }
-    model_host_announce(*ret, model->name, model->version, 1);
-    return model_host_add_model(*ret, model, NULL, err);
-}
-
 enum status command_folder(char *folder, struct error *err)
 {
     struct stat info;
