@@ -247,10 +247,10 @@ static void warn_of(struct config *config, const char *variable, const char *opt
     char right[64] = "";
     for (size_t i = 0; nearest && nearest[i] && i < sizeof right - 1; i++)
         right[i] = nearest[i] == '-' ? '_' : (char)toupper(nearest[i]);
-    const size_t used = strlen(config->warning);
-    snprintf(config->warning + used, sizeof config->warning - used, "%s%.80s%s%s%s",
-             used ? ", " : "the environment has variables that lensd does not know: ", variable,
-             nearest ? " (did you mean LENSD_" : "", right, nearest ? "?)" : "");
+    char *note = config->notes[NOTE_ENVIRONMENT];
+    text_append(note, sizeof *config->notes, "", "%s%.80s%s%s%s",
+                note[0] ? ", " : "the environment has variables that lensd does not know: ",
+                variable, nearest ? " (did you mean LENSD_" : "", right, nearest ? "?)" : "");
 }
 
 /* Reads a variable such as "LENSD_TOP_K=5". */
@@ -459,8 +459,8 @@ static bool names_device(const char *name, size_t length)
 /* Several machines may share their settings: an absent device's limit causes only a note. */
 static void note_memory(struct config *config, const char *option, const char *names, size_t length)
 {
-    if (!config->memory_note[0])
-        snprintf(config->memory_note, sizeof config->memory_note,
+    if (!config->notes[NOTE_MEMORY][0])
+        snprintf(config->notes[NOTE_MEMORY], sizeof *config->notes,
                  "%s sets a limit for %.*s, which --device %.80s does not use; it has no effect",
                  option, (int)length, names, config->device);
 }
@@ -580,7 +580,7 @@ static void note_threads(struct config *config)
             text_append(names, sizeof names, ", ", "%s is %lld%s", kinds[i].name,
                         (long long)kinds[i].count, kinds[i].what);
     if (names[0])
-        snprintf(config->thread_note, sizeof config->thread_note,
+        snprintf(config->notes[NOTE_THREADS], sizeof *config->notes,
                  "%s, but this process may use %d core%s (affinity mask and cgroup quota): more "
                  "threads than that make answers slower and use memory; without the option lensd "
                  "chooses a good number",

@@ -37,13 +37,18 @@ enum config_confine { CONFIG_CONFINE_ON, CONFIG_CONFINE_OFF };
 
 enum config_log_format { CONFIG_LOG_TEXT, CONFIG_LOG_JSON, CONFIG_LOG_AUTO };
 
+enum config_note {
+    NOTE_ENVIRONMENT, /* variables that lensd does not know */
+    NOTE_MEMORY,      /* a limit for a device not in use */
+    NOTE_THREADS,     /* more threads than cores */
+    CONFIG_NOTES
+};
+
 /* The settings of one run. It owns texts and lists; `arguments` points to strings of argv. */
 struct config {
     enum command command;
     char *config_file;
-    char warning[512];     /* about unknown variables in the environment; "" for none */
-    char memory_note[256]; /* about a limit for a device not in use; "" for none */
-    char thread_note[384]; /* about more threads than cores; "" for none */
+    char notes[CONFIG_NOTES][512]; /* sentences for the user; "" for none */
 
     /* Options of the server and the model host that the user sets; serve.c and config_model_host()
      * add the rest. The struct also owns their texts. */

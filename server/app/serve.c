@@ -717,18 +717,16 @@ static int command_check(struct serve *serve)
 
 int command_serve(const struct config *config)
 {
+    static const char *const events[CONFIG_NOTES] = {"environment", "memory", "threads"};
     struct serve serve = {.config = config, .signal_fd = -1, .loaded_fd = -1};
     struct error err;
     bool json = config->log_format == CONFIG_LOG_JSON ||
                 (config->log_format == CONFIG_LOG_AUTO && !isatty(STDERR_FILENO));
     log_set_json(json);
     log_set_lowest((enum log_level)config->log_level);
-    if (config->warning[0])
-        log_event(LOG_WARN, "environment", LOG_STR("text", config->warning));
-    if (config->memory_note[0])
-        log_event(LOG_WARN, "memory", LOG_STR("text", config->memory_note));
-    if (config->thread_note[0])
-        log_event(LOG_WARN, "threads", LOG_STR("text", config->thread_note));
+    for (size_t i = 0; i < CONFIG_NOTES; i++)
+        if (config->notes[i][0])
+            log_event(LOG_WARN, events[i], LOG_STR("text", config->notes[i]));
     if (config->watch && !config->models && model_is_embedded(config->model))
         log_event(LOG_WARN, "watch",
                   LOG_STR("text", "--watch has no effect: the built-in model has no files"));

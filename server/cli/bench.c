@@ -426,7 +426,6 @@ int command_bench(const struct config *config)
         (void)error_no_memory(&err, NULL);
         return process_failed(&err);
     }
-    command_notes(config);
     bench->config = config;
     if (run_bench(bench, note, sizeof note, &err) != STATUS_OK) {
         result = process_failed(&err);

@@ -24,9 +24,6 @@ struct session_options command_session_options(const struct model *model);
  * folder exists; STATUS_NO_MEMORY if `folder` is NULL. */
 enum status command_folder(char *folder, struct error *err);
 
-/* Prints the notes about the settings on standard error. */
-void command_notes(const struct config *config);
-
 /* Prints the results of lensd predict for a photo, or its error, on standard output. */
 void print_image(const char *path, const struct predict_image *image);
 

@@ -458,7 +458,6 @@ static bool inspect_stages(const struct config *config, int *ret)
 
 int command_inspect(const struct config *config)
 {
-    command_notes(config);
     struct inspection in = {0};
     struct error err;
     int result;

@@ -85,8 +85,9 @@ static int run_command(size_t which, int argc, char **argv)
         config_help(commands[which].command, stdout);
         result = 0;
     } else {
-        if (config.warning[0] && commands[which].command != COMMAND_SERVE) /* serve logs it */
-            fprintf(stderr, "lensd: %s\n", config.warning);
+        for (size_t i = 0; i < CONFIG_NOTES; i++)
+            if (config.notes[i][0] && config.command != COMMAND_SERVE) /* serve logs them */
+                fprintf(stderr, "lensd: %s\n", config.notes[i]);
         image_use_old_libheif(config.old_libheif);
         result = commands[which].run(&config);
     }

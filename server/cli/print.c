@@ -8,14 +8,6 @@
 #include "engine/base/clock.h"
 #include "server/cli/commands.h"
 
-void command_notes(const struct config *config)
-{
-    if (config->memory_note[0])
-        fprintf(stderr, "lensd: %s\n", config->memory_note);
-    if (config->thread_note[0])
-        fprintf(stderr, "lensd: %s\n", config->thread_note);
-}
-
 struct session_options command_session_options(const struct model *model)
 {
     return (struct session_options){

@@ -354,7 +354,6 @@ int command_quantize(const struct config *config)
     const struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
     struct sigaction hangup;
     int result = 0;
-    command_notes(config);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) /* nohup */
