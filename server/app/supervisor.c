@@ -12,19 +12,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "engine/base/array.h"
 #include "engine/base/clock.h"
-#include "engine/base/size.h"
 #include "engine/base/thread.h"
 #include "server/observe/log.h"
-
-/* The progress of a model, as of the last round of checks. */
-struct pulse {
-    char name[128], version[16];
-    uint64_t answered;
-    int64_t still_ns; /* for how long images have waited and none was answered */
-    uint64_t round;   /* the last round in which the model existed */
-};
 
 struct supervisor {
     struct sockaddr_un address;
@@ -36,10 +26,8 @@ struct supervisor {
     pthread_t thread;
     bool has_thread;
     /* Used only by the thread. */
-    struct pulse *pulses; /* array of `pulse_count`, of which some may be unused; never shrinks */
-    size_t pulse_count;
-    uint64_t round;
     int64_t looked; /* clock_now() of the last round */
+    int64_t awake;  /* clock_now() before which models are not blamed */
     bool is_stuck;
 
     pthread_mutex_t lock;
@@ -105,7 +93,6 @@ void supervisor_free(struct supervisor *supervisor)
     }
     if (supervisor->fd >= 0)
         close(supervisor->fd);
-    free(supervisor->pulses);
     pthread_cond_destroy(&supervisor->wake);
     pthread_mutex_destroy(&supervisor->lock);
     free(supervisor);
@@ -129,67 +116,34 @@ void supervisor_say(struct supervisor *supervisor, const char *format, ...)
         log_event(LOG_DEBUG, "systemd", LOG_STR("text", strerror(errno)));
 }
 
-/* Finds the pulse of a model, or reuses the one that was not updated for longest. */
-static struct pulse *find_pulse(struct supervisor *supervisor, const struct model_status *model)
-{
-    struct pulse *unused = &supervisor->pulses[0];
-    for (size_t i = 0; i < supervisor->pulse_count; i++) {
-        struct pulse *pulse = &supervisor->pulses[i];
-        if (!strcmp(pulse->name, model->name) && !strcmp(pulse->version, model->version))
-            return pulse;
-        if (pulse->round < unused->round)
-            unused = pulse;
-    }
-    *unused = (struct pulse){.answered = model->answered};
-    memcpy(unused->name, model->name, sizeof unused->name);
-    memcpy(unused->version, model->version, sizeof unused->version);
-    return unused;
-}
-
-static bool grow_pulses(struct supervisor *supervisor, size_t count)
-{
-    const size_t before = supervisor->pulse_count;
-    if (!array_reserve(&supervisor->pulses, &supervisor->pulse_count, count,
-                       sizeof *supervisor->pulses))
-        return false;
-    for (size_t i = before; i < supervisor->pulse_count; i++)
-        supervisor->pulses[i] = (struct pulse){.round = 0};
-    return true;
-}
-
 /* Does one round of checks. Returns false if a pass is stuck, or if a model has had waiting images
  * for longer than `limit_ns` and answered none. */
 static bool supervisor_look(struct supervisor *supervisor)
 {
     size_t count;
     struct model_status *models = model_host_snapshot(supervisor->model_host, &count);
-    count = grow_pulses(supervisor, count) ? count : 0;
-    int64_t now = clock_now(), step = now - supervisor->looked;
+    const int64_t now = clock_now();
     char names[256];
     bool stuck = model_host_is_stuck(supervisor->model_host, names, sizeof names);
     if (stuck && !supervisor->is_stuck)
         log_event(LOG_ERROR, "stuck", LOG_STR("model", names),
                   LOG_STR("text", "a pass does not end; lensd stops notifying systemd's watchdog"));
     /* If the whole process was stopped meanwhile, no model is to blame. */
-    if (step > supervisor->limit_ns / 2)
-        step = supervisor->limit_ns / 2;
+    if (now - supervisor->looked > supervisor->limit_ns / 2)
+        supervisor->awake = now - supervisor->limit_ns / 2;
     supervisor->looked = now;
-    supervisor->round++;
     for (size_t i = 0; i < count; i++) {
         const struct model_status *model = &models[i];
-        struct pulse *pulse = find_pulse(supervisor, model);
-        size_t waiting = model->queued + model->in_flight;
-        pulse->round = supervisor->round;
-        pulse->still_ns =
-            waiting && model->answered == pulse->answered ? pulse->still_ns + step : 0;
-        pulse->answered = model->answered;
-        if (pulse->still_ns <= supervisor->limit_ns)
+        const int64_t awake = now - supervisor->awake,
+                      still = model->still_ns < awake ? model->still_ns : awake;
+        if (still <= supervisor->limit_ns)
             continue;
         stuck = true;
         if (!supervisor->is_stuck)
             log_event(
-                LOG_ERROR, "stuck", LOG_STR("model", model->name), LOG_INT("images", waiting),
-                LOG_REAL("seconds", clock_ms(pulse->still_ns) / 1000),
+                LOG_ERROR, "stuck", LOG_STR("model", model->name),
+                LOG_INT("images", model->queued + model->in_flight),
+                LOG_REAL("seconds", clock_ms(still) / 1000),
                 LOG_STR("text", "no image was answered; lensd stops notifying systemd's watchdog"));
     }
     free(models);

@@ -694,7 +694,6 @@ void batcher_answered(struct batcher *batcher, size_t images)
 {
     assert(images <= batcher->counts.admitted);
     batcher->counts.admitted -= images;
-    batcher->counts.answered += images;
 }
 
 struct batcher_counts batcher_counts(const struct batcher *batcher)

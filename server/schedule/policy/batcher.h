@@ -94,14 +94,13 @@ struct batch_move {
 enum buffer_state { BUFFER_FREE, BUFFER_FORMING, BUFFER_CLOSED, BUFFER_RUNNING, BUFFER_STATES };
 
 struct batcher_counts {
-    uint64_t answered; /* answered images since creation */
-    size_t admitted;   /* images that were admitted and have no answer yet */
-    size_t queued;     /* images in the queue */
-    size_t bytes;      /* of the images in the queue */
-    size_t granted;    /* unused tickets */
-    size_t preparing;  /* claimed images without a slot */
-    size_t slots;      /* images with a slot that no lane has taken */
-    size_t running;    /* images in batches that lanes have taken */
+    size_t admitted;  /* images that were admitted and have no answer yet */
+    size_t queued;    /* images in the queue */
+    size_t bytes;     /* of the images in the queue */
+    size_t granted;   /* unused tickets */
+    size_t preparing; /* claimed images without a slot */
+    size_t slots;     /* images with a slot that no lane has taken */
+    size_t running;   /* images in batches that lanes have taken */
     int idle_lanes;
     int buffers[BUFFER_STATES]; /* number of buffers in each state */
 };

@@ -591,9 +591,8 @@ static bool describe_entry(struct model_host *host, size_t i, struct model_statu
             const int64_t ns = scheduler_latency(deployment->scheduler, (int)lane, batch->size);
             batch->milliseconds = ns ? clock_ms(ns) : batch->milliseconds;
         }
-    struct batcher_counts images = scheduler_counts(deployment->scheduler);
+    struct batcher_counts images = scheduler_counts(deployment->scheduler, &ret->still_ns);
     model_host_release(host, deployment);
-    ret->answered = images.answered;
     ret->queued = images.queued;
     ret->in_flight = images.admitted - images.queued;
     return true;

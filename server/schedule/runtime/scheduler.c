@@ -147,10 +147,18 @@ int64_t scheduler_latency(struct scheduler *scheduler, int lane, int images)
     return latency_run(batcher_latency(scheduler->batcher, lane), images);
 }
 
-struct batcher_counts scheduler_counts(struct scheduler *scheduler)
+struct batcher_counts scheduler_counts(struct scheduler *scheduler, int64_t *ret_still_ns)
 {
     LOCK(&scheduler->lock);
-    return batcher_counts(scheduler->batcher);
+    const struct batcher_counts counts = batcher_counts(scheduler->batcher);
+    *ret_still_ns = counts.admitted ? clock_now() - scheduler->progressed : 0;
+    return counts;
+}
+
+static void answered_locked(struct scheduler *scheduler, size_t images)
+{
+    batcher_answered(scheduler->batcher, images);
+    scheduler->progressed = clock_now();
 }
 
 static bool wakes_lane(const struct scheduler *scheduler)
@@ -276,6 +284,8 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
     enum status status =
         check_locked(scheduler, request, images, bytes, &predicted, ret_retry_after_s, err);
     if (status == STATUS_OK) {
+        if (batcher_counts(scheduler->batcher).admitted == 0)
+            scheduler->progressed = now;
         request->used_model = scheduler->deployment->model;
         request->write_seconds = scheduler->deployment->meters.phases[PHASE_WRITE];
         /* The 1 is for scheduler_submit(): it keeps the request alive until the images with an
@@ -368,7 +378,7 @@ void scheduler_cancel(struct scheduler *scheduler, struct predict_request *reque
         /* This thread now owns the image: no other thread can claim it. */
         bool removed = batcher_remove(scheduler->batcher, &image->entry);
         if (removed)
-            batcher_answered(scheduler->batcher, 1);
+            answered_locked(scheduler, 1);
         scheduler_dispatch_and_unlock(scheduler);
         if (!removed)
             continue;
@@ -502,7 +512,7 @@ void scheduler_end_claim(struct scheduler *scheduler, const struct batch_slot *s
     else
         batcher_drop(scheduler->batcher);
     if (!is_written)
-        batcher_answered(scheduler->batcher, 1);
+        answered_locked(scheduler, 1);
     if (is_large)
         batcher_end_large(scheduler->batcher);
     scheduler_dispatch_and_unlock(scheduler);
@@ -543,7 +553,7 @@ bool scheduler_defer(struct scheduler *scheduler, struct predict_image *image)
 void scheduler_answered(struct scheduler *scheduler, size_t images)
 {
     pthread_mutex_lock(&scheduler->lock);
-    batcher_answered(scheduler->batcher, images);
+    answered_locked(scheduler, images);
     scheduler_dispatch_and_unlock(scheduler);
 }
 

@@ -43,7 +43,8 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
 void scheduler_free(struct scheduler *scheduler);
 
 struct deployment *scheduler_served(const struct scheduler *scheduler);
-struct batcher_counts scheduler_counts(struct scheduler *scheduler);
+/* *ret_still_ns: for how long images have waited and none was answered; 0 if none waits. */
+struct batcher_counts scheduler_counts(struct scheduler *scheduler, int64_t *ret_still_ns);
 
 /* Sets L(b) of lane `lane` (0 … lanes - 1) as measured by its session, before its first batch. */
 void scheduler_set_latency(struct scheduler *scheduler, int lane, const struct session_info *info);
