@@ -211,6 +211,8 @@ static enum status describe_pipeline(struct repository_model *model, struct erro
 static enum status describe(struct repository_model *model, struct error *err)
 {
     struct model_place place;
+    if (!model->path)
+        return add_version(model, 1, 0, err);
     TRY(model_place_find(model->path, NULL, &place, err));
     if (place.is_pipeline)
         return describe_pipeline(model, err);
@@ -244,8 +246,9 @@ static enum status add_model(struct repository *repository, const char *path, co
     snprintf(shown, sizeof shown, is_long ? "%.120s…" : "%s", name);
     if (is_long)
         utf8_repair(shown);
-    *model = (struct repository_model){.name = strdup(shown), .path = strdup(path)};
-    TRY(check_memory(model->name && model->path, "while looking through a repository", err));
+    *model = (struct repository_model){.name = strdup(shown), .path = path ? strdup(path) : NULL};
+    TRY(check_memory(model->name && (model->path || !path), "while looking through a repository",
+                     err));
     enum status status =
         is_long
             ? error_set(
@@ -513,9 +516,11 @@ enum status repository_scan_model(const char *path, const char *name, struct rep
                                   struct error *err)
 {
     struct repository repository = {0};
-    struct model_place place;
-    TRY(model_place_find(path, NULL, &place, err));
-    enum status status = add_halves(&repository, path, name ? name : place.name, err);
+    struct model_place place = {.name = "digits"};
+    if (path)
+        TRY(model_place_find(path, NULL, &place, err));
+    enum status status = path ? add_halves(&repository, path, name ? name : place.name, err)
+                              : add_model(&repository, NULL, name ? name : place.name, NULL, err);
     if (status == STATUS_OK && repository.models[0].stages)
         status = add_stages(&repository, err);
     return scan_done(&repository, false, status, ret);

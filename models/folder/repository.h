@@ -29,7 +29,7 @@ struct repository_version {
 
 struct repository_model {
     char *name;
-    char *path;                          /* for model_load() */
+    char *path;                          /* for model_load(); NULL: the embedded model */
     struct repository_version *versions; /* those to serve, oldest first; then spare_count more */
     size_t version_count;
     size_t spare_count;             /* number of versions that version_policy excludes */
@@ -61,8 +61,9 @@ enum status repository_scan(const char *folder, struct repository *ret, struct e
 enum status repository_scan_immich(const char *folder, struct repository *ret,
                                    struct error *err) MUST_USE;
 
-/* Lists one model, at `path` (an .onnx file or a model folder). `name` may be NULL for its own
- * name. For a pipeline, lists it first, then the models of its stages, which must be beside it. */
+/* Lists one model, at `path` (an .onnx file or a model folder; NULL: the embedded model). `name`
+ * may be NULL for its own name. For a pipeline, lists it first, then the models of its stages,
+ * which must be beside it. */
 enum status repository_scan_model(const char *path, const char *name, struct repository *ret,
                                   struct error *err) MUST_USE;
 

@@ -51,7 +51,6 @@ struct queued_job {
 struct loader {
     struct loader_options options;
     char name[160];
-    bool is_embedded;
     struct repository first; /* the files found by loader_create(), until they are loaded */
     int loaded_fd, wake_fd;
     pthread_t thread;
@@ -83,24 +82,20 @@ static enum status scan_disk(const struct loader *loader, struct repository *ret
     if (loader->options.models)
         return (loader->options.is_immich ? repository_scan_immich
                                           : repository_scan)(loader->options.models, ret, err);
-    if (!loader->is_embedded)
-        return repository_scan_model(loader->options.model, loader->options.model_name, ret, err);
-    *ret = (struct repository){0};
-    return STATUS_OK;
+    return repository_scan_model(loader->options.model, loader->options.model_name, ret, err);
 }
 
 static enum status read_model(const struct loader *loader, const char *path, const char *name,
                               const char *version, struct model **ret, struct error *err)
 {
     const struct model_limits limits = {.version = version, .is_immich = loader->options.is_immich};
-    return model_load(path, name, &limits, ret, err);
+    return path ? model_load(path, name, &limits, ret, err) : model_open(NULL, name, ret, err);
 }
 
 static enum status no_such_model(const struct loader *loader, const char *option, const char *name,
                                  struct error *err)
 {
-    char names[256];
-    snprintf(names, sizeof names, "%s", loader->is_embedded ? loader->name : "");
+    char names[256] = "";
     for (size_t i = 0; i < loader->first.count; i++)
         text_append(names, sizeof names, ", ", "%s", loader->first.models[i].name);
     return error_set(err, STATUS_CONFIG, "%s '%.128s': there is no such model; the server has: %s",
@@ -111,9 +106,7 @@ static enum status check_default(const struct loader *loader, struct error *err)
 {
     const struct loader_options *options = &loader->options;
     const char *wanted = options->default_model;
-    if (!wanted || (options->models && options->watch) ||
-        (loader->is_embedded ? !strcmp(wanted, loader->name)
-                             : repository_find(&loader->first, wanted) != NULL))
+    if (!wanted || (options->models && options->watch) || repository_find(&loader->first, wanted))
         return STATUS_OK;
     return no_such_model(loader, "--default-model", wanted, err);
 }
@@ -125,8 +118,7 @@ static enum status check_preload(const struct loader *loader, struct error *err)
     for (const char *at = loader->options.preload; at && *at;) {
         const size_t size = strcspn(at, ",");
         snprintf(name, sizeof name, "%.*s", (int)size, at);
-        if (loader->is_embedded ? strcmp(name, loader->name) != 0
-                                : !repository_find(&loader->first, name))
+        if (!repository_find(&loader->first, name))
             return no_such_model(loader, "--preload", name, err);
         at += size + (at[size] == ',');
     }
@@ -135,10 +127,6 @@ static enum status check_preload(const struct loader *loader, struct error *err)
 
 static void announce(const struct loader *loader, const struct repository *repository)
 {
-    if (loader->is_embedded) {
-        model_host_announce(loader->options.model_host, loader->name, "1", 1);
-        return;
-    }
     for (size_t i = 0; i < repository->count; i++) {
         const struct repository_model *model = &repository->models[i];
         for (size_t v = 0; v < model->version_count; v++)
@@ -155,7 +143,8 @@ enum status loader_create(const struct loader_options *options, struct loader **
     struct loader *loader = calloc(1, sizeof *loader);
     TRY(check_memory(loader, NULL, err));
     loader->options = *options;
-    loader->is_embedded = !options->models && model_is_embedded(options->model);
+    if (model_is_embedded(options->model))
+        loader->options.model = NULL;
     STAILQ_INIT(&loader->jobs);
     loader->loaded_fd = -1;
     loader->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -179,10 +168,7 @@ enum status loader_create(const struct loader_options *options, struct loader **
         snprintf(loader->name, sizeof loader->name, "%zu model%s", loader->first.count,
                  loader->first.count == 1 ? "" : "s");
     else
-        snprintf(loader->name, sizeof loader->name, "%s",
-                 !loader->is_embedded  ? loader->first.models[0].name
-                 : options->model_name ? options->model_name
-                                       : "digits");
+        snprintf(loader->name, sizeof loader->name, "%s", loader->first.models[0].name);
     if (check_default(loader, err) != STATUS_OK || check_preload(loader, err) != STATUS_OK) {
         loader_free(loader);
         return STATUS_CONFIG;
@@ -222,9 +208,9 @@ track_version(struct loader *loader, const struct repository_model *model, const
         return tracked;
     struct tracked_version *grown =
         reallocarray(loader->tracked, loader->tracked_count + 1, sizeof *grown);
-    char *copy = strdup(model->name), *path = strdup(model->path);
+    char *copy = strdup(model->name), *path = model->path ? strdup(model->path) : NULL;
     loader->tracked = grown ? grown : loader->tracked;
-    if (!grown || !copy || !path) {
+    if (!grown || !copy || (model->path && !path)) {
         FREE_ALL(copy, path);
         return NULL;
     }
@@ -317,19 +303,18 @@ enum load_reason {
     LOAD_ASKED, /* by the API or a request */
 };
 
-/* Reads one version, and serves or lists it. If `model` is NULL, reads the embedded model. */
+/* Reads one version, and serves or lists it. */
 static enum status load_version(struct loader *loader, const struct repository_model *model,
                                 const char *version, enum load_reason reason, struct error *err)
 {
     struct model_host *model_host = loader->options.model_host;
     struct model *loaded = NULL;
     int64_t start = clock_now();
-    const char *name = model ? model->name : loader->name;
+    const char *name = model->name;
     model_host_announce(model_host, name, version, 0);
-    if (model && model->stages)
+    if (model->stages)
         return model_host_add_pipeline(model_host, name, version, model->stages, err);
-    enum status status = model ? read_model(loader, model->path, model->name, version, &loaded, err)
-                               : model_open(NULL, loader->name, &loaded, err);
+    enum status status = read_model(loader, model->path, name, version, &loaded, err);
     if (status != STATUS_OK) {
         model_host_fail(model_host, name, version, err->message);
         return status;
@@ -582,8 +567,6 @@ static void set_unloaded(struct loader *loader, const char *name, bool unloaded)
 static enum status load_by_name(struct loader *loader, const char *name, struct error *err)
 {
     struct repository repository;
-    if (loader->is_embedded && !strcmp(name, loader->name))
-        return load_version(loader, NULL, "1", LOAD_ASKED, err);
     TRY(scan_disk(loader, &repository, err));
     const struct repository_model *model = repository_find(&repository, name);
     enum status status = STATUS_OK;
@@ -700,8 +683,6 @@ static enum status read_again(void *context, const char *name, const char *versi
     struct loader *loader = context;
     struct repository repository = {0};
     const struct repository_version *found = NULL;
-    if (loader->is_embedded)
-        return model_open(NULL, name, ret, err);
     const struct tracked_version *tracked = find_tracked(loader, name, version);
     enum status status = STATUS_NOT_FOUND;
     if (tracked && look_at_version(tracked, &repository, &found, err) == STATUS_OK && found &&
@@ -729,9 +710,7 @@ static bool load_wanted(struct loader *loader)
     if (tracked)
         status = look_at_version(tracked, &repository, &found, &err);
     /* The model host's table records a failed load. */
-    if (loader->is_embedded)
-        (void)!load_version(loader, NULL, version, LOAD_ASKED, &err);
-    else if (status == STATUS_OK && found)
+    if (status == STATUS_OK && found)
         (void)!follow_version(loader, &repository.models[0], found, tracked, LOAD_ASKED, &err);
     else
         model_host_fail(model_host, name, version,
@@ -776,11 +755,7 @@ static void sum_up(struct loader *loader)
 static void load_first(struct loader *loader)
 {
     struct error err = {0};
-    size_t failed = 0, all = loader->is_embedded ? 1 : loader->first.count;
-    if (loader->is_embedded)
-        failed = load_version(loader, NULL, "1", LOAD_FOUND, &err) != STATUS_OK;
-    else
-        failed = reconcile(loader, &loader->first, &err);
+    const size_t all = loader->first.count, failed = reconcile(loader, &loader->first, &err);
     if (loader->options.models && failed > 0)
         sum_up(loader);
     repository_done(&loader->first);
@@ -801,8 +776,6 @@ static void load_first(struct loader *loader)
 enum status loader_try(struct loader *loader, struct error *err)
 {
     struct error first = {0};
-    if (loader->is_embedded)
-        return load_version(loader, NULL, "1", LOAD_FOUND, err);
     if (reconcile(loader, &loader->first, &first) == 0)
         return check_stages(loader, err);
     *err = first;
@@ -846,11 +819,11 @@ static int ms_until(int64_t end)
 static void *loader_main(void *argument)
 {
     struct loader *loader = argument;
-    bool watches = loader->options.watch && !loader->is_embedded;
+    const char *watched = loader->options.models ? loader->options.models : loader->options.model;
+    const bool watches = loader->options.watch && watched;
     /* The watch starts before the files are first read, so that no change is missed. */
     if (watches)
-        loader->watch =
-            watch_create(loader->options.models ? loader->options.models : loader->options.model);
+        loader->watch = watch_create(watched);
     load_first(loader);
     int64_t next_look = watches ? clock_now() + LOOK_MS * NS_PER_MS : INT64_MAX;
     int64_t next_unload = model_host_unload_idle(loader->options.model_host);
