@@ -74,9 +74,8 @@ enum status task_answer_of(const struct task *task, const struct tensor *const *
     case TASK_ORIENTED:
     case TASK_INSTANCES:
     case TASK_TEXT_BOXES:
-        return detect_decode(task, rows, options, geometry, &ret->detections, err);
     case TASK_MASKS:
-        return prompted_decode(task, rows, options, geometry, &ret->detections, err);
+        return detect_decode(task, rows, options, geometry, &ret->detections, err);
     case TASK_EMBEDDING:
     case TASK_ZERO_SHOT:
         return embed_decode(&rows[0], options, &ret->embedding, err);

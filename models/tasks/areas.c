@@ -5,12 +5,17 @@
  * computed only between points whose best classes differ. */
 #include "models/tasks/areas.h"
 
+#include <math.h>
+
 #include "engine/base/array.h"
 #include "engine/base/size.h"
 
-bool area_add(struct area_runs *runs, uint16_t index, uint32_t length)
+/* Adds `length` pixels of a class, or of AREA_NONE. */
+static bool area_add(struct area_runs *runs, uint16_t index, uint32_t length)
 {
     struct area_run *last = runs->count ? &runs->items[runs->count - 1] : NULL;
+    if (length == 0)
+        return true;
     if (last && last->index == index && last->length <= UINT32_MAX - length) {
         last->length += length;
         return true;
@@ -21,7 +26,8 @@ bool area_add(struct area_runs *runs, uint16_t index, uint32_t length)
     return true;
 }
 
-uint16_t area_best(const struct area_map *map, const float *scores, size_t step)
+/* Returns the class with the highest score; scores are `step` apart. */
+static uint16_t area_best(const struct area_map *map, const float *scores, size_t step)
 {
     uint16_t best = 0;
     if (map->classes == 1)
@@ -30,6 +36,39 @@ uint16_t area_best(const struct area_map *map, const float *scores, size_t step)
         if (scores[c * step] > scores[best * step])
             best = (uint16_t)c;
     return best;
+}
+
+void area_classify(struct area_map *map)
+{
+    for (size_t i = 0; i < map->plane; i++)
+        map->best[i] = area_best(map, map->scores + i, map->plane);
+}
+
+/* Sets the ends of runs of pixels with the same `first`. */
+static struct area_place *set_ends(struct area_place *places, size_t count)
+{
+    for (size_t i = count; places && i-- > 0;) {
+        const bool goes_on = i + 1 < count && places[i + 1].first == places[i].first;
+        places[i].end = goes_on ? places[i + 1].end : (uint32_t)(i + 1);
+    }
+    return places;
+}
+
+/* Finds the nearest points of the map. As in torch's nearest, in float32, a pixel's start decides,
+ * not its centre. */
+static struct area_place *nearest_places(size_t count, float gain, float begin, float input,
+                                         int32_t side)
+{
+    const bool is_whole = fabsf(begin) < 0.5f && fabsf(gain * (float)count - input) < 0.5f;
+    const float scale = is_whole ? (float)side / (float)count : gain * ((float)side / input);
+    const float start = is_whole ? 0 : begin * ((float)side / input);
+    struct area_place *places = alloc_array(count, sizeof *places);
+    for (size_t i = 0; places && i < count; i++) {
+        const float point = floorf((float)i * scale + start);
+        const int32_t at = point >= 0 && point < (float)side ? (int32_t)point : -1;
+        places[i] = (struct area_place){.first = at, .second = at};
+    }
+    return set_ends(places, count);
 }
 
 struct area_place *area_places(size_t count, float gain, float begin, float input, int32_t side)
@@ -48,17 +87,35 @@ struct area_place *area_places(size_t count, float gain, float begin, float inpu
         places[i].second = first + 1 < side ? first + 1 : first;
         places[i].share = point - (float)first;
     }
-    for (size_t i = count; places && i-- > 0;) {
-        const bool goes_on = i + 1 < count && places[i + 1].first == places[i].first;
-        places[i].end = goes_on ? places[i + 1].end : (uint32_t)(i + 1);
-    }
-    return places;
+    return set_ends(places, count);
+}
+
+enum status area_map_init(int64_t width, int64_t height, const struct task_geometry *g,
+                          bool is_nearest, struct area_map *ret, struct error *err)
+{
+    struct area_place *(*const places)(size_t, float, float, float, int32_t) =
+        is_nearest ? nearest_places : area_places;
+    *ret = (struct area_map){.classes = 1,
+                             .plane = (size_t)height * (size_t)width,
+                             .width = (int32_t)width,
+                             .height = (int32_t)height,
+                             .photo_width = (uint32_t)g->photo_width,
+                             .photo_height = (uint32_t)g->photo_height};
+    ret->best = alloc_array(ret->plane, sizeof *ret->best);
+    ret->columns = places(ret->photo_width, g->gain_x, g->left, g->input_width, ret->width);
+    ret->rows = places(ret->photo_height, g->gain_y, g->top, g->input_height, ret->height);
+    return check_memory(ret->best && ret->columns && ret->rows, "for the masks of an image", err);
+}
+
+void area_map_done(struct area_map *map)
+{
+    FREE_ALL(map->best, map->columns, map->rows, map->runs.items);
 }
 
 /* Classifies `count` pixels of column `x` from rows[0] on, which all lie between the same two rows
  * of the map. Called if the best classes of the four neighbours differ. */
-static bool blend_rows(const struct area_map *map, const struct area_place *x,
-                       const struct area_place *rows, uint32_t count, struct area_runs *runs)
+static bool blend_rows(struct area_map *map, const struct area_place *x,
+                       const struct area_place *rows, uint32_t count)
 {
     float upper[SEGMENT_MAX_CLASSES], lower[SEGMENT_MAX_CLASSES], mixed[SEGMENT_MAX_CLASSES];
     const float *first = map->scores + (size_t)rows->first * (size_t)map->width;
@@ -71,20 +128,21 @@ static bool blend_rows(const struct area_map *map, const struct area_place *x,
         const float share = rows[i].share;
         for (size_t c = 0; c < map->classes; c++)
             mixed[c] = (1 - share) * upper[c] + share * lower[c];
-        if (!area_add(runs, area_best(map, mixed, 1), 1))
+        if (!area_add(&map->runs, area_best(map, mixed, 1), 1))
             return false;
     }
     return true;
 }
 
-bool area_column(const struct area_map *map, const struct area_place *x,
-                 const struct area_place *rows, uint32_t top, uint32_t bottom,
-                 struct area_runs *runs)
+/* Classifies the pixels [top, bottom) of a column, and adds them. */
+static bool area_column(struct area_map *map, const struct area_place *x, uint32_t top,
+                        uint32_t bottom)
 {
+    const struct area_place *rows = map->rows;
     for (uint32_t y = top, next; y < bottom; y = next) {
         next = rows[y].end < bottom ? rows[y].end : bottom;
         if (x->first < 0 || rows[y].first < 0) {
-            if (!area_add(runs, AREA_NONE, next - y))
+            if (!area_add(&map->runs, AREA_NONE, next - y))
                 return false;
             continue;
         }
@@ -93,11 +151,28 @@ bool area_column(const struct area_map *map, const struct area_place *x,
         const uint16_t best = upper[x->first];
         const bool is_one =
             upper[x->second] == best && lower[x->first] == best && lower[x->second] == best;
-        if (!(is_one ? area_add(runs, best, next - y)
-                     : blend_rows(map, x, rows + y, next - y, runs)))
+        if (!(is_one ? area_add(&map->runs, best, next - y)
+                     : blend_rows(map, x, rows + y, next - y)))
             return false;
     }
     return true;
+}
+
+bool area_run(struct area_map *map, const struct area_part *part)
+{
+    const struct area_part all = {0, 0, map->photo_width, map->photo_height};
+    const uint32_t height = map->photo_height;
+    struct area_runs *runs = &map->runs;
+    bool is_done = true;
+    part = part ? part : &all;
+    runs->count = 0;
+    for (uint32_t x = 0; is_done && x < map->photo_width; x++)
+        is_done = x < part->left || x >= part->right
+                      ? area_add(runs, AREA_NONE, height)
+                      : area_add(runs, AREA_NONE, part->top) &&
+                            area_column(map, &map->columns[x], part->top, part->bottom) &&
+                            area_add(runs, AREA_NONE, height - part->bottom);
+    return is_done;
 }
 
 /* Largest number of characters of a count: 33 bits with sign, 5 bits per character. */
@@ -159,15 +234,17 @@ void area_interpolate(const float *src, size_t width, const struct area_place *c
     }
 }
 
-bool area_take(const struct area_runs *runs, uint16_t index, uint32_t height, struct detection *box,
+bool area_take(const struct area_map *map, uint16_t index, struct detection *box,
                struct segment *ret)
 {
+    const struct area_runs *runs = &map->runs;
+    const uint32_t height = map->photo_height;
     uint64_t at = 0, area = 0, left = UINT64_MAX, top = UINT64_MAX, right = 0, bottom = 0;
     size_t pieces = 0;
     for (size_t i = 0; i < runs->count; at += runs->items[i++].length) {
         const struct area_run *run = &runs->items[i];
         pieces += run->index == index;
-        if (run->index != index || run->length == 0)
+        if (run->index != index)
             continue;
         const uint64_t last = at + run->length - 1;
         const bool is_one = at / height == last / height; /* in one column */

@@ -25,29 +25,40 @@ struct area_place {
     uint32_t end;          /* pixels from this one up to `end` have the same `first` */
 };
 
+/* The classes of a map's points, and the pixels of a photo between these points. */
 struct area_map {
-    const float *scores;
+    const float *scores;   /* set by the caller, borrowed */
     size_t classes, plane; /* `plane`: floats in the scores of one class */
     int32_t width, height;
     float threshold; /* for one class: its score must exceed this */
-    uint16_t *best;  /* best class of each point of the map, or AREA_NONE; owned by the caller */
+    uint16_t *best;  /* best class of each point of the map, or AREA_NONE; see area_classify() */
+    struct area_place *columns, *rows; /* positions of the photo's pixels */
+    uint32_t photo_width, photo_height;
+    struct area_runs runs;
 };
 
-/* Returns the class with the highest score; scores are `step` apart. If there is one class and its
- * score does not exceed the threshold, returns AREA_NONE. */
-uint16_t area_best(const struct area_map *map, const float *scores, size_t step);
+/* A rectangle of a photo's pixels: [left, right) x [top, bottom). */
+struct area_part {
+    uint32_t left, top, right, bottom;
+};
+
+/* Makes a map of one class with the threshold 0. If `is_nearest`, a pixel has the class of one
+ * point, else its scores are interpolated. The caller frees *ret with area_map_done(), also after
+ * an error. STATUS_NO_MEMORY. */
+enum status area_map_init(int64_t width, int64_t height, const struct task_geometry *geometry,
+                          bool is_nearest, struct area_map *ret, struct error *err) MUST_USE;
+void area_map_done(struct area_map *map);
+
+/* Finds the best class of each point. With one class it is 0, or AREA_NONE if the score does not
+ * exceed the threshold. */
+void area_classify(struct area_map *map);
+
+/* Writes map->runs: the classes of the pixels of `part` (NULL: of all), and none of others. */
+bool area_run(struct area_map *map, const struct area_part *part);
 
 /* Returns the positions of `count` pixels in a map of `side` points; free() them. The map covers
  * `input` pixels of the model's input. In these, pixel i is at (i + 0.5) * gain + begin. */
 struct area_place *area_places(size_t count, float gain, float begin, float input, int32_t side);
-
-/* Adds `length` pixels of a class, or of AREA_NONE. */
-bool area_add(struct area_runs *runs, uint16_t index, uint32_t length);
-
-/* Classifies the pixels [top, bottom) of a column, and adds them. */
-bool area_column(const struct area_map *map, const struct area_place *x,
-                 const struct area_place *rows, uint32_t top, uint32_t bottom,
-                 struct area_runs *runs);
 
 /* Interpolates a map of `width` columns bilinearly at the given positions; all must lie inside it.
  * `dst`: row_count * column_count floats. */
@@ -56,8 +67,8 @@ void area_interpolate(const float *src, size_t width, const struct area_place *c
                       float *dst);
 
 /* Extracts the mask of class `index`, and sets the sides of the box around it. The mask's class is
- * box->index. `height` is the photo's. The caller frees ret->counts. */
-bool area_take(const struct area_runs *runs, uint16_t index, uint32_t height, struct detection *box,
+ * box->index. The caller frees ret->counts. */
+bool area_take(const struct area_map *map, uint16_t index, struct detection *box,
                struct segment *ret);
 
 /* Returns COCO's compressed run lengths of class `index`, which has `pieces` runs; free() them. */

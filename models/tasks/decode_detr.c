@@ -7,6 +7,9 @@
 
 #include "models/tasks/decoders.h"
 
+/* Limit of the masks of a prompt; SAM's decoder makes up to four. */
+#define PROMPTED_MAX 64
+
 enum status decode_rtdetr(const struct task_rows *outputs, struct candidates *candidates,
                           struct error *err)
 {
@@ -59,6 +62,26 @@ enum status decode_mask_queries(const struct task_rows *outputs, struct candidat
             if (!is_panoptic || c == best)
                 candidates_add(candidates, none, expf(row[c] - scale.greatest) / scale.sum, c,
                                is_panoptic ? i : i * classes + c);
+    }
+    return STATUS_OK;
+}
+
+/* The masks of a prompt. STATUS_NUMERIC: a score is not finite. */
+enum status decode_prompted(const struct task_rows *outputs, struct candidates *candidates,
+                            struct error *err)
+{
+    const struct task_rows *masks = &outputs[0], *scores = &outputs[1];
+    const struct shape *shape = &masks->shape;
+    if (shape->rank < 3 || !masks->count || masks->count > INT32_MAX || !scores->count ||
+        scores->count > PROMPTED_MAX ||
+        masks->count != scores->count * (size_t)shape->dims[shape->rank - 1] *
+                            (size_t)shape->dims[shape->rank - 2])
+        return task_rows_wrong(masks, "a mask for each score, [1, masks, height, width]", err);
+    for (size_t i = 0; i < scores->count; i++) {
+        if (!isfinite(scores->data[i]))
+            return error_set(err, STATUS_NUMERIC,
+                             "the score of a mask is NaN or infinite for this photo");
+        candidates_add(candidates, (struct detection){0}, scores->data[i], 0, i);
     }
     return STATUS_OK;
 }

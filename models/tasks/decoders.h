@@ -31,8 +31,8 @@ typedef enum status layout_decoder(const struct task_rows *outputs, struct candi
                                    struct error *err);
 
 struct layout_entry {
-    const char *name;       /* in lensd.json */
-    layout_decoder *decode; /* NULL: prompted_decode() decodes it, or nothing does */
+    const char *name;       /* in lensd.json; "": it cannot have the layout */
+    layout_decoder *decode; /* NULL: no detector */
     size_t outputs;         /* least number of the model's outputs */
     float confidence, iou;
     int max_detections;
@@ -53,8 +53,10 @@ layout_decoder decode_yolo_nas; /* LAYOUT_YOLO_NAS */
 layout_decoder decode_words;    /* LAYOUT_OWL and LAYOUT_GROUNDING */
 layout_decoder decode_lists;    /* LAYOUT_TORCHVISION, _TENSORFLOW, _RTDETR_LISTS */
 
-/* LAYOUT_PANOPTIC, LAYOUT_MASKFORMER. query_masks_add() sets the candidates' boxes later. */
+/* LAYOUT_PANOPTIC, LAYOUT_MASKFORMER; LAYOUT_SAM. query_masks_add() sets the candidates' boxes
+ * later. */
 layout_decoder decode_mask_queries;
+layout_decoder decode_prompted;
 
 /* LAYOUT_TEXT. Boxes are in points of the map, with an angle. text_corners() later sets the corners
  * of the remaining boxes, and the upright boxes around these corners. */
@@ -85,14 +87,6 @@ void heatmap_point(const struct task_rows *rows, const struct task_geometry *geo
 enum status instances_add(const struct task *task, const struct task_rows *outputs,
                           const struct task_geometry *geometry, struct detections *found,
                           struct error *err) MUST_USE;
-
-/* LAYOUT_SAM: the masks of a prompt, with the boxes around them, best first. `found` must be
- * zeroed; an error frees its contents. STATUS_INVALID; STATUS_NUMERIC: a score is not finite;
- * STATUS_NO_MEMORY; STATUS_TOO_LARGE. */
-enum status prompted_decode(const struct task *task, const struct task_rows *outputs,
-                            const struct task_options *options,
-                            const struct task_geometry *geometry, struct detections *found,
-                            struct error *err) MUST_USE;
 
 /* Limit for the pixels of all masks of a photo: 20 masks of 50 megapixels, about three seconds of
  * work on one core. A client that lowers the thresholds gets up to max_detections boxes. */

@@ -43,7 +43,7 @@ const struct layout_entry task_layouts[] = {
     [LAYOUT_HEATMAPS] = {"heatmaps", decode_heatmaps, 1, 0, 1, 1, true},
     [LAYOUT_PADDLE] = {"paddle", decode_final, 2, 0.5f, 1, 300, true},
     [LAYOUT_PADDLE_FLAT] = {"paddle-flat", decode_final, 2, 0.5f, 1, 300, false},
-    [LAYOUT_SAM] = {"sam", NULL, 2, 0, 1, 300, false},
+    [LAYOUT_SAM] = {"", decode_prompted, 2, 0, 1, 300, false},
 };
 const size_t task_layout_count = COUNT_OF(task_layouts);
 
@@ -155,7 +155,7 @@ static enum status find_boxes(const struct task_rows *outputs, const struct task
     if (has_pairs && outputs[1].shape.dims[0] < cut.max_detections)
         cut.max_detections = (int)outputs[1].shape.dims[0];
     candidates_suppress(candidates, &cut);
-    if (task_layout_is_masks(task->layout))
+    if (task_layout_is_masks(task->layout) || task->layout == LAYOUT_SAM)
         return query_masks_add(task, outputs, options, geometry, &candidates->found, err);
     if (task->layout == LAYOUT_TEXT)
         return text_corners(outputs, geometry, &candidates->found, err);
@@ -174,8 +174,11 @@ enum status detect_decode(const struct task *task, const struct task_rows *outpu
 {
     /* Masks of all classes compete for pixels, whichever the client requests. */
     struct task_options competing = *options;
-    if (task_layout_is_masks(task->layout))
+    if (task_layout_is_masks(task->layout) || task->layout == LAYOUT_SAM)
         competing.class_count = 0;
+    /* Without a threshold SAM's scores, which may be negative, do not matter. */
+    if (task->layout == LAYOUT_SAM && !(options->confidence > 0))
+        competing.confidence = -INFINITY;
     struct task_geometry own = *geometry;
     if (task->layout == LAYOUT_SCRFD || task->layout == LAYOUT_SCRFD_FLAT)
         own.gain_x = own.gain_y; /* InsightFace has one scale for both sides */

@@ -1,9 +1,10 @@
-/* Masks of Hugging Face's segmenters, which have one mask for each of a fixed number of queries.
+/* Masks of segmenters, which have one mask for each of a fixed number of queries.
  *
  * LAYOUT_PANOPTIC: a pixel belongs to the query with the highest product of its score and the
- * mask's probability (compute_segments, used by DETR and the panoptic answers of MaskFormer).
- * LAYOUT_MASKFORMER: masks may overlap; the score is that of the class times the mean probability
- * of the mask (post_process_instance_segmentation of MaskFormer and Mask2Former). */
+ * mask's probability (compute_segments, used by Hugging Face's DETR and the panoptic answers of
+ * MaskFormer). In other layouts masks may overlap. LAYOUT_MASKFORMER: the score is that of the
+ * class times the mean probability of the mask (post_process_instance_segmentation of MaskFormer
+ * and Mask2Former). LAYOUT_SAM: the masks of a prompt, and their scores. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,100 +17,72 @@
 #define LEAST_OWN_SHARE 0.8
 
 struct query_masks {
-    const struct task_rows *logits; /* [Q, height, width] */
-    size_t classes;        /* candidates per query; candidate i belongs to query i / classes */
-    int32_t width, height; /* of the planes, which may be larger than the output */
-    size_t plane;
+    const float *logits;
+    size_t width, points; /* of a mask in `logits` */
+    size_t classes;       /* candidates per query; candidate i belongs to query i / classes */
+    struct area_map map;  /* of planes, to which masks may be interpolated first */
     struct area_place *columns,
-        *rows; /* a plane's points in the output; NULL: planes are as large as the output */
-    struct area_place *photo_columns, *photo_rows; /* LAYOUT_PANOPTIC: positions of photo pixels */
-    int32_t *nearest_columns, *nearest_rows;       /* LAYOUT_MASKFORMER: nearest points; -1: none */
-    uint32_t photo_width, photo_height;
-    float *planes;  /* LAYOUT_PANOPTIC: one for each candidate; else one */
-    uint16_t *best; /* LAYOUT_PANOPTIC: best candidate of each point */
-    struct area_runs runs;
+        *rows;     /* a plane's points in a mask; NULL: planes are as large as masks */
+    float *planes; /* LAYOUT_PANOPTIC: one for each candidate; else one */
 };
 
 static void query_masks_done(struct query_masks *masks)
 {
-    FREE_ALL(masks->columns, masks->rows, masks->photo_columns, masks->photo_rows,
-             masks->nearest_columns, masks->nearest_rows, masks->planes, masks->best,
-             masks->runs.items);
+    area_map_done(&masks->map);
+    FREE_ALL(masks->columns, masks->rows, masks->planes);
 }
 
-/* Returns the nearest map points of a side's pixels; -1: outside. As in torch's nearest, in
- * float32, a pixel's start decides, not its centre. free() the result; NULL when out of memory. */
-static int32_t *nearest_points(uint32_t count, float gain, float begin, float input, int32_t side)
+static int32_t part_side(float photo, float input)
 {
-    const bool is_whole = fabsf(begin) < 0.5f && fabsf(gain * (float)count - input) < 0.5f;
-    const float scale = is_whole ? (float)side / (float)count : gain * ((float)side / input);
-    const float first = is_whole ? 0 : begin * ((float)side / input);
-    int32_t *points = alloc_array(count, sizeof *points);
-    for (uint32_t i = 0; points && i < count; i++) {
-        const float point = floorf((float)i * scale + first);
-        points[i] = point >= 0 && point < (float)side ? (int32_t)point : -1;
-    }
-    return points;
+    return (int32_t)fminf(fmaxf(roundf(photo), 1), input);
 }
 
-/* Maps the photo's pixels to points of the planes. Returns false when out of memory. */
-static bool places_init(struct query_masks *masks, bool is_panoptic, const struct task_geometry *g)
-{
-    if (!is_panoptic) {
-        masks->nearest_columns =
-            nearest_points(masks->photo_width, g->gain_x, g->left, g->input_width, masks->width);
-        masks->nearest_rows =
-            nearest_points(masks->photo_height, g->gain_y, g->top, g->input_height, masks->height);
-        return masks->nearest_columns && masks->nearest_rows;
-    }
-    masks->photo_columns =
-        area_places(masks->photo_width, g->gain_x, g->left, g->input_width, masks->width);
-    masks->photo_rows =
-        area_places(masks->photo_height, g->gain_y, g->top, g->input_height, masks->height);
-    masks->best = alloc_array(masks->plane, sizeof *masks->best);
-    return masks->photo_columns && masks->photo_rows && masks->best;
-}
-
-static enum status query_masks_init(const struct task *task, const struct task_rows *outputs,
-                                    size_t planes, const struct task_geometry *g,
+/* Mask2Former interpolates masks to a fixed size, then to the photo's. SAM interpolates masks to
+ * the input's size, cuts off the padding, and interpolates the rest to the photo's size; SAM 2
+ * interpolates to the photo's size (postprocess_masks in both). */
+static enum status query_masks_init(const struct task *task, const struct task_rows *logits,
+                                    size_t classes, size_t planes, const struct task_geometry *g,
                                     struct query_masks *ret, struct error *err)
 {
-    const struct shape *shape = &outputs[1].shape;
-    const int32_t height = (int32_t)shape->dims[1], width = (int32_t)shape->dims[2];
-    const bool is_panoptic = task->layout == LAYOUT_PANOPTIC;
-    *ret = (struct query_masks){.logits = &outputs[1],
-                                .classes = is_panoptic ? 1 : (size_t)outputs[0].shape.dims[1],
-                                .width = task->mask_side ? task->mask_side : width,
-                                .height = task->mask_side ? task->mask_side : height,
-                                .photo_width = (uint32_t)g->photo_width,
-                                .photo_height = (uint32_t)g->photo_height};
-    ret->plane = (size_t)ret->width * (size_t)ret->height;
-    size_t points = 0;
-    bool is_done = size_mul(planes, ret->plane, &points);
-    if (is_done && task->mask_side) {
+    const int rank = logits->shape.rank;
+    int32_t height = (int32_t)logits->shape.dims[rank - 2];
+    int32_t width = (int32_t)logits->shape.dims[rank - 1];
+    struct task_geometry own = *g; /* the photo's position in the planes */
+    const bool is_prompted = task->layout == LAYOUT_SAM;
+    *ret = (struct query_masks){.logits = logits->data,
+                                .width = (size_t)width,
+                                .points = (size_t)width * (size_t)height,
+                                .classes = classes};
+    if (task->mask_side && (!is_prompted || (g->left == 0 && g->top == 0))) {
         const float side = (float)task->mask_side;
-        ret->columns = area_places((size_t)ret->width, 1, 0, side, width);
-        ret->rows = area_places((size_t)ret->height, 1, 0, side, height);
-        is_done = ret->columns && ret->rows;
+        const int32_t mask_width = width, mask_height = height;
+        width = height = task->mask_side;
+        if (is_prompted) {
+            width = part_side(g->gain_x * g->photo_width, g->input_width);
+            height = part_side(g->gain_y * g->photo_height, g->input_height);
+            own.input_width = (float)width;
+            own.input_height = (float)height;
+        }
+        ret->columns =
+            area_places((size_t)width, 1, 0, is_prompted ? g->input_width : side, mask_width);
+        ret->rows =
+            area_places((size_t)height, 1, 0, is_prompted ? g->input_height : side, mask_height);
+        TRY(check_memory(ret->columns && ret->rows, "for the masks of an image", err));
     }
-    ret->planes = is_done ? alloc_array(points, sizeof *ret->planes) : NULL;
-    if (ret->planes && places_init(ret, is_panoptic, g))
-        return STATUS_OK;
-    query_masks_done(ret);
-    return error_no_memory(err, "for the masks of an image");
+    TRY(area_map_init(width, height, &own, task->layout == LAYOUT_MASKFORMER, &ret->map, err));
+    ret->planes = alloc_array(planes, ret->map.plane * sizeof *ret->planes);
+    return check_memory(ret->planes, "for the masks of an image", err);
 }
 
 /* Writes the logits of a candidate's mask, interpolated to a plane. */
 static void mask_logits(const struct query_masks *masks, uint32_t place, float *dst)
 {
-    const size_t query = place / masks->classes;
-    const size_t width = (size_t)masks->logits->shape.dims[2];
-    const float *src = masks->logits->data + query * width * (size_t)masks->logits->shape.dims[1];
-    if (!masks->rows) {
-        memcpy(dst, src, masks->plane * sizeof *dst);
-        return;
-    }
-    area_interpolate(src, width, masks->columns, masks->width, masks->rows, masks->height, dst);
+    const float *src = masks->logits + place / masks->classes * masks->points;
+    if (masks->rows)
+        area_interpolate(src, masks->width, masks->columns, masks->map.width, masks->rows,
+                         masks->map.height, dst);
+    else
+        memcpy(dst, src, masks->points * sizeof *dst);
 }
 
 static float sigmoid_of(float logit)
@@ -124,42 +97,25 @@ static enum status no_memory_for_masks(struct error *err)
 
 /* ---- LAYOUT_PANOPTIC ---- */
 
-/* Classifies the photo's pixels by `map`, as runs. Returns false when out of memory. */
-static bool run_columns(struct query_masks *masks, const struct area_map *map)
+/* Classifies the photo's pixels, as runs. Returns false when out of memory. */
+static bool run_planes(struct area_map *map, const float *planes, size_t classes, float threshold)
 {
-    masks->runs.count = 0;
-    bool is_done = true;
-    for (uint32_t x = 0; is_done && x < masks->photo_width; x++)
-        is_done = area_column(map, &masks->photo_columns[x], masks->photo_rows, 0,
-                              masks->photo_height, &masks->runs);
-    return is_done;
-}
-
-static struct area_map map_of(const struct query_masks *masks, const float *scores, size_t classes,
-                              float threshold)
-{
-    struct area_map map = {.scores = scores,
-                           .classes = classes,
-                           .plane = masks->plane,
-                           .width = masks->width,
-                           .height = masks->height,
-                           .threshold = threshold,
-                           .best = masks->best};
-    for (size_t i = 0; i < masks->plane; i++)
-        map.best[i] = area_best(&map, scores + i, masks->plane);
-    return map;
+    map->scores = planes;
+    map->classes = classes;
+    map->threshold = threshold;
+    area_classify(map);
+    return area_run(map, NULL);
 }
 
 /* Counts the photo's pixels where the score of mask `i` is at least 0.5; -1 when out of memory. */
 static double area_alone(struct query_masks *masks, size_t i)
 {
-    const struct area_map map =
-        map_of(masks, masks->planes + i * masks->plane, 1, nextafterf(0.5f, 0));
+    struct area_map *map = &masks->map;
     double area = 0;
-    if (!run_columns(masks, &map))
+    if (!run_planes(map, masks->planes + i * map->plane, 1, nextafterf(0.5f, 0)))
         return -1;
-    for (size_t k = 0; k < masks->runs.count; k++)
-        area += masks->runs.items[k].index == 0 ? masks->runs.items[k].length : 0;
+    for (size_t k = 0; k < map->runs.count; k++)
+        area += map->runs.items[k].index == 0 ? map->runs.items[k].length : 0;
     return area;
 }
 
@@ -167,18 +123,16 @@ static enum status find_panoptic(struct query_masks *masks, struct detections *f
                                  struct error *err)
 {
     for (size_t i = 0; i < found->count; i++) {
-        float *plane = masks->planes + i * masks->plane;
+        float *plane = masks->planes + i * masks->map.plane;
         mask_logits(masks, found->items[i].place, plane);
-        for (size_t k = 0; k < masks->plane; k++)
+        for (size_t k = 0; k < masks->map.plane; k++)
             plane[k] = found->items[i].score * sigmoid_of(plane[k]);
     }
     /* A single mask gets every pixel, because its scores exceed the threshold of -INFINITY. */
-    const struct area_map map = map_of(masks, masks->planes, found->count, -INFINITY);
-    if (!run_columns(masks, &map))
+    if (!run_planes(&masks->map, masks->planes, found->count, -INFINITY))
         return no_memory_for_masks(err);
     for (size_t i = 0; i < found->count; i++)
-        if (!area_take(&masks->runs, (uint16_t)i, masks->photo_height, &found->items[i],
-                       &found->masks[i]))
+        if (!area_take(&masks->map, (uint16_t)i, &found->items[i], &found->masks[i]))
             return no_memory_for_masks(err);
     for (size_t i = 0; i < found->count; i++) {
         struct segment *mask = &found->masks[i];
@@ -191,53 +145,46 @@ static enum status find_panoptic(struct query_masks *masks, struct detections *f
     return STATUS_OK;
 }
 
-/* ---- LAYOUT_MASKFORMER ---- */
+/* ---- other layouts ---- */
 
-/* Writes runs of the photo's pixels whose nearest logit is above 0. False: out of memory. */
-static bool run_nearest(struct query_masks *masks)
+/* Returns the mean probability of the points inside a mask. */
+static float mean_inside_mask(const struct area_map *map)
 {
-    const int32_t *rows = masks->nearest_rows;
-    masks->runs.count = 0;
-    for (uint32_t x = 0; x < masks->photo_width; x++) {
-        const int32_t column = masks->nearest_columns[x];
-        for (uint32_t y = 0, next; y < masks->photo_height; y = next) {
-            for (next = y + 1; next < masks->photo_height && rows[next] == rows[y];)
-                next++;
-            const bool is_inside =
-                column >= 0 && rows[y] >= 0 &&
-                masks->planes[(size_t)rows[y] * (size_t)masks->width + (size_t)column] > 0;
-            if (!area_add(&masks->runs, is_inside ? 0 : AREA_NONE, next - y))
-                return false;
-        }
+    double sum = 0, inside = 0;
+    for (size_t k = 0; k < map->plane; k++) {
+        if (!(map->scores[k] > 0))
+            continue;
+        sum += (double)sigmoid_of(map->scores[k]);
+        inside++;
     }
-    return true;
+    return (float)(sum / (inside + 1e-6));
 }
 
-static enum status find_overlapping(struct query_masks *masks, float confidence,
+static enum status find_overlapping(struct query_masks *masks, bool is_prompted, float confidence,
                                     struct detections *found, struct error *err)
 {
+    struct area_map *map = &masks->map;
+    map->scores = masks->planes;
     for (size_t i = 0; i < found->count; i++) {
         struct detection *box = &found->items[i];
-        double sum = 0, inside = 0;
+        const float *logits = masks->logits + box->place / masks->classes * masks->points;
+        for (size_t k = 0; is_prompted && k < masks->points; k++)
+            if (!isfinite(logits[k]))
+                return error_set(err, STATUS_NUMERIC,
+                                 "a mask of this photo has NaN or infinite numbers");
         mask_logits(masks, box->place, masks->planes);
-        for (size_t k = 0; k < masks->plane; k++) {
-            if (!(masks->planes[k] > 0))
-                continue;
-            sum += (double)sigmoid_of(masks->planes[k]);
-            inside++;
-        }
-        box->score *= (float)(sum / (inside + 1e-6));
+        box->score *= is_prompted ? 1 : mean_inside_mask(map);
         found->masks[i].index = box->index;
-        if (!(box->score > confidence))
+        if (!is_prompted && !(box->score > confidence))
             continue;
-        if (!run_nearest(masks) ||
-            !area_take(&masks->runs, 0, masks->photo_height, box, &found->masks[i]))
+        area_classify(map);
+        if (!area_run(map, NULL) || !area_take(map, 0, box, &found->masks[i]))
             return no_memory_for_masks(err);
     }
     return STATUS_OK;
 }
 
-/* ---- both ---- */
+/* ---- all ---- */
 
 /* Drops masks without area or of excluded classes, sorts the rest, and keeps the best. */
 static void keep_best(const struct task_options *options, struct detections *found)
@@ -268,6 +215,8 @@ enum status query_masks_add(const struct task *task, const struct task_rows *out
                             struct error *err)
 {
     const bool is_panoptic = task->layout == LAYOUT_PANOPTIC;
+    const bool is_prompted = task->layout == LAYOUT_SAM;
+    const size_t classes = task->layout == LAYOUT_MASKFORMER ? (size_t)outputs[0].shape.dims[1] : 1;
     struct query_masks masks;
     found->masks = alloc_array(found->count, sizeof *found->masks);
     if (!found->masks)
@@ -278,12 +227,14 @@ enum status query_masks_add(const struct task *task, const struct task_rows *out
                              (double)found->count * (double)geometry->photo_width *
                                  (double)geometry->photo_height,
                              err));
-    TRY(query_masks_init(task, outputs, is_panoptic ? found->count : 1, geometry, &masks, err));
-    const enum status status = is_panoptic
-                                   ? find_panoptic(&masks, found, err)
-                                   : find_overlapping(&masks, options->confidence, found, err);
+    enum status status = query_masks_init(task, &outputs[is_prompted ? 0 : 1], classes,
+                                          is_panoptic ? found->count : 1, geometry, &masks, err);
+    IF_OK(status, is_panoptic
+                      ? find_panoptic(&masks, found, err)
+                      : find_overlapping(&masks, is_prompted, options->confidence, found, err));
     query_masks_done(&masks);
     TRY(status);
-    keep_best(options, found);
+    if (!is_prompted)
+        keep_best(options, found);
     return STATUS_OK;
 }

@@ -24,7 +24,8 @@ static float threshold_of(const float *scores, size_t count)
     return 0.5f;
 }
 
-static enum status map_init(const struct task_rows *row, struct area_map *ret, struct error *err)
+static enum status map_init(const struct task_rows *row, const struct task_geometry *geometry,
+                            struct area_map *ret, struct error *err)
 {
     const struct shape *shape = &row->shape;
     if (shape->rank != 3 || row->count == 0 || shape->dims[0] > SEGMENT_MAX_CLASSES ||
@@ -33,38 +34,17 @@ static enum status map_init(const struct task_rows *row, struct area_map *ret, s
                                "a score for each of at most 1024 classes and each point, "
                                "[classes, height, width]",
                                err);
-    *ret = (struct area_map){.scores = row->data,
-                             .classes = (size_t)shape->dims[0],
-                             .height = (int32_t)shape->dims[1],
-                             .width = (int32_t)shape->dims[2]};
-    ret->plane = (size_t)ret->height * (size_t)ret->width;
+    TRY(area_map_init(shape->dims[2], shape->dims[1], geometry, false, ret, err));
+    ret->scores = row->data;
+    ret->classes = (size_t)shape->dims[0];
     ret->threshold = ret->classes == 1 ? threshold_of(row->data, row->count) : 0;
-    ret->best = alloc_array(ret->plane, sizeof *ret->best);
-    TRY(check_memory(ret->best, "for the areas of an image", err));
-    bool is_number = true;
-    for (size_t i = 0; i < ret->plane; i++) {
-        ret->best[i] = area_best(ret, ret->scores + i, ret->plane);
-        /* No score exceeds a NaN of class 0; a NaN of another class is never the best. */
-        is_number = is_number && !isnan(ret->scores[i]);
-    }
-    if (is_number)
-        return STATUS_OK;
-    free(ret->best);
-    return error_set(err, STATUS_NUMERIC,
-                     "the model's scores of class 0 are not numbers (NaN) for this image");
-}
-
-static bool add_columns(const struct area_map *map, const struct task_geometry *g,
-                        struct area_runs *runs)
-{
-    const uint32_t width = (uint32_t)g->photo_width, height = (uint32_t)g->photo_height;
-    struct area_place *columns = area_places(width, g->gain_x, g->left, g->input_width, map->width);
-    struct area_place *rows = area_places(height, g->gain_y, g->top, g->input_height, map->height);
-    bool is_done = columns && rows;
-    for (uint32_t x = 0; is_done && x < width; x++)
-        is_done = area_column(map, &columns[x], rows, 0, height, runs);
-    FREE_ALL(columns, rows);
-    return is_done;
+    area_classify(ret);
+    /* No score exceeds a NaN of class 0; a NaN of another class is never the best. */
+    for (size_t i = 0; i < ret->plane; i++)
+        if (isnan(ret->scores[i]))
+            return error_set(err, STATUS_NUMERIC,
+                             "the model's scores of class 0 are not numbers (NaN) for this image");
+    return STATUS_OK;
 }
 
 static int by_area(const void *a, const void *b)
@@ -106,16 +86,16 @@ enum status segment_decode(const struct task_rows *row, const struct task_option
                            const struct task_geometry *geometry, struct segments *ret,
                            struct error *err)
 {
-    struct area_map map;
-    struct area_runs runs = {0};
+    struct area_map map = {0};
     struct segments found = {.width = (uint32_t)geometry->photo_width,
                              .height = (uint32_t)geometry->photo_height};
-    TRY(map_init(row, &map, err));
-    const bool is_done = add_columns(&map, geometry, &runs) && collect(&runs, options, &found);
-    FREE_ALL(map.best, runs.items);
-    if (!is_done) {
+    enum status status = map_init(row, geometry, &map, err);
+    if (status == STATUS_OK && !(area_run(&map, NULL) && collect(&map.runs, options, &found)))
+        status = error_no_memory(err, "for the masks of an image");
+    area_map_done(&map);
+    if (status != STATUS_OK) {
         segments_done(&found);
-        return error_no_memory(err, "for the areas of an image");
+        return status;
     }
     *ret = found;
     return STATUS_OK;

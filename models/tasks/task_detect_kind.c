@@ -764,7 +764,7 @@ static void decide_nothing(const struct task_facts *facts, struct task *task)
 static enum task_layout layout_named(const char *name)
 {
     for (size_t i = 1; i < task_layout_count; i++)
-        if (task_layouts[i].decode && !strcmp(task_layouts[i].name, name))
+        if (*name && !strcmp(task_layouts[i].name, name))
             return (enum task_layout)i;
     return LAYOUT_NONE;
 }
@@ -775,7 +775,7 @@ static enum status configured_layout(const struct task_facts *facts, struct task
     const enum task_layout layout = layout_named(facts->configured_layout);
     char names[300] = "";
     for (size_t i = 1; i < task_layout_count; i++)
-        if (task_layouts[i].decode)
+        if (*task_layouts[i].name)
             text_append(names, sizeof names, ", ", "%s", task_layouts[i].name);
     if (layout == LAYOUT_NONE)
         return error_set(
