@@ -67,11 +67,11 @@ static void bmp_read_masks(const uint8_t *data, struct bmp_head *head)
                                             : of_32[c];
 }
 
-static enum status bmp_read_head(const uint8_t *data, size_t size,
-                                 const struct image_limits *limits, struct bmp_head *ret,
-                                 struct error *err)
+static enum status bmp_read_head(struct decode *photo, struct bmp_head *ret, struct error *err)
 {
     enum { FILE_HEADER = 14, OLDEST = 12, WINDOWS = 40, WITH_MASKS = 54 + 12 };
+    const uint8_t *data = photo->data;
+    const size_t size = photo->size;
     struct bmp_head head = {0};
     const size_t info = size >= 18 ? read_u32(data + FILE_HEADER, false) : 0;
     int64_t width, height;
@@ -91,9 +91,9 @@ static enum status bmp_read_head(const uint8_t *data, size_t size,
     }
     head.is_top_down = height < 0;
     height = head.is_top_down ? -height : height;
-    TRY(limits_check("BMP", width < 0 ? 0 : (uint64_t)width, (uint64_t)height, limits, err));
-    head.width = (uint32_t)width;
-    head.height = (uint32_t)height;
+    TRY(decode_set_size(photo, width < 0 ? 0 : (uint64_t)width, (uint64_t)height, err));
+    head.width = photo->width;
+    head.height = photo->height;
     if (!bmp_is_known(&head))
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
                          "BMP of %u bits with compression %u is not supported; save the picture as "
@@ -221,19 +221,14 @@ static enum status bmp_read_runs(const struct bmp_head *head, uint8_t *pixels, s
     return STATUS_OK;
 }
 
-enum status bmp_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
-                       unsigned reduction, const struct decode_part *part,
-                       struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
+enum status bmp_decode(struct decode *photo, struct error *err)
 {
-    (void)reduction, (void)part;
     struct bmp_head head;
-    TRY(bmp_read_head(data, size, limits, &head, err));
-    *ret = (struct stored_size){head.width, head.height, head.width, head.height};
-    if (!buffer)
+    TRY(bmp_read_head(photo, &head, err));
+    if (!photo->buffer)
         return STATUS_OK;
-    TRY(pixel_buffer_reserve_rgb("BMP", buffer, head.width, head.height, 0, err));
+    TRY(decode_reserve(photo, 3, 0, err));
     const bool has_runs = head.compression == RGB_RLE8 || head.compression == RGB_RLE4;
-    TRY(has_runs ? bmp_read_runs(&head, buffer->data, err)
-                 : bmp_read_rows(&head, buffer->data, err));
-    return STATUS_OK;
+    return has_runs ? bmp_read_runs(&head, photo->buffer->data, err)
+                    : bmp_read_rows(&head, photo->buffer->data, err);
 }

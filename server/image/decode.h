@@ -7,28 +7,45 @@
 struct pixel_account {
     const struct image_memory *memory; /* NULL: no budget */
     size_t taken;
-    bool is_turned; /* the photo must be turned upright, in a second buffer */
 };
 
 /* Memory for pixels, reused from image to image. */
 struct pixel_buffer {
     uint8_t *data;
     size_t capacity;
-    unsigned small_uses;           /* successive uses that needed far less than a giant buffer */
-    struct pixel_account *account; /* NULL: the account of another buffer covers this one */
+    unsigned small_uses; /* successive uses that needed far less than a giant buffer */
 };
 
 /* Makes room for `size` bytes; the content is undefined afterwards. Frees a giant buffer after many
- * successive small images. `working`: bytes that the decoder needs in addition. STATUS_NO_MEMORY
- * leaves the buffer empty but usable. */
-enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, size_t working,
+ * successive small images. STATUS_NO_MEMORY leaves the buffer empty but usable. */
+enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size,
                                  struct error *err) MUST_USE;
 void pixel_buffer_done(struct pixel_buffer *buffer);
 
-/* Calls pixel_buffer_reserve() for `width` x `height` pixels of three bytes. `name` is the
- * format's, for the error STATUS_TOO_LARGE. */
-enum status pixel_buffer_reserve_rgb(const char *name, struct pixel_buffer *buffer, uint32_t width,
-                                     uint32_t height, size_t working, struct error *err) MUST_USE;
+/* A photo that a reader decodes. */
+struct decode {
+    const char *name; /* the format's, for errors */
+    const uint8_t *data;
+    size_t size;
+    const struct image_limits *limits;
+    unsigned reduction;            /* 1, 2, 4, 8: decode a JPEG at 1 / `reduction`, rounded up */
+    const struct preprocess *part; /* what will be read of the upright photo; NULL: all */
+    struct pixel_buffer *buffer;   /* NULL: only read the header */
+    struct pixel_account *account;
+    /* Set by the reader. Sizes are before the EXIF orientation: of the photo in the file, and of
+     * the decoded pixels. */
+    uint32_t full_width, full_height, width, height;
+    int orientation; /* EXIF's, 1 … 8; initially 1 */
+};
+
+/* Sets the sizes of the photo. Errors: those of limits_check(). */
+enum status decode_set_size(struct decode *photo, uint64_t width, uint64_t height,
+                            struct error *err) MUST_USE;
+
+/* Reserves the buffer for photo->width x photo->height pixels of `bytes` bytes, and the memory of
+ * the photo in the budget. `working`: bytes that the decoder needs in addition. */
+enum status decode_reserve(struct decode *photo, size_t bytes, size_t working,
+                           struct error *err) MUST_USE;
 
 /* Writes the photo src [height, width, 3] (contiguous) turned upright into dst; for orientations 5
  * … 8 dst is [width, height, 3]. `orientation` is EXIF's, 1 … 8. No overlap. */
@@ -66,38 +83,29 @@ int exif_orientation(const uint8_t *tiff, size_t size);
  * 1. */
 int exif_or_xmp(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, size_t xmp_size);
 
-/* Read the orientation from a file: a JPEG's first EXIF segment, else its last XMP packet; a PNG's
- * first eXIf chunk; a WebP's first EXIF chunk, else its first XMP chunk. 1 if there is none. */
-int exif_from_jpeg(const uint8_t *data, size_t size);
+/* The orientation in the APP1 segments of a JPEG: that of the first EXIF segment, else that of the
+ * last XMP packet. `value` is initially 1. */
+struct app1_orientation {
+    bool has_exif, is_final;
+    int value;
+};
+
+/* Reads the next segment, without its length. */
+void exif_read_app1(struct app1_orientation *found, const uint8_t *body, size_t size);
+
+/* Read the orientation from a file: a PNG's first eXIf chunk; a WebP's first EXIF chunk, else its
+ * first XMP chunk. 1 if there is none. */
 int exif_from_png(const uint8_t *data, size_t size);
 int exif_from_webp(const uint8_t *data, size_t size);
-
-/* Reads the orientation of a TIFF. For a BigTIFF, libtiff must be loaded. */
-int tiff_orientation(const uint8_t *data, size_t size);
-
-/* Sizes before the EXIF orientation: of the decoded pixels, and of the photo in the file. */
-struct stored_size {
-    uint32_t width, height, full_width, full_height;
-};
-
-/* The part of a photo that preprocessing `p` reads once the photo is upright. */
-struct decode_part {
-    const struct preprocess *p;
-    int orientation;
-};
 
 /* The functions of each format.
  *
  * _load: loads the format's library; returns false if the library is missing or unusable. Call it
- * before decoding, and before a decode worker confines itself. _decode: writes the pixels as
- * stored, before the EXIF orientation, as contiguous RGB to `buffer`. If `buffer` is NULL, it only
- * reads the header, checks the limits and returns the sizes. A JPEG can be decoded at 1 /
- * `reduction` (1, 2, 4, 8; sizes are rounded up). With `part` (NULL: all), columns outside it are
+ * before decoding, and before a decode worker confines itself. _decode: reads the header, checks
+ * the limits, sets sizes and orientation. Then, if there is a buffer, writes the pixels as stored,
+ * before the EXIF orientation, as contiguous RGB. A JPEG's columns outside photo->part are
  * undefined. After a failure the buffer's content is undefined, and nothing is leaked. */
-typedef enum status image_decode_fn(const uint8_t *data, size_t size,
-                                    const struct image_limits *limits, unsigned reduction,
-                                    const struct decode_part *part, struct pixel_buffer *buffer,
-                                    struct stored_size *ret, struct error *err);
+typedef enum status image_decode_fn(struct decode *photo, struct error *err);
 image_decode_fn jpeg_decode, png_decode, bmp_decode, gif_decode, webp_decode, tiff_decode;
 image_decode_fn heif_decode; /* AVIF and HEIC */
 bool webp_load(void);

@@ -148,43 +148,18 @@ int exif_or_xmp(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, size_
     return xmp ? xmp_orientation(xmp, xmp_size) : 1;
 }
 
-int exif_from_jpeg(const uint8_t *data, size_t size)
+void exif_read_app1(struct app1_orientation *found, const uint8_t *body, size_t size)
 {
-    enum { SOI = 0xD8, EOI = 0xD9, SOS = 0xDA, APP1 = 0xE1, TEM = 0x01, RST0 = 0xD0, RST7 = 0xD7 };
+    static const char exif_name[] = "Exif\0";                      /* a byte of any value follows */
     static const char xmp_name[] = "http://ns.adobe.com/xap/1.0/"; /* with its terminator */
-    size_t at = 2;                                                 /* after SOI */
-    int exif = 1, xmp = 1;
-    bool is_seen = false; /* an EXIF segment */
-    while (size - at >= 4) {
-        if (data[at] != 0xFF) { /* junk between segments, which libjpeg also steps over */
-            at++;
-            continue;
-        }
-        const uint8_t marker = data[at + 1];
-        if (marker == SOS || marker == EOI)
-            break;
-        if (marker == 0xFF) { /* fill byte */
-            at++;
-            continue;
-        }
-        at += 2;
-        if (marker == 0 || marker == SOI || marker == TEM || (marker >= RST0 && marker <= RST7))
-            continue;
-        const size_t length = read_u16(data + at, true); /* counts its own two bytes */
-        if (length < 2 || length > size - at)
-            break;
-        const uint8_t *body = data + at + 2;
-        if (marker == APP1 && !is_seen && length >= 8 && memcmp(body, "Exif\0", 5) == 0) {
-            is_seen = true;
-            if (find_orientation(body + 6, length - 8, &exif))
-                return exif;
-        }
-        if (marker == APP1 && length >= 2 + sizeof xmp_name &&
-            memcmp(body, xmp_name, sizeof xmp_name) == 0)
-            xmp = xmp_orientation(body + sizeof xmp_name, length - 2 - sizeof xmp_name);
-        at += length;
+    if (!found->has_exif && size > sizeof exif_name - 1 &&
+        memcmp(body, exif_name, sizeof exif_name - 1) == 0) {
+        found->has_exif = true;
+        found->is_final =
+            find_orientation(body + sizeof exif_name, size - sizeof exif_name, &found->value);
     }
-    return xmp;
+    if (!found->is_final && size >= sizeof xmp_name && memcmp(body, xmp_name, sizeof xmp_name) == 0)
+        found->value = xmp_orientation(body + sizeof xmp_name, size - sizeof xmp_name);
 }
 
 int exif_from_png(const uint8_t *data, size_t size)

@@ -50,16 +50,15 @@ static bool gif_read_palette(const uint8_t **at, const uint8_t *end, unsigned fl
 }
 
 /* Reads the file up to the codes of the first picture. */
-static enum status gif_read_head(const uint8_t *data, size_t size,
-                                 const struct image_limits *limits, struct gif_head *ret,
-                                 struct error *err)
+static enum status gif_read_head(struct decode *photo, struct gif_head *ret, struct error *err)
 {
     enum { SCREEN_END = 13, EXTENSION = 0x21, PICTURE = 0x2C, CONTROL = 0xF9 };
-    struct gif_head head = {.end = data + size};
+    const uint8_t *data = photo->data;
+    struct gif_head head = {.end = data + photo->size};
     const uint8_t *at = data + SCREEN_END;
     for (unsigned i = 0; i < 256; i++)
         memset(head.palette[i], (int)i, 3);
-    if (size < SCREEN_END)
+    if (photo->size < SCREEN_END)
         return gif_cut(err);
     if (!gif_read_palette(&at, head.end, data[10], &head))
         return gif_cut(err);
@@ -93,7 +92,7 @@ static enum status gif_read_head(const uint8_t *data, size_t size,
     at += 10;
     if (!gif_read_palette(&at, head.end, flags, &head) || head.end - at < 2)
         return gif_cut(err);
-    TRY(limits_check("GIF", head.width, head.height, limits, err));
+    TRY(decode_set_size(photo, head.width, head.height, err));
     head.data = at;
     *ret = head;
     return STATUS_OK;
@@ -215,21 +214,16 @@ static enum status gif_read_codes(const struct gif_head *head, uint8_t *pixels, 
     return gif_cut(err);
 }
 
-enum status gif_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
-                       unsigned reduction, const struct decode_part *part,
-                       struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
+enum status gif_decode(struct decode *photo, struct error *err)
 {
-    (void)reduction, (void)part;
     struct gif_head head;
-    TRY(gif_read_head(data, size, limits, &head, err));
-    *ret = (struct stored_size){head.width, head.height, head.width, head.height};
-    if (!buffer)
+    TRY(gif_read_head(photo, &head, err));
+    if (!photo->buffer)
         return STATUS_OK;
-    TRY(pixel_buffer_reserve_rgb("GIF", buffer, head.width, head.height, 0, err));
+    TRY(decode_reserve(photo, 3, 0, err));
+    uint8_t *pixels = photo->buffer->data;
     if (head.part_width != head.width || head.part_height != head.height)
         for (size_t i = 0; i < (size_t)head.width * head.height; i++)
-            memcpy(buffer->data + i * 3, head.palette[head.fill], 3);
-    if (head.part_width && head.part_height)
-        TRY(gif_read_codes(&head, buffer->data, err));
-    return STATUS_OK;
+            memcpy(pixels + i * 3, head.palette[head.fill], 3);
+    return head.part_width && head.part_height ? gif_read_codes(&head, pixels, err) : STATUS_OK;
 }

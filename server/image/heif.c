@@ -176,10 +176,8 @@ bool heic_load(void)
 }
 
 struct heif_file {
-    const char *name; /* "AVIF" */
     struct heif_context *context;
     struct heif_image_handle *handle;
-    uint32_t width, height;
 };
 
 static enum status heif_failure(const char *name, struct heif_error cause, struct error *err)
@@ -203,54 +201,38 @@ static enum status heif_failure(const char *name, struct heif_error cause, struc
                      text);
 }
 
-static void heif_close(struct heif_file *file)
+/* Reads the header; *file is initially zero. */
+static enum status heif_open(struct decode *photo, struct heif_file *file, struct error *err)
 {
-    if (file->handle)
-        heif.release(file->handle);
-    heif.free(file->context);
-}
-
-static enum status heif_open(const uint8_t *data, size_t size, const struct image_limits *limits,
-                             struct heif_file *ret, struct error *err)
-{
-    struct heif_file file = {.name = image_sniff(data, size) == IMAGE_AVIF ? "AVIF" : "HEIC",
-                             .context = heif.alloc()};
-    if (!file.context)
-        return error_set(err, STATUS_NO_MEMORY, "no memory to decode the %s; try again", file.name);
-    heif.max_threads(file.context, 0); /* decode tiles sequentially */
+    const struct image_limits *limits = photo->limits;
+    file->context = heif.alloc();
+    if (!file->context)
+        return error_set(err, STATUS_NO_MEMORY, "no memory to decode the %s; try again",
+                         photo->name);
+    heif.max_threads(file->context, 0); /* decode tiles sequentially */
     if (limits->max_side)
-        heif.max_side(file.context, (int)limits->max_side);
+        heif.max_side(file->context, (int)limits->max_side);
     if (heif_limits_of && limits->max_pixels)
-        heif_limits_of(file.context)->max_pixels = limits->max_pixels;
-    struct heif_error cause = heif.read(file.context, data, size, NULL);
+        heif_limits_of(file->context)->max_pixels = limits->max_pixels;
+    struct heif_error cause = heif.read(file->context, photo->data, photo->size, NULL);
     if (cause.code == 0)
-        cause = heif.primary(file.context, &file.handle);
-    enum status status = STATUS_OK;
-    if (cause.code != 0) {
-        status = heif_failure(file.name, cause, err);
-    } else {
-        const int width = heif.width(file.handle), height = heif.height(file.handle);
-        file.width = width > 0 ? (uint32_t)width : 0;
-        file.height = height > 0 ? (uint32_t)height : 0;
-        status = limits_check(file.name, file.width, file.height, limits, err);
-    }
-    if (status != STATUS_OK)
-        heif_close(&file);
-    else
-        *ret = file;
-    return status;
+        cause = heif.primary(file->context, &file->handle);
+    if (cause.code != 0)
+        return heif_failure(photo->name, cause, err);
+    const int width = heif.width(file->handle), height = heif.height(file->handle);
+    return decode_set_size(photo, width > 0 ? (uint64_t)width : 0,
+                           height > 0 ? (uint64_t)height : 0, err);
 }
 
-static enum status heif_read_pixels(const struct heif_file *file, struct pixel_buffer *buffer,
+static enum status heif_read_pixels(struct decode *photo, const struct heif_file *file,
                                     struct error *err)
 {
     enum { DECODERS = 8 }; /* bytes per pixel of the decoder's and libheif's planes and of RGB */
     struct heif_image *image = NULL;
-    const size_t row = (size_t)file->width * 3;
+    const size_t row = (size_t)photo->width * 3;
     const size_t sample = heif.luma_bits(file->handle) > 8 ? 2 : 1;
     int stride = 0;
-    TRY(pixel_buffer_reserve_rgb(file->name, buffer, file->width, file->height,
-                                 (size_t)file->width * file->height * DECODERS * sample, err));
+    TRY(decode_reserve(photo, 3, (size_t)photo->width * photo->height * DECODERS * sample, err));
     struct heif_options *options = heif.options();
     TRY(check_memory(options, "to decode a picture", err));
     options->to_8_bits = 1;
@@ -258,33 +240,32 @@ static enum status heif_read_pixels(const struct heif_file *file, struct pixel_b
         heif.decode(file->handle, &image, HEIF_COLOURS_RGB, HEIF_INTERLEAVED_RGB, options);
     heif.options_free(options);
     if (cause.code != 0)
-        return heif_failure(file->name, cause, err);
+        return heif_failure(photo->name, cause, err);
     const uint8_t *pixels = heif.channel(image, HEIF_INTERLEAVED, &stride);
     const int width = heif.channel_width(image, HEIF_INTERLEAVED);
     const int height = heif.channel_height(image, HEIF_INTERLEAVED);
     enum status status = STATUS_OK;
     if (!pixels || stride < 0 || (size_t)stride < row || width < 0 || height < 0 ||
-        (uint32_t)width != file->width || (uint32_t)height != file->height)
+        (uint32_t)width != photo->width || (uint32_t)height != photo->height)
         status = error_set(err, STATUS_BAD_IMAGE,
                            "the %s is damaged (its picture does not have the size that it "
                            "declares); send an intact file",
-                           file->name);
-    for (uint32_t y = 0; status == STATUS_OK && y < file->height; y++)
-        memcpy(buffer->data + y * row, pixels + (size_t)y * (size_t)stride, row);
+                           photo->name);
+    for (uint32_t y = 0; status == STATUS_OK && y < photo->height; y++)
+        memcpy(photo->buffer->data + y * row, pixels + (size_t)y * (size_t)stride, row);
     heif.image_release(image);
     return status;
 }
 
-enum status heif_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
-                        unsigned reduction, const struct decode_part *part,
-                        struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
+enum status heif_decode(struct decode *photo, struct error *err)
 {
-    (void)reduction, (void)part;
-    struct heif_file file = {0};
-    TRY(heif_open(data, size, limits, &file, err));
-    const enum status status = buffer ? heif_read_pixels(&file, buffer, err) : STATUS_OK;
-    if (status == STATUS_OK)
-        *ret = (struct stored_size){file.width, file.height, file.width, file.height};
-    heif_close(&file);
+    struct heif_file file = {NULL, NULL};
+    enum status status = heif_open(photo, &file, err);
+    if (photo->buffer)
+        IF_OK(status, heif_read_pixels(photo, &file, err));
+    if (file.handle)
+        heif.release(file.handle);
+    if (file.context)
+        heif.free(file.context);
     return status;
 }

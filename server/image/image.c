@@ -18,13 +18,6 @@ struct image_decoder {
     struct pixel_account account;
 };
 
-/* libheif has already applied the orientation; BMP and GIF have none. */
-static int no_orientation(const uint8_t *data, size_t size)
-{
-    (void)data, (void)size;
-    return 1;
-}
-
 #define PACKAGE "the Debian package "
 
 /* One reader for each format. A new format needs a line here, a name in image.h and its signature
@@ -32,19 +25,18 @@ static int no_orientation(const uint8_t *data, size_t size)
 static const struct format_reader {
     const char *name;
     image_decode_fn *decode;
-    int (*orientation)(const uint8_t *, size_t);
     bool (*load)(void); /* NULL: nothing to load */
     const char *need;   /* the package that `load` needs */
 } readers[IMAGE_FORMATS] = {
-    [IMAGE_JPEG] = {"JPEG", jpeg_decode, exif_from_jpeg, NULL, NULL},
-    [IMAGE_PNG] = {"PNG", png_decode, exif_from_png, NULL, NULL},
-    [IMAGE_BMP] = {"BMP", bmp_decode, no_orientation, NULL, NULL},
-    [IMAGE_GIF] = {"GIF", gif_decode, no_orientation, NULL, NULL},
-    [IMAGE_WEBP] = {"WebP", webp_decode, exif_from_webp, webp_load, PACKAGE "libwebp7"},
-    [IMAGE_TIFF] = {"TIFF", tiff_decode, tiff_orientation, tiff_load, PACKAGE "libtiff6"},
-    [IMAGE_AVIF] = {"AVIF", heif_decode, no_orientation, avif_load,
+    [IMAGE_JPEG] = {"JPEG", jpeg_decode, NULL, NULL},
+    [IMAGE_PNG] = {"PNG", png_decode, NULL, NULL},
+    [IMAGE_BMP] = {"BMP", bmp_decode, NULL, NULL},
+    [IMAGE_GIF] = {"GIF", gif_decode, NULL, NULL},
+    [IMAGE_WEBP] = {"WebP", webp_decode, webp_load, PACKAGE "libwebp7"},
+    [IMAGE_TIFF] = {"TIFF", tiff_decode, tiff_load, PACKAGE "libtiff6"},
+    [IMAGE_AVIF] = {"AVIF", heif_decode, avif_load,
                     PACKAGE "libheif1, on Debian 13 also libheif-plugin-dav1d"},
-    [IMAGE_HEIC] = {"HEIC", heif_decode, no_orientation, heic_load,
+    [IMAGE_HEIC] = {"HEIC", heif_decode, heic_load,
                     PACKAGE "libheif1, on Debian 13 also libheif-plugin-libde265"},
 };
 
@@ -73,10 +65,7 @@ bool image_format_is_available(enum image_format format, const char **ret_need)
 
 struct image_decoder *image_decoder_create(void)
 {
-    struct image_decoder *decoder = calloc(1, sizeof *decoder);
-    if (decoder)
-        decoder->stored.account = &decoder->account;
-    return decoder;
+    return calloc(1, sizeof(struct image_decoder));
 }
 
 void image_decoder_ask(struct image_decoder *decoder, const struct image_memory *memory)
@@ -109,28 +98,29 @@ uint8_t *image_pixels(const struct image_decoder *decoder)
     return decoder->last;
 }
 
-static enum status find_reader(const uint8_t *data, size_t size, enum image_format *ret_format,
-                               struct error *err)
+/* Sets photo->name. */
+static enum status find_format(struct decode *photo, enum image_format *ret, struct error *err)
 {
+    const size_t size = photo->size;
     if (size == 0)
         return error_set(err, STATUS_BAD_IMAGE,
                          "the image is empty (0 bytes); send a JPEG or PNG file");
-    if (sniff_is_beginning(data, size))
+    if (sniff_is_beginning(photo->data, size))
         return error_set(
             err, STATUS_BAD_IMAGE,
             "the image ends after %zu bytes, inside its signature; send the whole file", size);
-    enum image_format format = image_sniff(data, size);
-    if (format == IMAGE_UNKNOWN)
+    *ret = image_sniff(photo->data, size);
+    if (*ret == IMAGE_UNKNOWN)
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
                          "this is not a supported image: it looks like %s; send JPEG or PNG",
-                         sniff_describe(data, size));
+                         sniff_describe(photo->data, size));
     const char *need;
-    if (!image_format_is_available(format, &need))
+    photo->name = image_format_name(*ret);
+    if (!image_format_is_available(*ret, &need))
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
                          "the server cannot read %s, because it lacks %s; send JPEG or PNG, or "
                          "install it and restart lensd",
-                         image_format_name(format), need);
-    *ret_format = format;
+                         photo->name, need);
     return STATUS_OK;
 }
 
@@ -144,27 +134,31 @@ size_t image_formats(const char *ret_names[static IMAGE_FORMATS])
 }
 
 /* Orientations 5 … 8 exchange width and height. */
-static struct image_info upright_info(enum image_format format, uint32_t width, uint32_t height,
-                                      int orientation)
+static struct image_info upright_info(enum image_format format, const struct decode *photo)
 {
-    bool swapped = orientation >= 5;
+    bool swapped = photo->orientation >= 5;
     return (struct image_info){.format = format,
-                               .width = swapped ? height : width,
-                               .height = swapped ? width : height,
-                               .orientation = orientation};
+                               .width = swapped ? photo->full_height : photo->full_width,
+                               .height = swapped ? photo->full_width : photo->full_height,
+                               .orientation = photo->orientation};
+}
+
+/* Reads only the header if photo->buffer is NULL. */
+static enum status read_photo(struct decode *photo, struct image_info *ret, struct error *err)
+{
+    enum image_format format = IMAGE_UNKNOWN;
+    photo->orientation = 1;
+    TRY(find_format(photo, &format, err));
+    TRY(readers[format].decode(photo, err));
+    *ret = upright_info(format, photo);
+    return STATUS_OK;
 }
 
 enum status image_probe(const uint8_t *data, size_t size, const struct image_limits *limits,
                         struct image_info *ret, struct error *err)
 {
-    enum image_format format = IMAGE_UNKNOWN;
-    TRY(find_reader(data, size, &format, err));
-    const struct format_reader *reader = &readers[format];
-    struct stored_size stored;
-    TRY(reader->decode(data, size, limits, 1, NULL, NULL, &stored, err));
-    *ret = upright_info(format, stored.full_width, stored.full_height,
-                        reader->orientation(data, size));
-    return STATUS_OK;
+    struct decode photo = {.data = data, .size = size, .limits = limits};
+    return read_photo(&photo, ret, err);
 }
 
 bool image_is_large(const uint8_t *data, size_t size)
@@ -174,55 +168,6 @@ bool image_is_large(const uint8_t *data, size_t size)
     struct error ignored;
     return image_probe(data, size, &none, &info, &ignored) == STATUS_OK &&
            (uint64_t)info.width * info.height >= LARGE_PIXELS;
-}
-
-static enum status image_decode_with(struct image_decoder *decoder,
-                                     const struct format_reader *reader, enum image_format format,
-                                     const uint8_t *data, size_t size,
-                                     const struct image_limits *limits, unsigned reduction,
-                                     int orientation, const struct preprocess *part,
-                                     struct image *ret, struct error *err)
-{
-    const struct decode_part read = {part, orientation};
-    struct stored_size stored;
-    decoder->account.is_turned = orientation != 1;
-    TRY(reader->decode(data, size, limits, reduction, part ? &read : NULL, &decoder->stored,
-                       &stored, err));
-    uint8_t *pixels = decoder->stored.data;
-    if (orientation != 1) {
-        /* The decoder has computed the same product, so it does not overflow. */
-        TRY(pixel_buffer_reserve(&decoder->upright, (size_t)stored.width * stored.height * 3, 0,
-                                 err));
-        pixels_orient(pixels, stored.width, stored.height, orientation, decoder->upright.data);
-        pixels = decoder->upright.data;
-    }
-    decoder->last = pixels;
-    const bool swapped = orientation >= 5;
-    const uint32_t width = swapped ? stored.height : stored.width;
-    *ret = (struct image){
-        .info = upright_info(format, stored.full_width, stored.full_height, orientation),
-        .width = width,
-        .height = swapped ? stored.width : stored.height,
-        .stride = (size_t)width * 3,
-        .pixels = pixels};
-    return STATUS_OK;
-}
-
-enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data, size_t size,
-                              const struct image_limits *limits, const struct preprocess *p,
-                              struct image *ret, struct error *err)
-{
-    enum image_format format = IMAGE_UNKNOWN;
-    TRY(find_reader(data, size, &format, err));
-    const struct format_reader *reader = &readers[format];
-    return image_decode_with(decoder, reader, format, data, size, limits, 1,
-                             reader->orientation(data, size), p, ret, err);
-}
-
-enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
-                         const struct image_limits *limits, struct image *ret, struct error *err)
-{
-    return image_decode_part(decoder, data, size, limits, NULL, ret, err);
 }
 
 /* Returns the largest of 8, 4, 2, 1 that leaves both sides at least as large as the resize. */
@@ -235,25 +180,58 @@ static unsigned reduction_for(uint32_t width, uint32_t height, const struct crop
     return reduction;
 }
 
-enum status image_decode_reduced(struct image_decoder *decoder, const uint8_t *data, size_t size,
-                                 const struct image_limits *limits, const struct preprocess *p,
-                                 struct image *ret, struct error *err)
+/* Reads the header of a JPEG to find its reduction; 1 for other photos. */
+static enum status find_reduction(const struct decode *whole, unsigned *ret, struct error *err)
 {
-    enum image_format format = IMAGE_UNKNOWN;
-    TRY(find_reader(data, size, &format, err));
-    const struct format_reader *reader = &readers[format];
-    const int orientation = reader->orientation(data, size);
-    unsigned reduction = 1;
-    if (format == IMAGE_JPEG) {
-        struct stored_size stored;
-        struct crop_frame frame;
-        TRY(reader->decode(data, size, limits, 1, NULL, NULL, &stored, err));
-        const struct image_info info =
-            upright_info(format, stored.full_width, stored.full_height, orientation);
-        const struct source_frame source = frame_source(p, info.width, info.height);
-        TRY(frame_of(p, source.width, source.height, &frame, err));
-        reduction = reduction_for(source.width, source.height, &frame);
+    struct decode photo = *whole;
+    struct image_info info;
+    struct crop_frame frame;
+    *ret = 1;
+    photo.buffer = NULL;
+    if (image_sniff(photo.data, photo.size) != IMAGE_JPEG)
+        return STATUS_OK;
+    TRY(read_photo(&photo, &info, err));
+    const struct source_frame source = frame_source(photo.part, info.width, info.height);
+    TRY(frame_of(photo.part, source.width, source.height, &frame, err));
+    *ret = reduction_for(source.width, source.height, &frame);
+    return STATUS_OK;
+}
+
+enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data, size_t size,
+                              const struct image_limits *limits, const struct preprocess *p,
+                              bool reduces, struct image *ret, struct error *err)
+{
+    struct decode photo = {.data = data,
+                           .size = size,
+                           .limits = limits,
+                           .reduction = 1,
+                           .part = p,
+                           .buffer = &decoder->stored,
+                           .account = &decoder->account};
+    struct image_info info;
+    if (p && reduces)
+        TRY(find_reduction(&photo, &photo.reduction, err));
+    TRY(read_photo(&photo, &info, err));
+    uint8_t *pixels = decoder->stored.data;
+    if (photo.orientation != 1) {
+        /* decode_reserve() has computed the same product, so it does not overflow. */
+        TRY(pixel_buffer_reserve(&decoder->upright, (size_t)photo.width * photo.height * 3, err));
+        pixels_orient(pixels, photo.width, photo.height, photo.orientation, decoder->upright.data);
+        pixels = decoder->upright.data;
     }
-    return image_decode_with(decoder, reader, format, data, size, limits, reduction, orientation, p,
-                             ret, err);
+    decoder->last = pixels;
+    const bool swapped = photo.orientation >= 5;
+    const uint32_t width = swapped ? photo.height : photo.width;
+    *ret = (struct image){.info = info,
+                          .width = width,
+                          .height = swapped ? photo.width : photo.height,
+                          .stride = (size_t)width * 3,
+                          .pixels = pixels};
+    return STATUS_OK;
+}
+
+enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
+                         const struct image_limits *limits, struct image *ret, struct error *err)
+{
+    return image_decode_part(decoder, data, size, limits, NULL, false, ret, err);
 }

@@ -1,6 +1,6 @@
 /* Decodes photos from clients.
  *
- * image_decode_part() and image_decode_reduced() decode a file to upright 8-bit RGB.
+ * image_decode() and image_decode_part() decode a file to upright 8-bit RGB.
  * transform_numbers() and transform_bytes() (transform.h) resize and crop the pixels into the slot
  * of a batch. Both run on the decode workers. Each worker has its own `struct image_decoder`. This
  * folder depends neither on HTTP nor on graphs nor on batches. Only jpeg.c and jpeg_encode.c use
@@ -51,7 +51,7 @@ struct image_info {
  * which is valid until its next image_decode…(), image_decoder_done() or image_decoder_free(). */
 struct image {
     struct image_info info; /* of the whole photo */
-    uint32_t width, height; /* of these pixels; less than info's after image_decode_reduced() */
+    uint32_t width, height; /* of these pixels; less than info's of a reduced photo */
     size_t stride;
     const uint8_t *pixels;
 };
@@ -123,14 +123,10 @@ enum status image_decode(struct image_decoder *decoder, const uint8_t *data, siz
                          struct error *err) MUST_USE;
 
 /* Like image_decode(), for callers that need only the pixels that `p` reads (transform.h). These
- * are bit-identical; other pixels of a JPEG may be undefined. NULL: all pixels. */
+ * are bit-identical; other pixels of a JPEG may be undefined. NULL: all pixels. `reduces`, for
+ * --fast-decode: a JPEG that `p` makes much smaller is decoded at a half, a quarter or an eighth,
+ * never below the resized size. That is faster, but the pixels differ by more than rounding,
+ * because DCT scaling filters differently. */
 enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data, size_t size,
                               const struct image_limits *limits, const struct preprocess *p,
-                              struct image *ret, struct error *err) MUST_USE;
-
-/* Like image_decode_part(), but faster for a JPEG that `p` makes much smaller. It is decoded at a
- * half, a quarter or an eighth, never below the resized size. The pixels then differ by more than
- * rounding, because DCT scaling filters differently. For --fast-decode. */
-enum status image_decode_reduced(struct image_decoder *decoder, const uint8_t *data, size_t size,
-                                 const struct image_limits *limits, const struct preprocess *p,
-                                 struct image *ret, struct error *err) MUST_USE;
+                              bool reduces, struct image *ret, struct error *err) MUST_USE;

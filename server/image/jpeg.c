@@ -31,8 +31,8 @@ struct jpeg_reader {
     struct jpeg_source_mgr source;
     struct jpeg_progress_mgr progress;
     jmp_buf failed;
-    const struct image_limits *limits;
-    JDIMENSION width;   /* width of the picture, including columns that are not decoded */
+    struct decode *photo;
+    struct app1_orientation found;
     enum status status; /* the reason for jumping to `failed` */
     struct error *err;
 };
@@ -152,23 +152,36 @@ static void source_skip(j_decompress_ptr cinfo, long count)
 static void jpeg_on_progress(j_common_ptr common)
 {
     struct jpeg_reader *reader = common->client_data;
-    if (!reader->limits->max_scans ||
-        (uint32_t)reader->cinfo.input_scan_number <= reader->limits->max_scans)
+    const uint32_t most = reader->photo->limits->max_scans;
+    if (!most || (uint32_t)reader->cinfo.input_scan_number <= most)
         return;
     jpeg_give_up(
         reader,
         error_set(reader->err, STATUS_TOO_LARGE,
                   "the JPEG has more than %u scans (--max-scans); save it again as baseline JPEG",
-                  reader->limits->max_scans));
+                  most));
+}
+
+/* Called at the length of an APP1 segment, which has EXIF or XMP. */
+static boolean jpeg_on_app1(j_decompress_ptr cinfo)
+{
+    struct jpeg_reader *reader = cinfo->client_data;
+    const uint8_t *at = cinfo->src->next_input_byte;
+    if (cinfo->src->bytes_in_buffer < 2)
+        fail_truncated(reader);
+    const size_t given = read_u16(at, true), length = given < 2 ? 2 : given; /* counts itself */
+    source_skip(cinfo, (long)length);
+    exif_read_app1(&reader->found, at + 2, length - 2);
+    return TRUE;
 }
 
 /* Prepares `reader` for setjmp. jpeg_read_head() creates the decompress object, because that can
  * fail. */
-static void jpeg_reader_init(struct jpeg_reader *reader, const struct image_limits *limits,
-                             struct error *err)
+static void jpeg_reader_init(struct jpeg_reader *reader, struct decode *photo, struct error *err)
 {
     memset(reader, 0, sizeof *reader);
-    reader->limits = limits;
+    reader->photo = photo;
+    reader->found.value = 1;
     reader->err = err;
     reader->cinfo.err = jpeg_std_error(&reader->errors);
     reader->errors.error_exit = jpeg_on_error;
@@ -184,18 +197,21 @@ static void jpeg_reader_init(struct jpeg_reader *reader, const struct image_limi
 }
 
 /* Reads up to the first scan, and makes all checks that need no pixel memory. Jumps on failure. */
-static void jpeg_read_head(struct jpeg_reader *reader, const uint8_t *data, size_t size)
+static void jpeg_read_head(struct jpeg_reader *reader)
 {
     struct jpeg_decompress_struct *cinfo = &reader->cinfo;
+    struct decode *photo = reader->photo;
     jpeg_create_decompress(cinfo); /* keeps err and client_data */
-    reader->source.next_input_byte = data;
-    reader->source.bytes_in_buffer = size;
+    jpeg_set_marker_processor(cinfo, JPEG_APP0 + 1, jpeg_on_app1);
+    reader->source.next_input_byte = photo->data;
+    reader->source.bytes_in_buffer = photo->size;
     cinfo->src = &reader->source;
     cinfo->progress = &reader->progress;
     (void)jpeg_read_header(cinfo, TRUE); /* never suspends: source_fill does not return FALSE */
 
+    photo->orientation = reader->found.value;
     enum status status =
-        limits_check("JPEG", cinfo->image_width, cinfo->image_height, reader->limits, reader->err);
+        decode_set_size(photo, cinfo->image_width, cinfo->image_height, reader->err);
     if (status != STATUS_OK)
         jpeg_give_up(reader, status);
     if (cinfo->arith_code)
@@ -267,15 +283,15 @@ static bool can_crop(struct jpeg_decompress_struct *cinfo)
  * is still read, so damage is found. Returns the first decoded column. Upsampling needs the
  * neighbouring sample, so this decodes one more block on each side. Does nothing if cropping would
  * save less than an eighth, because it has a cost. */
-static JDIMENSION crop_columns(struct jpeg_decompress_struct *cinfo, const struct decode_part *part)
+static JDIMENSION crop_columns(struct jpeg_decompress_struct *cinfo, const struct decode *photo)
 {
     /* In pixels: upsampling needs a neighbouring sample, and libjpeg-turbo decodes whole blocks. */
     enum { MARGIN = 16 };
     const uint32_t width = cinfo->output_width;
     uint32_t begin, end;
-    if (!part || !can_crop(cinfo))
+    if (!photo->part || !can_crop(cinfo))
         return 0;
-    frame_columns(part->p, width, cinfo->output_height, part->orientation, &begin, &end);
+    frame_columns(photo->part, width, cinfo->output_height, photo->orientation, &begin, &end);
     begin = begin > MARGIN ? begin - MARGIN : 0;
     end = width - end > MARGIN ? end + MARGIN : width;
     JDIMENSION first = begin, count = end - begin;
@@ -297,54 +313,46 @@ static size_t coefficient_bytes(struct jpeg_decompress_struct *cinfo)
     return blocks * DCTSIZE2 * sizeof(JCOEF);
 }
 
-static void jpeg_read_pixels(struct jpeg_reader *reader, struct pixel_buffer *buffer,
-                             unsigned reduction, const struct decode_part *part)
+static void jpeg_read_pixels(struct jpeg_reader *reader)
 {
     struct jpeg_decompress_struct *cinfo = &reader->cinfo;
+    struct decode *photo = reader->photo;
     const bool ink = cinfo->num_components == 4;
     cinfo->out_color_space = ink ? JCS_CMYK : JCS_RGB;
     cinfo->scale_num = 1;
-    cinfo->scale_denom = reduction;
+    cinfo->scale_denom = photo->reduction;
     jpeg_calc_output_dimensions(cinfo);
-    enum status status =
-        pixel_buffer_reserve_rgb("JPEG", buffer, cinfo->output_width, cinfo->output_height,
-                                 coefficient_bytes(cinfo), reader->err);
+    photo->width = cinfo->output_width; /* of all columns, also those that are not decoded */
+    photo->height = cinfo->output_height;
+    enum status status = decode_reserve(photo, 3, coefficient_bytes(cinfo), reader->err);
     if (status != STATUS_OK)
         jpeg_give_up(reader, status);
-    reader->width = cinfo->output_width;
     jpeg_start_decompress(cinfo);
-    const size_t stride = (size_t)reader->width * 3;
+    uint8_t *pixels = photo->buffer->data;
     if (ink)
-        read_ink_rows(cinfo, buffer->data);
+        read_ink_rows(cinfo, pixels);
     else
-        read_rgb_rows(cinfo, buffer->data + (size_t)crop_columns(cinfo, part) * 3, stride);
+        read_rgb_rows(cinfo, pixels + (size_t)crop_columns(cinfo, photo) * 3,
+                      (size_t)photo->width * 3);
     /* No jpeg_finish_decompress: it would only look for the end marker, which is not needed. */
 }
 
 /* Calls setjmp in its own function, because locals that change between setjmp and longjmp are
- * indeterminate afterwards (C17 7.13.2.1): the reader belongs to the caller. Without a buffer only
- * the header is read. */
-static void jpeg_run(struct jpeg_reader *reader, const uint8_t *data, size_t size,
-                     struct pixel_buffer *buffer, unsigned reduction,
-                     const struct decode_part *part)
+ * indeterminate afterwards (C17 7.13.2.1): the reader belongs to the caller. */
+static void jpeg_run(struct jpeg_reader *reader)
 {
     if (setjmp(reader->failed) != 0)
         return;
-    jpeg_read_head(reader, data, size);
-    if (buffer)
-        jpeg_read_pixels(reader, buffer, reduction, part);
+    jpeg_read_head(reader);
+    if (reader->photo->buffer)
+        jpeg_read_pixels(reader);
 }
 
-enum status jpeg_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
-                        unsigned reduction, const struct decode_part *part,
-                        struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
+enum status jpeg_decode(struct decode *photo, struct error *err)
 {
     struct jpeg_reader reader;
-    jpeg_reader_init(&reader, limits, err);
-    jpeg_run(&reader, data, size, buffer, reduction, part);
-    if (reader.status == STATUS_OK)
-        *ret = (struct stored_size){reader.width, reader.cinfo.output_height,
-                                    reader.cinfo.image_width, reader.cinfo.image_height};
+    jpeg_reader_init(&reader, photo, err);
+    jpeg_run(&reader);
     jpeg_destroy_decompress(&reader.cinfo);
     return reader.status;
 }

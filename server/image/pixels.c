@@ -1,4 +1,6 @@
-/* Reuses the decoders' pixel memory and applies the EXIF orientation. */
+/* Checks the limits of pictures, reuses the decoders' pixel memory and applies the EXIF
+ * orientation. */
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "engine/base/size.h"
@@ -9,27 +11,42 @@
  * not fault in fresh pages each time. */
 enum { GIANT = 32 << 20, SMALL_USES = 8 };
 
-/* Takes from the budget all memory that the photo will need. */
-static enum status ask(struct pixel_account *account, size_t size, size_t working,
-                       struct error *err)
+enum status limits_check(const char *name, uint64_t width, uint64_t height,
+                         const struct image_limits *limits, struct error *err)
 {
-    const struct image_memory *memory = account ? account->memory : NULL;
-    size_t bytes;
-    if (!memory)
-        return STATUS_OK;
-    if (!size_mul(size, account->is_turned ? 2 : 1, &bytes) || !size_add(bytes, working, &bytes))
-        return error_set(err, STATUS_TOO_LARGE, "the picture does not fit the address space");
-    if (bytes <= memory->small)
-        return STATUS_OK;
-    TRY(memory->take(memory->context, bytes, err));
-    account->taken = bytes;
+    if (width == 0 || height == 0)
+        return error_set(err, STATUS_BAD_IMAGE,
+                         "the %s header says %" PRIu64 " x %" PRIu64
+                         " pixels, which is not possible; send an intact file",
+                         name, width, height);
+    uint64_t side = width > height ? width : height;
+    if (limits->max_side && side > limits->max_side)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "the %s is %" PRIu64 " x %" PRIu64
+                         " pixels, but a side may have at most %" PRIu32
+                         " (--max-side); send a smaller picture",
+                         name, width, height, limits->max_side);
+    /* Both sides are below 2^32, so the product fits. */
+    if (limits->max_pixels && width * height > limits->max_pixels)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "the %s is %" PRIu64 " x %" PRIu64 " = %" PRIu64
+                         " pixels, but at most %" PRIu64
+                         " are allowed (--max-pixels); send a smaller picture",
+                         name, width, height, width * height, limits->max_pixels);
     return STATUS_OK;
 }
 
-enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, size_t working,
-                                 struct error *err)
+enum status decode_set_size(struct decode *photo, uint64_t width, uint64_t height,
+                            struct error *err)
 {
-    TRY(ask(buffer->account, size, working, err));
+    TRY(limits_check(photo->name, width, height, photo->limits, err));
+    photo->width = photo->full_width = (uint32_t)width;
+    photo->height = photo->full_height = (uint32_t)height;
+    return STATUS_OK;
+}
+
+enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, struct error *err)
+{
     bool far_too_large = buffer->capacity > GIANT && size < buffer->capacity / 4;
     buffer->small_uses = far_too_large ? buffer->small_uses + 1 : 0;
     if (size <= buffer->capacity && buffer->small_uses < SMALL_USES)
@@ -45,20 +62,26 @@ enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, size_
     return STATUS_OK;
 }
 
-enum status pixel_buffer_reserve_rgb(const char *name, struct pixel_buffer *buffer, uint32_t width,
-                                     uint32_t height, size_t working, struct error *err)
+enum status decode_reserve(struct decode *photo, size_t bytes, size_t working, struct error *err)
 {
-    size_t bytes;
-    if (!size_mul(width, height, &bytes) || !size_mul(bytes, 3, &bytes))
+    const struct image_memory *memory = photo->account->memory;
+    const size_t copies = photo->orientation == 1 ? 1 : 2; /* the second one is turned upright */
+    size_t size, all;
+    if (!size_mul(photo->width, photo->height, &size) || !size_mul(size, bytes, &size) ||
+        !size_mul(size, copies, &all) || !size_add(all, working, &all))
         return error_set(err, STATUS_TOO_LARGE, "the %s's pixels do not fit the address space",
-                         name);
-    return pixel_buffer_reserve(buffer, bytes, working, err);
+                         photo->name);
+    if (memory && all > memory->small) {
+        TRY(memory->take(memory->context, all, err));
+        photo->account->taken = all;
+    }
+    return pixel_buffer_reserve(photo->buffer, size, err);
 }
 
 void pixel_buffer_done(struct pixel_buffer *buffer)
 {
     free(buffer->data);
-    *buffer = (struct pixel_buffer){.account = buffer->account};
+    *buffer = (struct pixel_buffer){.data = NULL};
 }
 
 /* A strided access map: reads the source with a constant step for each upright column and row.

@@ -24,8 +24,8 @@
 struct png_reader {
     png_structp png;
     png_infop info;
-    const uint8_t *data;
-    size_t size, at;
+    struct decode *photo;
+    size_t at; /* bytes of the file that were read */
     bool is_last_row;
     size_t last_bytes; /* bytes of IDAT that may be read after the last row has begun */
     bool no_memory;    /* an allocation failed, which causes libpng's next errors */
@@ -63,7 +63,7 @@ static void png_on_warning(png_structp png, png_const_charp text)
 static void png_on_read(png_structp png, png_bytep bytes, size_t count)
 {
     struct png_reader *reader = png_get_io_ptr(png);
-    if (count > reader->size - reader->at) {
+    if (count > reader->photo->size - reader->at) {
         png_give_up(reader, error_set(reader->err, STATUS_BAD_IMAGE,
                                       "the PNG ends early: its data stops before the picture is "
                                       "complete; send the whole file"));
@@ -76,7 +76,7 @@ static void png_on_read(png_structp png, png_bytep bytes, size_t count)
         }
         reader->last_bytes -= count;
     }
-    memcpy(bytes, reader->data + reader->at, count);
+    memcpy(bytes, reader->photo->data + reader->at, count);
     reader->at += count;
 }
 
@@ -89,25 +89,22 @@ static png_voidp png_on_malloc(png_structp png, png_alloc_size_t size)
     return memory;
 }
 
-static enum status png_read_size(const uint8_t *data, size_t size,
-                                 const struct image_limits *limits, struct stored_size *ret,
-                                 struct error *err)
+static enum status png_read_size(struct decode *photo, struct error *err)
 {
+    const uint8_t *data = photo->data;
     /* signature 8, chunk length 4, "IHDR" 4, width 4, height 4 … CRC: 33 bytes in all */
     enum { LENGTH_AT = 8, NAME_AT = 12, WIDTH_AT = 16, HEIGHT_AT = 20, HEADER_END = 33 };
-    if (size < HEADER_END)
+    if (photo->size < HEADER_END)
         return error_set(
             err, STATUS_BAD_IMAGE,
-            "the PNG ends early: %zu bytes do not even hold its header; send the whole file", size);
+            "the PNG ends early: %zu bytes do not even hold its header; send the whole file",
+            photo->size);
     if (read_u32(data + LENGTH_AT, true) != 13 || memcmp(data + NAME_AT, "IHDR", 4) != 0)
         return error_set(
             err, STATUS_BAD_IMAGE,
             "the PNG is damaged (it does not begin with a header chunk); send an intact file");
-    const uint32_t width = read_u32(data + WIDTH_AT, true),
-                   height = read_u32(data + HEIGHT_AT, true);
-    TRY(limits_check("PNG", width, height, limits, err));
-    *ret = (struct stored_size){width, height, width, height};
-    return STATUS_OK;
+    return decode_set_size(photo, read_u32(data + WIDTH_AT, true), read_u32(data + HEIGHT_AT, true),
+                           err);
 }
 
 static void set_bounds(png_structp png)
@@ -139,30 +136,29 @@ static void set_transforms(png_structp png, png_infop info)
 }
 
 /* Writes rows straight into the picture; an interlaced file visits each row in seven passes. */
-static void png_read_pixels(struct png_reader *reader, struct pixel_buffer *buffer, uint32_t width,
-                            uint32_t height)
+static void png_read_pixels(struct png_reader *reader)
 {
-    const size_t stride = 3 * (size_t)width;
-    reader->last_bytes = EXCESS_BYTES + 8 * (size_t)width;
+    const uint32_t height = reader->photo->height;
+    const size_t width = reader->photo->width, stride = 3 * width;
+    reader->last_bytes = EXCESS_BYTES + 8 * width;
     const int passes = png_set_interlace_handling(reader->png);
     png_read_update_info(reader->png, reader->info);
     if (png_get_rowbytes(reader->png, reader->info) != stride)
         png_error(reader->png, "unexpected row size");
-    enum status status = pixel_buffer_reserve_rgb("PNG", buffer, width, height, 0, reader->err);
+    enum status status = decode_reserve(reader->photo, 3, 0, reader->err);
     if (status != STATUS_OK)
         png_give_up(reader, status);
     for (int pass = 0; pass < passes; pass++)
         for (uint32_t y = 0; y < height; y++) {
             reader->is_last_row = pass == passes - 1 && y == height - 1;
-            png_read_row(reader->png, buffer->data + stride * y, NULL);
+            png_read_row(reader->png, reader->photo->buffer->data + stride * y, NULL);
         }
     png_read_end(reader->png, NULL); /* checks everything up to IEND, so nothing is missing */
 }
 
 /* Calls setjmp in its own function, below the one that holds the reader: variables that change
  * between setjmp and longjmp must not be local to it (C17 7.13.2.1). */
-static void png_run(struct png_reader *reader, struct pixel_buffer *buffer, uint32_t width,
-                    uint32_t height)
+static void png_run(struct png_reader *reader)
 {
     if (setjmp(reader->failed) != 0)
         return;
@@ -177,20 +173,17 @@ static void png_run(struct png_reader *reader, struct pixel_buffer *buffer, uint
     set_bounds(reader->png);
     png_read_info(reader->png, reader->info);
     set_transforms(reader->png, reader->info);
-    png_read_pixels(reader, buffer, width, height);
+    png_read_pixels(reader);
 }
 
-enum status png_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
-                       unsigned reduction, const struct decode_part *part,
-                       struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
+enum status png_decode(struct decode *photo, struct error *err)
 {
-    (void)reduction,
-        (void)part; /* only JPEG can decode smaller or partial pictures for less work */
-    TRY(png_read_size(data, size, limits, ret, err));
-    if (!buffer)
+    TRY(png_read_size(photo, err));
+    photo->orientation = exif_from_png(photo->data, photo->size);
+    if (!photo->buffer)
         return STATUS_OK;
-    struct png_reader reader = {.data = data, .size = size, .err = err};
-    png_run(&reader, buffer, ret->width, ret->height);
+    struct png_reader reader = {.photo = photo, .err = err};
+    png_run(&reader);
     png_destroy_read_struct(&reader.png, &reader.info, NULL);
     return reader.status;
 }

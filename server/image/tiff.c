@@ -88,17 +88,17 @@ enum {
 
 /* A TIFF in memory. */
 struct tiff_file {
-    const uint8_t *data;
-    size_t size, at;
+    struct decode *photo;
+    size_t at;
     char text[160]; /* libtiff's first message about the file */
 };
 
 static tiff_size tiff_on_read(void *context, void *bytes, tiff_size count)
 {
     struct tiff_file *file = context;
-    const size_t left = file->at < file->size ? file->size - file->at : 0;
+    const size_t left = file->at < file->photo->size ? file->photo->size - file->at : 0;
     const size_t taken = count < 0 ? 0 : (size_t)count < left ? (size_t)count : left;
-    memcpy(bytes, file->data + (taken ? file->at : 0), taken);
+    memcpy(bytes, file->photo->data + (taken ? file->at : 0), taken);
     file->at += taken;
     return (tiff_size)taken;
 }
@@ -112,7 +112,7 @@ static tiff_size tiff_on_write(void *context, void *bytes, tiff_size count)
 static tiff_offset tiff_on_seek(void *context, tiff_offset offset, int from)
 {
     struct tiff_file *file = context;
-    const size_t base = from == SEEK_CUR ? file->at : from == SEEK_END ? file->size : 0;
+    const size_t base = from == SEEK_CUR ? file->at : from == SEEK_END ? file->photo->size : 0;
     file->at = base + (size_t)offset; /* a step back wraps around; reads check the position */
     return file->at;
 }
@@ -126,7 +126,7 @@ static int tiff_on_close(void *context)
 static tiff_offset tiff_on_size(void *context)
 {
     const struct tiff_file *file = context;
-    return file->size;
+    return file->photo->size;
 }
 
 static int __attribute__((format(printf, 4, 0)))
@@ -166,22 +166,32 @@ static bool tiff_is_known(uint16_t compression)
 }
 
 struct tiff_head {
-    uint32_t width, height;
     size_t working; /* bytes of a strip or tile */
     bool is_multiplied;
 };
 
-static enum status tiff_read_head(struct tiff *handle, const struct tiff_file *file,
-                                  const struct image_limits *limits, struct tiff_head *ret,
-                                  struct error *err)
+/* Reads the orientation as Pillow does, but of a BigTIFF as libtiff does. */
+static int tiff_orientation(struct tiff *handle, const struct decode *photo)
 {
+    enum { BIG = 43 }; /* BigTIFF's version, in either byte order */
+    uint16_t orientation = 1;
+    if (photo->data[2] + photo->data[3] != BIG)
+        return exif_orientation(photo->data, photo->size);
+    tiff.get(handle, TIFF_ORIENTATION, &orientation);
+    return orientation >= 1 && orientation <= 8 ? orientation : 1;
+}
+
+static enum status tiff_read_head(struct tiff *handle, const struct tiff_file *file,
+                                  struct tiff_head *ret, struct error *err)
+{
+    struct decode *photo = file->photo;
     uint32_t width = 0, height = 0, tile_width = 0, tile_height = 0;
     uint16_t compression = 0, colours = 0, extra = 0, *kinds = NULL;
     const uint16_t multiplied = ALPHA_MULTIPLIED;
     char text[1024] = "";
     tiff.get(handle, TIFF_WIDTH, &width);
     tiff.get(handle, TIFF_HEIGHT, &height);
-    TRY(limits_check("TIFF", width, height, limits, err));
+    TRY(decode_set_size(photo, width, height, err));
     tiff.get_or_default(handle, TIFF_COMPRESSION, &compression);
     if (!tiff_is_known(compression))
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
@@ -203,7 +213,7 @@ static enum status tiff_read_head(struct tiff *handle, const struct tiff_file *f
     if (is_tiled) {
         tiff.get(handle, TIFF_TILE_WIDTH, &tile_width);
         tiff.get(handle, TIFF_TILE_HEIGHT, &tile_height);
-        TRY(limits_check("tile of the TIFF", tile_width, tile_height, limits, err));
+        TRY(limits_check("tile of the TIFF", tile_width, tile_height, photo->limits, err));
     }
     const tiff_size part = is_tiled ? tiff.tile_size(handle) : tiff.strip_size(handle);
     if (part <= 0)
@@ -213,7 +223,8 @@ static enum status tiff_read_head(struct tiff *handle, const struct tiff_file *f
     /* Otherwise libtiff would multiply the colours with their alpha. */
     if (kind == ALPHA_SEPARATE)
         tiff.set(handle, TIFF_EXTRA_SAMPLES, 1, &multiplied);
-    *ret = (struct tiff_head){width, height, (size_t)part, kind == ALPHA_MULTIPLIED};
+    photo->orientation = tiff_orientation(handle, photo);
+    *ret = (struct tiff_head){(size_t)part, kind == ALPHA_MULTIPLIED};
     return STATUS_OK;
 }
 
@@ -233,20 +244,17 @@ static void tiff_to_rgb(uint8_t *pixels, size_t count, bool is_multiplied)
 }
 
 static enum status tiff_read_pixels(struct tiff *handle, const struct tiff_file *file,
-                                    const struct tiff_head *head, struct pixel_buffer *buffer,
-                                    struct error *err)
+                                    const struct tiff_head *head, struct error *err)
 {
+    struct decode *photo = file->photo;
     uint16_t orientation = 1;
-    size_t count, bytes;
-    if (!size_mul(head->width, head->height, &count) || !size_mul(count, 4, &bytes))
-        return error_set(err, STATUS_TOO_LARGE, "the TIFF's pixels do not fit the address space");
-    TRY(pixel_buffer_reserve(buffer, bytes, head->working, err));
+    TRY(decode_reserve(photo, 4, head->working, err));
+    uint8_t *pixels = photo->buffer->data;
     tiff.get_or_default(handle, TIFF_ORIENTATION, &orientation);
     /* Keeps the file's orientation; image.c turns the picture. malloc() aligns the buffer. */
-    if (!tiff.read(handle, head->width, head->height, (uint32_t *)(void *)buffer->data, orientation,
-                   1))
+    if (!tiff.read(handle, photo->width, photo->height, (uint32_t *)(void *)pixels, orientation, 1))
         return tiff_damaged(file, err);
-    tiff_to_rgb(buffer->data, count, head->is_multiplied);
+    tiff_to_rgb(pixels, (size_t)photo->width * photo->height, head->is_multiplied);
     return STATUS_OK;
 }
 
@@ -266,43 +274,15 @@ static enum status tiff_open(struct tiff_file *file, struct tiff **ret, struct e
     return *ret ? STATUS_OK : tiff_damaged(file, err);
 }
 
-/* If `buffer` is NULL, reads only the header. */
-static enum status tiff_run(const uint8_t *data, size_t size, const struct image_limits *limits,
-                            struct pixel_buffer *buffer, struct tiff_head *head, struct error *err)
+enum status tiff_decode(struct decode *photo, struct error *err)
 {
-    struct tiff_file file = {.data = data, .size = size};
+    struct tiff_file file = {.photo = photo};
+    struct tiff_head head = {0};
     struct tiff *handle;
     TRY(tiff_open(&file, &handle, err));
-    enum status status = tiff_read_head(handle, &file, limits, head, err);
-    if (status == STATUS_OK && buffer)
-        status = tiff_read_pixels(handle, &file, head, buffer, err);
+    enum status status = tiff_read_head(handle, &file, &head, err);
+    if (photo->buffer)
+        IF_OK(status, tiff_read_pixels(handle, &file, &head, err));
     tiff.close(handle);
     return status;
-}
-
-int tiff_orientation(const uint8_t *data, size_t size)
-{
-    enum { BIG = 43 }; /* BigTIFF's version, in either byte order */
-    if (size < 4 || data[2] + data[3] != BIG)
-        return exif_orientation(data, size);
-    struct tiff_file file = {.data = data, .size = size};
-    struct tiff *handle;
-    struct error unread;
-    uint16_t orientation = 1;
-    if (tiff_open(&file, &handle, &unread) != STATUS_OK)
-        return 1;
-    tiff.get(handle, TIFF_ORIENTATION, &orientation);
-    tiff.close(handle);
-    return orientation >= 1 && orientation <= 8 ? orientation : 1;
-}
-
-enum status tiff_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
-                        unsigned reduction, const struct decode_part *part,
-                        struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
-{
-    (void)reduction, (void)part;
-    struct tiff_head head = {0};
-    TRY(tiff_run(data, size, limits, buffer, &head, err));
-    *ret = (struct stored_size){head.width, head.height, head.width, head.height};
-    return STATUS_OK;
 }

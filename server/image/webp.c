@@ -93,31 +93,26 @@ static enum status webp_first_frame(const uint8_t *data, size_t size, struct web
     return STATUS_OK;
 }
 
-static enum status webp_read_head(const uint8_t *data, size_t size,
-                                  const struct image_limits *limits, struct webp_frame *ret,
-                                  struct error *err)
+static enum status webp_read_head(struct decode *photo, struct webp_frame *ret, struct error *err)
 {
-    struct webp_frame frame = {.data = data, .size = size};
-    if (webp.features(data, size, &frame.features, WEBP_ABI) != WEBP_OK)
+    struct webp_frame frame = {.data = photo->data, .size = photo->size};
+    if (webp.features(photo->data, photo->size, &frame.features, WEBP_ABI) != WEBP_OK)
         return webp_damaged(err);
     frame.width = (uint32_t)frame.features.width; /* at most 2^14, or 2^24 of an animation */
     frame.height = (uint32_t)frame.features.height;
-    TRY(limits_check("WebP", frame.width, frame.height, limits, err));
+    TRY(decode_set_size(photo, frame.width, frame.height, err));
     if (frame.features.has_animation)
-        TRY(webp_first_frame(data, size, &frame, err));
+        TRY(webp_first_frame(photo->data, photo->size, &frame, err));
     *ret = frame;
+    photo->orientation = exif_from_webp(photo->data, photo->size);
     return STATUS_OK;
 }
 
-enum status webp_decode(const uint8_t *data, size_t size, const struct image_limits *limits,
-                        unsigned reduction, const struct decode_part *part,
-                        struct pixel_buffer *buffer, struct stored_size *ret, struct error *err)
+enum status webp_decode(struct decode *photo, struct error *err)
 {
-    (void)reduction, (void)part;
     struct webp_frame frame = {0};
-    TRY(webp_read_head(data, size, limits, &frame, err));
-    *ret = (struct stored_size){frame.width, frame.height, frame.width, frame.height};
-    if (!buffer)
+    TRY(webp_read_head(photo, &frame, err));
+    if (!photo->buffer)
         return STATUS_OK;
     const struct webp_features *features = &frame.features;
     const size_t count = (size_t)features->width * (size_t)features->height;
@@ -126,14 +121,15 @@ enum status webp_decode(const uint8_t *data, size_t size, const struct image_lim
     const size_t working = features->format == WEBP_LOSSLESS ? count * 4
                            : features->has_alpha             ? count * 2
                                                              : 0;
-    TRY(pixel_buffer_reserve_rgb("WebP", buffer, frame.width, frame.height, working, err));
+    TRY(decode_reserve(photo, 3, working, err));
+    uint8_t *pixels = photo->buffer->data;
     const size_t stride = (size_t)frame.width * 3, bytes = stride * frame.height;
     const size_t begin = frame.top * stride + (size_t)frame.left * 3;
     if (count != (size_t)frame.width * frame.height)
-        memset(buffer->data, 0, bytes);
-    if (!webp.decode(frame.data, frame.size, buffer->data + begin, bytes - begin, (int)stride))
-        return webp_damaged(err);
-    return STATUS_OK;
+        memset(pixels, 0, bytes);
+    return webp.decode(frame.data, frame.size, pixels + begin, bytes - begin, (int)stride)
+               ? STATUS_OK
+               : webp_damaged(err);
 }
 
 int exif_from_webp(const uint8_t *data, size_t size)

@@ -116,7 +116,7 @@ static bool bench_file(struct bench *bench, const char *path)
         done = image_decode(bench->decoder, data, size, &limits, &image, &err) == STATUS_OK;
         double whole = now_ms();
         done = done && image_decode_part(bench->decoder, data, size, &limits, &bench->preprocess,
-                                         &image, &err) == STATUS_OK;
+                                         false, &image, &err) == STATUS_OK;
         double decoded = now_ms();
         if (plain)
             plain_decode(data, size, pixels);
@@ -132,8 +132,8 @@ static bool bench_file(struct bench *bench, const char *path)
                                          bench->dst, &err) == STATUS_OK;
         double prepared = now_ms();
         bench->times[TO_BF16][round] = prepared - start;
-        done = done && image_decode_reduced(bench->decoder, data, size, &limits, &bench->preprocess,
-                                            &image, &err) == STATUS_OK;
+        done = done && image_decode_part(bench->decoder, data, size, &limits, &bench->preprocess,
+                                         true, &image, &err) == STATUS_OK;
         double reduced = now_ms();
         done = done && transform_apply(bench->transform, &image, &bench->preprocess, bench->dst,
                                        &err) == STATUS_OK;

@@ -58,7 +58,7 @@ static enum status prepare(const char *path, const struct preprocess *p, struct 
     if (decoder && transform && numbers)
         status = read_whole(path, &data, &size, err);
     if (status == STATUS_OK)
-        status = image_decode_part(decoder, (uint8_t *)data, size, &limits, p, &image, err);
+        status = image_decode_part(decoder, (uint8_t *)data, size, &limits, p, false, &image, err);
     if (status == STATUS_OK)
         status = transform_apply(transform, &image, p, numbers, err);
     if (status == STATUS_OK) {

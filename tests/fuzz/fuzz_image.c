@@ -71,7 +71,7 @@ static void check_transform(struct image_decoder *decoder, struct transform *tra
     struct error err = {0};
     struct image part;
     const enum status status = transform_apply(transform, image, p, numbers, &err);
-    HOLDS(image_decode_part(decoder, data, size, &limits, p, &part, NULL) == STATUS_OK);
+    HOLDS(image_decode_part(decoder, data, size, &limits, p, false, &part, NULL) == STATUS_OK);
     HOLDS(transform_apply(transform, &part, p, of_part, NULL) == status);
     if (status != STATUS_OK) {
         HOLDS(status == STATUS_TOO_LARGE && strlen(err.message) > 20);

@@ -119,9 +119,8 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
     if (image->pixels)
         *ret = *image->pixels;
     else
-        status = (options->fast_decode && !is_whole ? image_decode_reduced : image_decode_part)(
-            worker->decoder, image->data, image->size, &options->limits,
-            is_whole ? NULL : preprocess, ret, err);
+        status = image_decode_part(worker->decoder, image->data, image->size, &options->limits,
+                                   is_whole ? NULL : preprocess, options->fast_decode, ret, err);
     image->decode_ms = end_phase(scheduler, image, PHASE_DECODE);
     TRY(status);
     image->width = ret->info.width;

@@ -112,8 +112,9 @@ static void compare(struct parts *parts, const struct file *file, const struct p
         STATUS_OK);
     cr_assert_eq(image_decode(parts->whole, file->data, file->size, &limits, &whole, &err),
                  STATUS_OK, "%s: %s", name, err.message);
-    cr_assert_eq(image_decode_part(parts->part, file->data, file->size, &limits, p, &part, &err),
-                 STATUS_OK, "%s: %s", name, err.message);
+    cr_assert_eq(
+        image_decode_part(parts->part, file->data, file->size, &limits, p, false, &part, &err),
+        STATUS_OK, "%s: %s", name, err.message);
     cr_assert_eq(whole.info.orientation, orientation);
     cr_assert(whole.width == part.width && whole.height == part.height &&
               whole.info.width == part.info.width &&
@@ -189,7 +190,7 @@ Test(decode_part, refuses_what_the_whole_refuses)
         const enum status expected =
             image_decode(decoder, file.data, size, &limits, &image, &whole);
         cr_assert_neq(expected, STATUS_OK);
-        cr_assert_eq(image_decode_part(decoder, file.data, size, &limits, &p, &image, &part),
+        cr_assert_eq(image_decode_part(decoder, file.data, size, &limits, &p, false, &image, &part),
                      expected, "%lu bytes: %s", size, part.message);
         cr_assert_str_eq(part.message, whole.message);
     }

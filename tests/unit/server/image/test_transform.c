@@ -694,8 +694,9 @@ Test(transform, of_a_reduced_decode_is_near_but_not_within_the_contract)
         cr_assert_eq(image_decode(decoder, file.data, file.size, &limits, &image, &err), STATUS_OK,
                      "%s", err.message);
         transformed(transform, &image, &p, full);
-        cr_assert_eq(image_decode_reduced(decoder, file.data, file.size, &limits, &p, &image, &err),
-                     STATUS_OK, "%s", err.message);
+        cr_assert_eq(
+            image_decode_part(decoder, file.data, file.size, &limits, &p, true, &image, &err),
+            STATUS_OK, "%s", err.message);
         cr_expect(image.width == PICTURE_SIDE / 2 && image.height == PICTURE_SIDE / 2);
         cr_expect(image.info.width == PICTURE_SIDE && image.info.height == PICTURE_SIDE);
         transformed(transform, &image, &p, reduced);
@@ -734,7 +735,7 @@ Test(transform, of_a_reduced_decode_keeps_the_frame)
         uint8_t a[4 * 4 * 3], b[4 * 4 * 3];
         if (image_decode(other, file.data, file.size, &limits, &exact_image, &err) == STATUS_OK) {
             cr_assert_eq(
-                image_decode_reduced(decoder, file.data, file.size, &limits, &p, &image, &err),
+                image_decode_part(decoder, file.data, file.size, &limits, &p, true, &image, &err),
                 STATUS_OK, "%s: %s", found.gl_pathv[i], err.message);
             cr_expect(image.info.width == exact_image.width &&
                           image.info.height == exact_image.height &&

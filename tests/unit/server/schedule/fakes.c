@@ -363,17 +363,9 @@ bool image_is_large(const uint8_t *data, size_t size)
 
 enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data, size_t size,
                               const struct image_limits *limits, const struct preprocess *p,
-                              struct image *ret, struct error *err)
+                              bool reduces, struct image *ret, struct error *err)
 {
-    (void)p;
-    return image_decode(decoder, data, size, limits, ret, err);
-}
-
-enum status image_decode_reduced(struct image_decoder *decoder, const uint8_t *data, size_t size,
-                                 const struct image_limits *limits, const struct preprocess *p,
-                                 struct image *ret, struct error *err)
-{
-    (void)p;
+    (void)p, (void)reduces;
     return image_decode(decoder, data, size, limits, ret, err);
 }
 
