@@ -13,7 +13,6 @@
 #include "engine/base/size.h"
 #include "engine/base/text.h"
 #include "engine/base/utf8.h"
-#include "models/folder/model_internal.h"
 
 /* Every class without a label shares this one, so a file that names only class 999999 is cheap. */
 static char hole[1] = "";
@@ -236,14 +235,10 @@ static enum status read_json(struct builder *b, const cJSON *json, struct error 
                      "the JSON has no labels (id2label, label_names, {\"0\": …} or a list)");
 }
 
-enum status labels_from_json(const char *text, size_t size, struct labels *ret, struct error *err)
+enum status labels_from_json(const struct cJSON *json, struct labels *ret, struct error *err)
 {
-    cJSON *json;
-    TRY(json_parse(text, size, &json, err));
     struct builder b = {0};
-    enum status status = read_json(&b, json, err);
-    cJSON_Delete(json);
-    return labels_finish(&b, status, ret);
+    return labels_finish(&b, read_json(&b, json, err), ret);
 }
 
 /* ---- Python ---- */

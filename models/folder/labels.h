@@ -8,6 +8,8 @@
 /* The most classes in a labels file. */
 #define LABELS_MAX 1000000
 
+struct cJSON;
+
 struct labels {
     char **names; /* names[i]: label of class i, UTF-8; "" if the file lacks the class */
     size_t count;
@@ -23,7 +25,7 @@ enum status labels_from_text(const char *text, size_t size, struct labels *ret,
 /* Reads TorchServe's {"0": "tench"} or {"0": ["n01440764", "tench"]}, a JSON list of names, a
  * Hugging Face config with "id2label" or "label2id", or a timm config with "label_names" and
  * perhaps their "label_descriptions". STATUS_NOT_FOUND when the JSON has no labels. */
-enum status labels_from_json(const char *text, size_t size, struct labels *ret,
+enum status labels_from_json(const struct cJSON *json, struct labels *ret,
                              struct error *err) MUST_USE;
 
 /* Reads "names" of Ultralytics' metadata, a Python dict: {0: 'person', 1: "cat's cradle"}. */

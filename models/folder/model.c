@@ -2,6 +2,7 @@
  * config.pbtxt or the graph's metadata; or the embedded default. */
 #include "models/folder/model.h"
 
+#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,15 +83,15 @@ static enum status not_found_is_fine(enum status status, bool *ret_found)
 
 /* ---- labels ---- */
 
-typedef enum status (*labels_reader)(const char *text, size_t size, struct labels *ret,
-                                     struct error *err);
-
-static enum status labels_from_file(const struct model_place *place, const char *name,
-                                    labels_reader read, struct labels *ret, struct error *err)
+static enum status labels_from_file(const struct model_place *place, const char *name, bool is_json,
+                                    struct labels *ret, struct error *err)
 {
     struct side_file file;
-    TRY(side_file_open(place, name, &file, err));
-    return side_file_close(&file, read(file.text, file.size, ret, err), err);
+    TRY((is_json ? side_json_open : side_file_open)(place, name, &file, err));
+    return side_file_close(&file,
+                           is_json ? labels_from_json(file.json, ret, err)
+                                   : labels_from_text(file.text, file.size, ret, err),
+                           err);
 }
 
 static enum status no_such_input(const struct graph *graph, const char *name, struct error *err)
@@ -157,7 +158,7 @@ static enum status read_triton(const struct model_place *place, struct model *mo
         return STATUS_OK;
     enum status status = triton_config_read(file.text, file.size, &config, err);
     if (status == STATUS_OK && config.label_file && want_labels) {
-        status = labels_from_file(place, config.label_file, labels_from_text, &model->labels, err);
+        status = labels_from_file(place, config.label_file, false, &model->labels, err);
         snprintf(model->labels_source, sizeof model->labels_source, "%.60s", config.label_file);
     }
     IF_OK(status, fix_dimensions(model->graph, &config, err));
@@ -185,8 +186,7 @@ static enum status read_characters(const struct model_place *place, const struct
 {
     static const char file[] = "characters.txt";
     bool found;
-    TRY(not_found_is_fine(labels_from_file(place, file, labels_from_text, &model->labels, err),
-                          &found));
+    TRY(not_found_is_fine(labels_from_file(place, file, false, &model->labels, err), &found));
     const char *listed = metadata_value(onnx, "character");
     snprintf(model->labels_source, sizeof model->labels_source, "%s",
              found ? file : "\"character\" in the file's metadata");
@@ -201,18 +201,18 @@ static enum status read_labels(const struct model_place *place, const struct onn
 {
     static const struct {
         const char *file;
-        labels_reader read;
-    } sources[] = {
-        {"labels.txt", labels_from_text},  {"index_to_name.json", labels_from_json},
-        {"labels.json", labels_from_json}, {"imagenet_classes.txt", labels_from_text},
-        {"config.json", labels_from_json},
-    };
+        bool is_json;
+    } sources[] = {{"labels.txt", false},
+                   {"index_to_name.json", true},
+                   {"labels.json", true},
+                   {"imagenet_classes.txt", false},
+                   {"config.json", true}};
     TRY(read_characters(place, onnx, model, err));
     bool found = model->labels.count > 0;
     *ret_are_characters = found;
     for (size_t i = 0; i < COUNT_OF(sources) && !found; i++) {
         TRY(not_found_is_fine(
-            labels_from_file(place, sources[i].file, sources[i].read, &model->labels, err),
+            labels_from_file(place, sources[i].file, sources[i].is_json, &model->labels, err),
             &found));
         snprintf(model->labels_source, sizeof model->labels_source, "%s",
                  found ? sources[i].file : "the model's own metadata");
@@ -227,9 +227,6 @@ static enum status read_labels(const struct model_place *place, const struct onn
 
 /* ---- preprocessing ---- */
 
-typedef enum status (*preprocess_reader)(const char *json, size_t size, struct preprocess *ret,
-                                         struct error *err);
-
 /* Checks the preprocessing. A size that the graph sets later counts as 224 x 224. */
 static enum status check_preprocess(const struct preprocess *p, struct error *err)
 {
@@ -242,19 +239,16 @@ static enum status check_preprocess(const struct preprocess *p, struct error *er
 }
 
 static enum status preprocess_from_file(const struct model_place *place, const char *name,
-                                        preprocess_reader read, struct model *model,
+                                        preprocess_reader *read, struct model *model,
                                         struct error *err)
 {
-    char remarks[300];
+    char remarks[PREPROCESS_REMARKS] = "";
     struct side_file file;
-    TRY(side_file_open(place, name, &file, err));
-    enum status status = read(file.text, file.size, &model->preprocess, err);
+    TRY(side_json_open(place, name, &file, err));
+    enum status status = read(file.json, &model->preprocess, remarks, err);
     IF_OK(status, check_preprocess(&model->preprocess, err));
-    if (status == STATUS_OK && read == preprocess_from_huggingface) {
-        preprocess_remarks(file.text, file.size, remarks, sizeof remarks);
-        if (remarks[0])
-            model_warn(model, "%s: %s", name, remarks);
-    }
+    if (status == STATUS_OK && remarks[0])
+        model_warn(model, "%s: %s", name, remarks);
     return side_file_close(&file, status, err);
 }
 
@@ -263,7 +257,7 @@ static enum status read_preprocess(const struct model_place *place, const struct
 {
     static const struct {
         const char *file, *text;
-        preprocess_reader read;
+        preprocess_reader *read;
     } sources[] = {
         {"preprocessor_config.json", "preprocessor_config.json", preprocess_from_huggingface},
         {"preprocess_cfg.json", "preprocess_cfg.json (open_clip)", preprocess_from_open_clip},
@@ -509,8 +503,12 @@ static enum status fill_embedded(struct model *model, struct error *err)
     model->graph = onnx.graph;
     model->file_bytes = onnx.file_bytes;
     TRY(labels_from_text((const char *)digits_labels, digits_labels_size, &model->labels, err));
-    TRY(preprocess_from_huggingface((const char *)digits_preprocessor, digits_preprocessor_size,
-                                    &model->preprocess, err));
+    struct cJSON *json;
+    TRY(json_parse((const char *)digits_preprocessor, digits_preprocessor_size, &json, err));
+    const enum status status =
+        preprocess_from_huggingface(json, &model->preprocess, (char[PREPROCESS_REMARKS]){0}, err);
+    cJSON_Delete(json);
+    TRY(status);
     model->is_configured = true;
     snprintf(model->preprocess_source, sizeof model->preprocess_source, "embedded");
     struct task_facts facts = {.options = TASK_OPTIONS_NONE};

@@ -150,7 +150,7 @@ static enum status read_stage(const cJSON *json, const struct pipeline_stage *be
     return STATUS_OK;
 }
 
-static enum status read_stages(const cJSON *json, struct pipeline_config *ret, struct error *err)
+enum status pipeline_config_parse(const cJSON *json, struct pipeline_config *ret, struct error *err)
 {
     static const char form[] =
         "{\"stages\": [{\"model\": \"a-detector\"}, {\"model\": \"a-classifier\"}]}";
@@ -175,23 +175,13 @@ static enum status read_stages(const cJSON *json, struct pipeline_config *ret, s
                                              PIPELINE_STAGES_MAX, form);
 }
 
-enum status pipeline_config_parse(const char *text, size_t size, struct pipeline_config *ret,
-                                  struct error *err)
-{
-    cJSON *json;
-    TRY(json_parse(text, size, &json, err));
-    const enum status status = read_stages(json, ret, err);
-    cJSON_Delete(json);
-    return status;
-}
-
 enum status pipeline_config_read(const char *folder, struct pipeline_config *ret, struct error *err)
 {
     struct model_place place = {.is_immich = false};
     struct side_file file;
     model_path(place.folders[0], "%s", folder);
     TRY(side_json_open(&place, PIPELINE_FILE, &file, err));
-    return side_file_close(&file, read_stages(file.json, ret, err), err);
+    return side_file_close(&file, pipeline_config_parse(file.json, ret, err), err);
 }
 
 char *pipeline_stage_path(const char *folder, const struct pipeline_stage *stage)

@@ -28,6 +28,8 @@
 #define STAGE_CROPS_DEFAULT 100
 #define STAGE_CROPS_ALL     4000 /* crops of a request, over all its photos */
 
+struct cJSON;
+
 struct pipeline_stage {
     char model[128];
     /* These members select and crop boxes of the stage before; stage 0 gets whole photos. */
@@ -56,8 +58,8 @@ struct pipeline_config {
 /* InsightFace's template "arcface": positions of eyes, nose and mouth corners in pixels. */
 extern const struct align_template align_arcface;
 
-/* Parses the file's `text`. STATUS_MODEL names stage, key and expected value. Pure. */
-enum status pipeline_config_parse(const char *text, size_t size, struct pipeline_config *ret,
+/* Reads the file's JSON. STATUS_MODEL names stage, key and expected value. Pure. */
+enum status pipeline_config_parse(const struct cJSON *json, struct pipeline_config *ret,
                                   struct error *err) MUST_USE;
 
 /* Reads `folder`/pipeline.json. STATUS_NOT_FOUND when there is none; other errors name the file. */

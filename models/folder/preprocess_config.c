@@ -390,20 +390,7 @@ static enum status read_channels(const cJSON *json, struct preprocess *p, struct
     return STATUS_OK;
 }
 
-static enum status read_huggingface(cJSON *json, struct preprocess *p, struct error *err)
-{
-    if (!cJSON_IsObject(json))
-        return error_set(err, STATUS_MODEL, "the file is not a JSON object");
-    TRY(add_class_defaults(json, (char[1]){0}, 1, err));
-    preprocess_default(p);
-    TRY(read_geometry(json, p, err));
-    TRY(read_crop_rounding(json, p, err));
-    TRY(read_resample(json, p, err));
-    TRY(read_values(json, p, err));
-    return read_channels(json, p, err);
-}
-
-/* ---- misspelt keys ---- */
+/* ---- remarks ---- */
 
 /* A file may have millions of keys; transformers' files have fewer than 50. */
 #define KEYS_COMPARED 1000
@@ -439,7 +426,8 @@ static void remark_sizes(const cJSON *json, char *ret, size_t capacity)
             text_append(ret, capacity, "; ", "%s", remarks[i].words);
 }
 
-void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacity)
+/* Adds remarks on keys that look like misspellings of missing keys. */
+static void remark_keys(const cJSON *json, char *ret, size_t capacity)
 {
     static const char *const keys[] = {
         "size",        "crop_size", "do_resize",      "do_center_crop",
@@ -449,10 +437,8 @@ void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacit
         "do_invert",   "pad_value", "crop_rounding",  "do_convert_grayscale",
         "antialias",
     };
-    cJSON *json = cJSON_ParseWithLength(text, size);
-    const cJSON *item = json ? json->child : NULL;
+    const cJSON *item = json->child;
     bool has[COUNT_OF(keys)];
-    ret[0] = '\0';
     for (size_t k = 0; k < COUNT_OF(keys); k++)
         has[k] = json_get(json, keys[k]);
     for (size_t left = KEYS_COMPARED; item && left > 0; item = item->next, left--)
@@ -460,11 +446,6 @@ void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacit
             if (!has[k] && text_distance(item->string, keys[k]) == 1)
                 text_append(ret, capacity, "; ", "unknown key \"%.40s\": did you mean \"%s\"?",
                             item->string, keys[k]);
-    struct error ignored;
-    if (cJSON_IsObject(json) && !json_get(json, "pretrained_cfg") &&
-        add_class_defaults(json, ret, capacity, &ignored) == STATUS_OK && !ret[0])
-        remark_sizes(json, ret, capacity);
-    cJSON_Delete(json);
 }
 
 /* ---- timm ---- */
@@ -525,8 +506,10 @@ static enum status read_timm_geometry(const cJSON *cfg, struct preprocess *p, st
     return STATUS_OK;
 }
 
-static enum status read_timm(cJSON *json, struct preprocess *p, struct error *err)
+enum status preprocess_from_timm(cJSON *json, struct preprocess *p,
+                                 char remarks[static PREPROCESS_REMARKS], struct error *err)
 {
+    (void)remarks;
     const cJSON *cfg = json_get(json, "pretrained_cfg");
     if (!cfg)
         cfg = json_get(json, "input_size") ? json : NULL;
@@ -542,10 +525,33 @@ static enum status read_timm(cJSON *json, struct preprocess *p, struct error *er
     return read_interpolation(cfg, p, err);
 }
 
+enum status preprocess_from_huggingface(cJSON *json, struct preprocess *p,
+                                        char remarks[static PREPROCESS_REMARKS], struct error *err)
+{
+    struct error ignored;
+    remark_keys(json, remarks, PREPROCESS_REMARKS);
+    /* timm's wrapper in transformers writes its own keys into the same file. */
+    if (preprocess_from_timm(json, p, remarks, &ignored) == STATUS_OK)
+        return STATUS_OK;
+    if (!cJSON_IsObject(json))
+        return error_set(err, STATUS_MODEL, "the file is not a JSON object");
+    TRY(add_class_defaults(json, remarks, PREPROCESS_REMARKS, err));
+    if (!remarks[0])
+        remark_sizes(json, remarks, PREPROCESS_REMARKS);
+    preprocess_default(p);
+    TRY(read_geometry(json, p, err));
+    TRY(read_crop_rounding(json, p, err));
+    TRY(read_resample(json, p, err));
+    TRY(read_values(json, p, err));
+    return read_channels(json, p, err);
+}
+
 /* ---- open_clip, Immich ---- */
 
-static enum status read_open_clip(cJSON *json, struct preprocess *p, struct error *err)
+enum status preprocess_from_open_clip(cJSON *json, struct preprocess *p,
+                                      char remarks[static PREPROCESS_REMARKS], struct error *err)
 {
+    (void)remarks;
     const cJSON *size = json_get(json, "size"), *mode = json_get(json, "resize_mode");
     const cJSON *height = cJSON_IsArray(size) ? cJSON_GetArrayItem(size, 0) : size;
     const cJSON *width = cJSON_IsArray(size) ? cJSON_GetArrayItem(size, 1) : size;
@@ -568,44 +574,6 @@ void preprocess_as_immich(struct preprocess *p)
 {
     p->resize = RESIZE_SHORT_SIDE;
     p->crop_floors = true;
-}
-
-/* ---- entry points for JSON ---- */
-
-static enum status read_with(enum status (*reader)(cJSON *, struct preprocess *, struct error *),
-                             const char *text, size_t size, struct preprocess *ret,
-                             struct error *err)
-{
-    cJSON *json;
-    TRY(json_parse(text, size, &json, err));
-    struct preprocess p;
-    enum status status = reader(json, &p, err);
-    cJSON_Delete(json);
-    if (status == STATUS_OK)
-        *ret = p;
-    return status;
-}
-
-enum status preprocess_from_huggingface(const char *json, size_t size, struct preprocess *ret,
-                                        struct error *err)
-{
-    /* timm's wrapper in transformers writes its own keys into the same file. */
-    struct error ignored;
-    if (read_with(read_timm, json, size, ret, &ignored) == STATUS_OK)
-        return STATUS_OK;
-    return read_with(read_huggingface, json, size, ret, err);
-}
-
-enum status preprocess_from_open_clip(const char *json, size_t size, struct preprocess *ret,
-                                      struct error *err)
-{
-    return read_with(read_open_clip, json, size, ret, err);
-}
-
-enum status preprocess_from_timm(const char *json, size_t size, struct preprocess *ret,
-                                 struct error *err)
-{
-    return read_with(read_timm, json, size, ret, err);
 }
 
 /* ---- Ultralytics ---- */

@@ -1,33 +1,35 @@
 /* Readers of files that describe the preprocessing of photos for a model.
  *
- * Each sets every member of *ret, but does not change *ret on failure. Errors: STATUS_NOT_FOUND
- * when the file has no preprocessing, STATUS_MODEL with key, value and expected value. The caller
- * runs preprocess_check() after adapting the sizes to the model's input. */
+ * Each sets every member of *ret; after a failure *ret is undefined. Errors: STATUS_NOT_FOUND when
+ * the file has no preprocessing, STATUS_MODEL with key, value and expected value. The caller runs
+ * preprocess_check() after adapting the sizes to the model's input. */
 #pragma once
 
 #include "models/folder/preprocess.h"
 
-/* Reads Hugging Face's preprocessor_config.json of image processors and older feature extractors;
- * docs/photos.md lists the keys. processors.json has the defaults of transformers' classes. If
- * neither the file nor the class gives a size, width and height are 0: the model's size applies. */
-enum status preprocess_from_huggingface(const char *json, size_t size, struct preprocess *ret,
-                                        struct error *err) MUST_USE;
+struct cJSON;
 
-/* Writes remarks on a text that preprocess_from_huggingface() has read: a class that is unknown or
- * gives other pixels, keys that look like misspellings of missing keys, and sizes that lensd does
- * not make. *ret is one line of at most `capacity` bytes; "" if there are no remarks. */
-void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacity);
+/* Readers of JSON. `remarks` is a line of text, initially "", to which they may append sentences
+ * for the log. */
+#define PREPROCESS_REMARKS 300
+typedef enum status preprocess_reader(struct cJSON *json, struct preprocess *ret,
+                                      char remarks[static PREPROCESS_REMARKS], struct error *err);
+
+/* Reads Hugging Face's preprocessor_config.json of image processors and older feature extractors;
+ * docs/photos.md lists the keys. processors.json has the defaults of transformers' classes, which
+ * this function adds to `json`. If neither the file nor the class gives a size, width and height
+ * are 0: the model's size applies. Remarks: a class that is unknown or gives other pixels, keys
+ * that look like misspellings of missing keys, and sizes that lensd does not make. */
+preprocess_reader preprocess_from_huggingface;
 
 /* Reads timm's config.json: "pretrained_cfg", or its keys at the top level: input_size, crop_pct,
  * crop_mode, interpolation, mean, std. The resize is floor(size / crop_pct), as in
  * timm.data.transforms_factory. */
-enum status preprocess_from_timm(const char *json, size_t size, struct preprocess *ret,
-                                 struct error *err) MUST_USE;
+preprocess_reader preprocess_from_timm;
 
 /* Reads open_clip's preprocess_cfg.json, as in Immich: size, resize_mode (shortest, squash),
  * interpolation, mean, std. The crop is torchvision's. */
-enum status preprocess_from_open_clip(const char *json, size_t size, struct preprocess *ret,
-                                      struct error *err) MUST_USE;
+preprocess_reader preprocess_from_open_clip;
 
 /* Changes the settings from preprocess_from_open_clip() to those of Immich's service, which keeps
  * the aspect ratio and rounds the crop's position down. */

@@ -95,11 +95,10 @@ static enum status read_texts(const cJSON *json, struct zero_shot *ret, struct l
         !cJSON_GetObjectItemCaseSensitive(json, "labels"))
         return STATUS_OK;
     TRY(read_vectors(json, ret, err));
-    char *names = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(json, "labels"));
+    const cJSON *names = cJSON_GetObjectItemCaseSensitive(json, "labels");
     if (!names)
         return json_wrong_part("labels", "a list of strings", err);
-    const enum status status = labels_from_json(names, strlen(names), labels, err);
-    free(names);
+    const enum status status = labels_from_json(names, labels, err);
     if (status == STATUS_NOT_FOUND) /* side_file_close() adds no file name to STATUS_NOT_FOUND */
         return error_set(err, STATUS_MODEL, "%s", err->message);
     TRY(status);

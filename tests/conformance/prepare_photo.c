@@ -7,11 +7,13 @@
  * WIDTH and HEIGHT are the model's; 0 where it does not fix them. For each photo a line "WIDTH
  * HEIGHT CHANNELS" goes to standard output, then float32 numbers by row, column and channel. Exits
  * 1 with a sentence on standard error, where remarks on CONFIG go, too. */
+#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "models/folder/model_internal.h"
 #include "models/folder/preprocess_config.h"
 #include "server/image/transform.h"
 
@@ -35,9 +37,11 @@ static enum status read_config(const char *config, struct preprocess *ret, struc
     if (*config == '[')
         return preprocess_from_metadata(config, "detect", ret, err);
     TRY(read_whole(config, &text, &size, err));
-    const enum status status = preprocess_from_huggingface(text, size, ret, err);
-    char remarks[400];
-    preprocess_remarks(text, size, remarks, sizeof remarks);
+    char remarks[PREPROCESS_REMARKS] = "";
+    cJSON *json = NULL;
+    enum status status = json_parse(text, size, &json, err);
+    IF_OK(status, preprocess_from_huggingface(json, ret, remarks, err));
+    cJSON_Delete(json);
     if (*remarks)
         fprintf(stderr, "%s\n", remarks);
     free(text);

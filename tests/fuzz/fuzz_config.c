@@ -1,6 +1,7 @@
 /* Files beside a model: labels, preprocessing, pipeline.json. The first byte picks the reader.
  * Whatever comes is refused with a sentence, or gives labels that are all there and UTF-8, or a
  * preprocessing whose sizes are positive. */
+#include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,43 +38,32 @@ static void check_preprocess(enum status status, struct preprocess *p, const str
         preprocess_describe(p, text, sizeof text);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+/* Parses the text and passes it to the reader of JSON with this number. */
+static void read_json(int reader, const char *text, size_t size)
 {
-    if (!size)
-        return 0;
     struct error err = {0};
     struct labels labels = {0};
     struct preprocess p = {0};
-    char slips[64];
-    char *text = malloc(size); /* terminated, as files are read */
-    HOLDS(text);
-    memcpy(text, data + 1, size - 1);
-    text[size - 1] = '\0';
-    size_t length = size - 1;
-    switch (data[0] % 8) {
-    case 0:
-        check_labels(labels_from_text(text, length, &labels, &err), &labels, &err);
-        break;
+    char remarks[PREPROCESS_REMARKS] = "";
+    struct pipeline_config config;
+    cJSON *json;
+    if (json_parse(text, size, &json, &err) != STATUS_OK) {
+        HOLDS(*err.message);
+        return;
+    }
+    switch (reader) {
     case 1:
-        check_labels(labels_from_json(text, length, &labels, &err), &labels, &err);
-        break;
-    case 2:
-        check_labels(labels_from_python(text, length, &labels, &err), &labels, &err);
+        check_labels(labels_from_json(json, &labels, &err), &labels, &err);
         break;
     case 3:
-        check_preprocess(preprocess_from_huggingface(text, length, &p, &err), &p, &err);
-        preprocess_remarks(text, length, slips, sizeof slips);
-        HOLDS(strlen(slips) < sizeof slips);
+        check_preprocess(preprocess_from_huggingface(json, &p, remarks, &err), &p, &err);
+        HOLDS(strlen(remarks) < sizeof remarks);
         break;
     case 4:
-        check_preprocess(preprocess_from_timm(text, length, &p, &err), &p, &err);
+        check_preprocess(preprocess_from_timm(json, &p, remarks, &err), &p, &err);
         break;
-    case 5:
-        check_preprocess(preprocess_from_metadata(text, "classify", &p, &err), &p, &err);
-        break;
-    case 7: {
-        struct pipeline_config config;
-        if (pipeline_config_parse(text, length, &config, &err) != STATUS_OK) {
+    default:
+        if (pipeline_config_parse(json, &config, &err) != STATUS_OK) {
             HOLDS(*err.message);
             break;
         }
@@ -85,8 +75,38 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             HOLDS(stage->margin >= 0 && stage->margin <= 1);
             HOLDS(!pipeline_stage_size(stage, i > 0, 640, 480) == !stage->size_count);
         }
-        break;
     }
+    cJSON_Delete(json);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (!size)
+        return 0;
+    struct error err = {0};
+    struct labels labels = {0};
+    struct preprocess p = {0};
+    char *text = malloc(size); /* terminated, as files are read */
+    HOLDS(text);
+    memcpy(text, data + 1, size - 1);
+    text[size - 1] = '\0';
+    size_t length = size - 1;
+    switch (data[0] % 8) {
+    case 0:
+        check_labels(labels_from_text(text, length, &labels, &err), &labels, &err);
+        break;
+    case 1:
+    case 3:
+    case 4:
+    case 7:
+        read_json(data[0] % 8, text, length);
+        break;
+    case 2:
+        check_labels(labels_from_python(text, length, &labels, &err), &labels, &err);
+        break;
+    case 5:
+        check_preprocess(preprocess_from_metadata(text, "classify", &p, &err), &p, &err);
+        break;
     default: {
         struct triton_config config;
         if (triton_config_read(text, length, &config, &err) == STATUS_OK) {

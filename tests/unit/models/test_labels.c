@@ -1,11 +1,23 @@
 /* models/folder/labels.c: every way people write class names down. */
+#include <cjson/cJSON.h>
 #include <criterion/criterion.h>
 #include <string.h>
 
 #include "engine/base/size.h"
 #include "models/folder/labels.h"
+#include "models/folder/model_internal.h"
 
 typedef enum status (*reader)(const char *text, size_t size, struct labels *ret, struct error *err);
+
+static enum status from_json_text(const char *text, size_t size, struct labels *ret,
+                                  struct error *err)
+{
+    cJSON *json;
+    TRY(json_parse(text, size, &json, err));
+    const enum status status = labels_from_json(json, ret, err);
+    cJSON_Delete(json);
+    return status;
+}
 
 /* names: what labels_name() answers for 0, 1, 2 …, "-" for none; NULL ends. */
 struct good_case {
@@ -111,7 +123,7 @@ Test(labels, reads_json)
         {"timm inside", "{\"pretrained_cfg\": {\"label_names\": [\"a\"]}}", {"a"}},
         {"escapes", "[\"caf\\u00e9\"]", {"caf\xC3\xA9"}},
     };
-    check_good(cases, COUNT_OF(cases), labels_from_json);
+    check_good(cases, COUNT_OF(cases), from_json_text);
 }
 
 Test(labels, refuses_json)
@@ -131,7 +143,7 @@ Test(labels, refuses_json)
         {"bad inverse", "{\"label2id\": {\"dog\": -1}}", 0, STATUS_MODEL, "'dog'"},
         {"not UTF-8", "[\"\xff\"]", 0, STATUS_MODEL, "UTF-8"},
     };
-    check_bad(cases, COUNT_OF(cases), labels_from_json);
+    check_bad(cases, COUNT_OF(cases), from_json_text);
 }
 
 Test(labels, reads_python)

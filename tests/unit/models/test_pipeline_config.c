@@ -1,16 +1,27 @@
 /* pipeline.json: what it may say, and the sentences for what it may not. */
+#include <cjson/cJSON.h>
 #include <criterion/criterion.h>
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "models/folder/model_internal.h"
 #include "models/folder/pipeline_config.h"
 #include "tests/unit/models/mutations.h"
+
+static enum status parse_text(const char *text, struct pipeline_config *ret, struct error *err)
+{
+    cJSON *json;
+    TRY(json_parse(text, strlen(text), &json, err));
+    const enum status status = pipeline_config_parse(json, ret, err);
+    cJSON_Delete(json);
+    return status;
+}
 
 static void check_changed(void *context, const char *text)
 {
     struct pipeline_config config;
     struct error err = {0};
-    const enum status status = pipeline_config_parse(text, strlen(text), &config, &err);
+    const enum status status = parse_text(text, &config, &err);
     (void)context;
     if (status == STATUS_OK)
         cr_expect(config.stage_count >= 2 && config.stages[1].model[0], "%s", text);
@@ -21,8 +32,7 @@ static void check_changed(void *context, const char *text)
 static void parse(const char *text, struct pipeline_config *ret)
 {
     struct error err;
-    cr_assert_eq(pipeline_config_parse(text, strlen(text), ret, &err), STATUS_OK, "%s",
-                 err.message);
+    cr_assert_eq(parse_text(text, ret, &err), STATUS_OK, "%s", err.message);
     mutate_document(text, check_changed, NULL);
 }
 
@@ -131,8 +141,7 @@ Test(pipeline_config, what_is_wrong)
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct pipeline_config config;
         struct error err;
-        cr_expect_eq(pipeline_config_parse(cases[i].text, strlen(cases[i].text), &config, &err),
-                     STATUS_MODEL, "%s", cases[i].text);
+        cr_expect_eq(parse_text(cases[i].text, &config, &err), STATUS_MODEL, "%s", cases[i].text);
         cr_expect(strstr(err.message, cases[i].words), "%s: %s", cases[i].text, err.message);
     }
 }
