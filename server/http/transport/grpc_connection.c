@@ -29,7 +29,6 @@
 #define READ_BYTES    (16 * 1024)
 #define READS_PER_RUN 8
 #define FEEDS_PER_RUN 4
-#define FRAME_MOST    (20 * 1024) /* nghttp2's largest write: 16 KiB of data, or our headers */
 #define OUT_ACKS      100
 #define LINGER_MS     2000 /* how long a client may send after our side was shut down */
 #define CREDIT_SECOND 100  /* credit for each second */
@@ -62,10 +61,23 @@ static ssize_t write_some(struct grpc_connection *c, const uint8_t *bytes, size_
     return put >= 0 ? put : put == GNUTLS_E_AGAIN || put == GNUTLS_E_INTERRUPTED ? -1 : -2;
 }
 
+static ssize_t on_send(nghttp2_session *session, const uint8_t *bytes, size_t size, int flags,
+                       void *context)
+{
+    (void)session, (void)flags;
+    struct grpc_connection *c = context;
+    const ssize_t put = write_some(c, bytes, size);
+    if (put >= 0)
+        c->blocked_since = 0;
+    else if (!c->blocked_since)
+        c->blocked_since = clock_now();
+    return put >= 0 ? put : put == -1 ? NGHTTP2_ERR_WOULDBLOCK : NGHTTP2_ERR_CALLBACK_FAILURE;
+}
+
 static void watch_events(struct grpc_connection *c)
 {
     const bool writes =
-        c->unsent || (c->tls && !c->has_shaken && gnutls_record_get_direction(c->tls) == 1);
+        c->blocked_since || (c->tls && !c->has_shaken && gnutls_record_get_direction(c->tls) == 1);
     const uint32_t events = writes ? EPOLLOUT : EPOLLIN;
     struct epoll_event event = {.events = events, .data.ptr = c};
     if (events != c->events)
@@ -267,6 +279,7 @@ static bool start_session(struct grpc_connection *c)
     nghttp2_option *option = NULL;
     if (nghttp2_session_callbacks_new(&callbacks) != 0)
         return false;
+    nghttp2_session_callbacks_set_send_callback(callbacks, on_send);
     nghttp2_session_callbacks_set_on_begin_frame_callback(callbacks, on_begin_frame);
     nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, on_begin_headers);
     nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
@@ -298,7 +311,7 @@ static void connection_done(struct grpc_connection *c)
     if (c->tls)
         gnutls_deinit(c->tls);
     close(c->fd);
-    FREE_ALL(c->unsent, c);
+    free(c);
 }
 
 void grpc_connection_open(struct grpc_server *grpc, int fd, const struct sockaddr *address)
@@ -358,11 +371,7 @@ static void refuse_http1(struct grpc_connection *c)
         "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
         "{\"error\":\"this port serves gRPC over HTTP/2 (--grpc-port); send HTTP/1.1 to "
         "--port\",\"code\":\"invalid_request\"}\n";
-    c->unsent = malloc(sizeof answer - 1);
-    if (c->unsent)
-        memcpy(c->unsent, answer, sizeof answer - 1);
-    c->unsent_size = c->unsent ? sizeof answer - 1 : 0;
-    c->unsent_since = clock_now();
+    (void)write_some(c, (const uint8_t *)answer, sizeof answer - 1);
     c->is_ending = c->refused_http1 = true;
 }
 
@@ -402,80 +411,19 @@ static bool read_all(struct grpc_connection *c)
     return true;
 }
 
-/* Returns the number of bytes that the socket accepted; -1 if the connection is over. */
-static ssize_t write_most(struct grpc_connection *c, const uint8_t *bytes, size_t size)
-{
-    size_t at = 0;
-    while (at < size) {
-        const ssize_t put = write_some(c, bytes + at, size - at);
-        if (put == -2)
-            return -1;
-        if (put < 0)
-            break;
-        at += (size_t)put;
-    }
-    if (at)
-        c->unsent_since = clock_now();
-    return (ssize_t)at;
-}
-
-/* Returns false if the connection is over. */
-static bool write_unsent(struct grpc_connection *c)
-{
-    const ssize_t put = write_most(c, c->unsent + c->unsent_at, c->unsent_size - c->unsent_at);
-    if (put < 0)
-        return false;
-    c->unsent_at += (size_t)put;
-    if (c->unsent_at == c->unsent_size) {
-        free(c->unsent);
-        c->unsent = NULL;
-    }
-    return true;
-}
-
-/* Writes the gathered bytes, and keeps a copy of those that the socket does not accept. */
-static bool write_gathered(struct grpc_connection *c, size_t size)
-{
-    const ssize_t put = write_most(c, c->server->out, size);
-    if (put < 0)
-        return false;
-    if ((size_t)put == size)
-        return true;
-    c->unsent_size = size - (size_t)put;
-    c->unsent_at = 0;
-    c->unsent_since = clock_now();
-    c->unsent = malloc(c->unsent_size);
-    if (c->unsent)
-        memcpy(c->unsent, c->server->out + put, c->unsent_size);
-    return c->unsent;
-}
-
-/* Returns false if the connection is over. */
+/* Writes frames until the socket accepts no more. The cork gathers them in as few packets as
+ * possible. Returns false if the connection is over. */
 static bool write_all(struct grpc_connection *c)
 {
-    if (c->unsent && !write_unsent(c))
-        return false;
+    const int on = 1, off = 0;
     /* While closing, the streams still exist but the calls that they read from are freed. */
-    if (c->closing || c->refused_http1 || (!c->has_begun && !c->is_ending))
+    if (c->closing || c->refused_http1 || (!c->has_begun && !c->is_ending) ||
+        !nghttp2_session_want_write(c->session))
         return true;
-    while (!c->unsent) {
-        const uint8_t *frame;
-        size_t size = 0;
-        ssize_t more = 1;
-        while (size + FRAME_MOST <= GRPC_OUT && more > 0) {
-            more = nghttp2_session_mem_send(c->session, &frame);
-            if (more < 0 || more > FRAME_MOST)
-                return false;
-            if (more > 0) /* `frame` is not set otherwise */
-                memcpy(c->server->out + size, frame, (size_t)more);
-            size += (size_t)more;
-        }
-        if (!size)
-            return true;
-        if (!write_gathered(c, size))
-            return false;
-    }
-    return true;
+    (void)setsockopt(c->fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on);
+    const int result = nghttp2_session_send(c->session);
+    (void)setsockopt(c->fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
+    return result == 0;
 }
 
 static void feed_calls(struct grpc_connection *c)
@@ -527,7 +475,7 @@ static bool run(struct grpc_connection *c, uint32_t events)
         if (!write_all(c))
             return false;
     }
-    if (!c->unsent && !c->closing &&
+    if (!c->blocked_since && !c->closing &&
         (c->refused_http1 ||
          (!nghttp2_session_want_read(c->session) && !nghttp2_session_want_write(c->session)))) {
         c->is_ending = true;
@@ -561,7 +509,7 @@ void grpc_connection_tick(struct grpc_connection *c, int64_t now, bool is_ending
         c->idle_since = now;
     if (grpc_is_over(c->has_settings ? 0 : c->opened, options->header_timeout_ms, now) ||
         grpc_is_over(c->header_since, options->header_timeout_ms, now) ||
-        grpc_is_over(c->unsent ? c->unsent_since : 0, options->answer_timeout_ms, now) ||
+        grpc_is_over(c->blocked_since, options->answer_timeout_ms, now) ||
         grpc_is_over(c->closing, LINGER_MS, now)) {
         if (!c->closing)
             connections_count_late(c->server->http->connections);

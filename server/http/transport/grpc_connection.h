@@ -18,7 +18,6 @@
 #define GRPC_WINDOW      ((size_t)4 << 20)   /* bytes that a client may send ahead in all calls */
 #define GRPC_HEADERS     ((size_t)256 << 10) /* bytes of headers in all calls of a connection */
 #define GRPC_CREDIT      1000                /* largest value of `credit`: see grpc_connection.c */
-#define GRPC_OUT         ((size_t)64 << 10)  /* bytes gathered for one write */
 
 struct grpc_call;
 struct proxy_pending;
@@ -35,7 +34,6 @@ struct grpc_server {
     LIST_HEAD(, grpc_connection) connections;
     int64_t full_until; /* accept() failed for lack of resources: do not call it before this time */
     bool may_wait;      /* clients may be waiting for accept() */
-    uint8_t out[GRPC_OUT];
 
     pthread_mutex_t lock;
     bool stop, is_ending, is_woken; /* guarded by lock */
@@ -57,20 +55,18 @@ struct grpc_connection {
     bool is_leaving;      /* GOAWAY is queued: open calls continue, but the client makes no more */
     bool has_open_header; /* CONTINUATION may follow */
     LIST_HEAD(, grpc_call) calls;
-    size_t header_room;   /* bytes allocated for the headers of its calls */
-    size_t call_count;    /* calls, including those whose stream is closed */
-    int64_t opened;       /* clock_now(), like all times here */
-    int64_t idle_since;   /* when its last call ended */
-    int64_t closing;      /* when our sending side was shut down; 0: not yet */
-    int64_t header_since; /* start of a header block that has not ended; 0: none */
-    size_t header_bytes;  /* bytes read since a frame other than CONTINUATION began */
-    uint8_t *unsent;      /* malloc'ed; bytes that the socket has not accepted */
-    size_t unsent_size, unsent_at;
-    int64_t unsent_since; /* when the socket last accepted bytes */
-    uint64_t runs;        /* calls of grpc_connection_run() */
-    double credit;        /* see grpc_connection.c */
-    int64_t credit_time;  /* when `credit` was computed */
-    uint32_t events;      /* the events that epoll watches */
+    size_t header_room;    /* bytes allocated for the headers of its calls */
+    size_t call_count;     /* calls, including those whose stream is closed */
+    int64_t opened;        /* clock_now(), like all times here */
+    int64_t idle_since;    /* when its last call ended */
+    int64_t closing;       /* when our sending side was shut down; 0: not yet */
+    int64_t header_since;  /* start of a header block that has not ended; 0: none */
+    size_t header_bytes;   /* bytes read since a frame other than CONTINUATION began */
+    int64_t blocked_since; /* when the socket stopped to accept bytes; 0: it accepts them */
+    uint64_t runs;         /* calls of grpc_connection_run() */
+    double credit;         /* see grpc_connection.c */
+    int64_t credit_time;   /* when `credit` was computed */
+    uint32_t events;       /* the events that epoll watches */
 };
 
 enum grpc_call_state {
