@@ -144,10 +144,8 @@ void deepstack_write_box(struct writer *w, struct cJSON *entry, const float *box
 char *deepstack_answer_json(const struct deepstack_call *call, const char *message,
                             const char *error, float similarity);
 
-/* Returns /predict's name of a parameter, and its value (converted into `room` if needed). NULL if
- * the parameter is ignored. */
-const char *dialect_parameter(const struct dialect *dialect, const char *name, const char *value,
-                              char room[static 32], const char **ret_value);
+/* Returns the row of a parameter; NULL if the API ignores it. */
+const struct dialect_parameter *dialect_parameter(const struct dialect *dialect, const char *name);
 
 /* Sets STATUS_INVALID for a request with `track` to an API whose answers have no track_id: such
  * an answer would look as if no object had been followed. */

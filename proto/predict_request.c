@@ -12,22 +12,11 @@
 
 /* ---- parameters ---- */
 
-const char *dialect_parameter(const struct dialect *dialect, const char *name, const char *value,
-                              char room[static 32], const char **ret_value)
+const struct dialect_parameter *dialect_parameter(const struct dialect *dialect, const char *name)
 {
-    const struct dialect_parameter *parameter = dialect->parameters;
-    for (; parameter && parameter->name; parameter++) {
-        if (strcmp(parameter->name, name) != 0)
-            continue;
-        char *end = NULL;
-        const double number = parameter->is_percent ? strtod(value, &end) : 0;
-        *ret_value = value;
-        if (number > 1 && !*end) {
-            snprintf(room, 32, "%.6f", number / 100);
-            *ret_value = room;
-        }
-        return parameter->own;
-    }
+    for (const struct dialect_parameter *p = dialect->parameters; p && p->name; p++)
+        if (!strcmp(p->name, name))
+            return p;
     return NULL;
 }
 
@@ -267,11 +256,8 @@ static enum status read_pictures(const struct dialect *dialect, cJSON *root, siz
 
 static bool is_parameter(const struct dialect *dialect, const cJSON *member)
 {
-    char room[32];
-    const char *value;
     return dialect
-               ? !cJSON_IsNull(member) &&
-                     dialect_parameter(dialect, member->string, "", room, &value)
+               ? !cJSON_IsNull(member) && dialect_parameter(dialect, member->string)
                : strcmp(member->string, "image") != 0 && strcmp(member->string, "images") != 0 &&
                      strcmp(member->string, "model") != 0;
 }

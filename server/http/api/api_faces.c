@@ -17,21 +17,14 @@
 /* The default similarity below which a face is unknown. */
 #define LEAST_SIMILARITY 0.67f
 
-bool face_question_set(struct face_question *question, const char *own, const char *value,
-                       enum status *ret, struct error *err)
+enum status face_set_userid(struct face_question *question, const char *name, size_t size,
+                            struct error *err)
 {
-    struct task_options share = TASK_OPTIONS_NONE;
-    *ret = STATUS_OK;
-    if (!strcmp(own, "userid")) {
-        if (snprintf(question->name, sizeof question->name, "%s", value) > FACES_NAME_MAX)
-            *ret = error_set(err, STATUS_INVALID, "userid has more than %d bytes", FACES_NAME_MAX);
-        return true;
-    }
-    if (strcmp(own, "min_similarity") != 0)
-        return false;
-    *ret = task_option_set(&share, "confidence", value, err);
-    question->least = share.confidence;
-    return true;
+    if (size > FACES_NAME_MAX || memchr(name, '\0', size))
+        return error_set(err, STATUS_INVALID, "userid has more than %d bytes, or a zero byte",
+                         FACES_NAME_MAX);
+    snprintf(question->name, sizeof question->name, "%.*s", (int)size, name);
+    return STATUS_OK;
 }
 
 static struct deepstack_call face_call(const struct exchange *x, const char *command)
@@ -313,16 +306,6 @@ static void list_faces(struct exchange *x)
     exchange_resume(x);
 }
 
-static enum status take_userid(struct face_question *ret, const uint8_t *name, size_t size,
-                               struct error *err)
-{
-    if (size > FACES_NAME_MAX || memchr(name, '\0', size))
-        return error_set(err, STATUS_INVALID, "userid has more than %d bytes, or a zero byte",
-                         FACES_NAME_MAX);
-    snprintf(ret->name, sizeof ret->name, "%.*s", (int)size, (const char *)name);
-    return STATUS_OK;
-}
-
 /* Reads the userid of a multipart form, or of a body "userid=Jane", as deepstack-sdk sends it. */
 static enum status read_name(const struct exchange *x, struct face_question *ret, struct error *err)
 {
@@ -330,14 +313,15 @@ static enum status read_name(const struct exchange *x, struct face_question *ret
     size_t size;
     *ret = (struct face_question){0};
     if (!multipart_is(x->content_type)) {
-        const uint8_t *name = query_form_field(x->body.data, x->body.size, "userid", &size);
-        return name ? take_userid(ret, name, size, err) : STATUS_OK;
+        const void *name = query_form_field(x->body.data, x->body.size, "userid", &size);
+        return name ? face_set_userid(ret, name, size, err) : STATUS_OK;
     }
     enum status status =
         multipart_parse(x->content_type, x->body.data, x->body.size, 8, &form, err);
     for (size_t i = 0; status == STATUS_OK && i < form.count; i++)
         if (!strcmp(form.parts[i].name, "userid"))
-            status = take_userid(ret, form.parts[i].data, form.parts[i].size, err);
+            status =
+                face_set_userid(ret, (const char *)form.parts[i].data, form.parts[i].size, err);
     multipart_done(&form);
     return status;
 }

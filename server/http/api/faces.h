@@ -11,10 +11,9 @@ struct face_question {
     float least; /* least similarity, 0 … 1; 0: not given */
 };
 
-/* If the parameter `own` is "userid" or "min_similarity", sets its field, writes the status to *ret
- * (STATUS_INVALID for a wrong value) and returns true. Otherwise returns false. */
-bool face_question_set(struct face_question *question, const char *own, const char *value,
-                       enum status *ret, struct error *err);
+/* Sets the name, of `size` bytes. STATUS_INVALID. */
+enum status face_set_userid(struct face_question *question, const char *name, size_t size,
+                            struct error *err) MUST_USE;
 
 /* Answers a completed request in the form of its dialect. May wait for the disk. */
 void faces_answer(struct exchange *exchange, const struct face_question *question);

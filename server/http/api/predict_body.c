@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -97,13 +98,35 @@ static enum status set_prompt(struct predict_work *work, const char *text, struc
     return request_labels_set_prompt(&work->labels, text, err);
 }
 
+/* Sets whether the answer has vectors as base64 or as numbers (OpenAI's encoding_format). */
+static enum status set_encoding(struct predict_work *work, const char *text, struct error *err)
+{
+    work->is_base64 = !strcmp(text, "base64");
+    if (!work->is_base64 && strcmp(text, "float") != 0)
+        return error_set(err, STATUS_INVALID,
+                         "encoding_format is '%.40s'; it must be float or base64", text);
+    return STATUS_OK;
+}
+
+/* Sets the least similarity of a face, as min_confidence of DeepStack. */
+static enum status set_similarity(struct predict_work *work, const char *text, struct error *err)
+{
+    struct task_options share = TASK_OPTIONS_NONE;
+    TRY(task_option_set(&share, "confidence", text, err));
+    work->faces.least = share.confidence;
+    return STATUS_OK;
+}
+
 static const struct {
     const char *name;
     enum status (*set)(struct predict_work *work, const char *text, struct error *err);
-} parameters[] = {{"top_k", set_top_k}, {"model", set_model},       {"format", set_format},
-                  {"size", set_size},   {"truncate", set_truncate}, {"prompt", set_prompt},
+} parameters[] = {{"top_k", set_top_k},       {"model", set_model},
+                  {"format", set_format},     {"size", set_size},
+                  {"truncate", set_truncate}, {"prompt", set_prompt},
+                  {"encoding", set_encoding}, {"min_similarity", set_similarity},
                   {"keep_alive", NULL}}; /* request_limits_read() reads it */
 
+/* The parameters of /predict itself; dialects have more. */
 static const char *const parameter_names[] = {
     "model",      "format",  "size",      "keep_alive",    "top_k",  "confidence",
     "iou",        "classes", "masks",     "agnostic",      "track",  "slices",
@@ -126,65 +149,44 @@ static enum status refuse_parameter(const char *name, struct error *err)
                      near ? "did you mean '" : "", near ? near : "", near ? "'? " : "");
 }
 
-static enum status set_parameter(struct predict_work *work, const char *name, const char *text,
-                                 size_t size, struct error *err)
+static enum status set_value(struct predict_work *work, const char *name, const char *value,
+                             struct error *err)
 {
-    char value[sizeof work->classes];
-    if (!predict_has_parameter(name))
-        return refuse_parameter(name, err);
-    if (!strcmp(name, "labels"))
-        return request_labels_read(&work->labels, text, size, err);
-    if (size >= sizeof value || memchr(text, '\0', size))
-        return error_set(err, STATUS_INVALID, "%s has more than %zu characters", name,
-                         sizeof value - 1);
-    memcpy(value, text, size);
-    value[size] = '\0';
     for (size_t i = 0; i < COUNT_OF(parameters); i++)
         if (!strcmp(name, parameters[i].name))
             return parameters[i].set ? parameters[i].set(work, value, err) : STATUS_OK;
     return slices_is_parameter(name) ? slices_set(&work->slices, name, value, err)
            : request_prompt_is(name) ? request_prompt_set(&work->prompt, name, value, err)
+           : !strcmp(name, "userid") ? face_set_userid(&work->faces, value, strlen(value), err)
                                      : set_task_option(work, name, value, err);
-}
-
-/* Sets whether the answer has vectors as base64 or as numbers (OpenAI's encoding_format). */
-static enum status set_encoding(struct predict_work *work, const char *text, struct error *err)
-{
-    work->is_base64 = !strcmp(text, "base64");
-    if (!work->is_base64 && strcmp(text, "float") != 0)
-        return error_set(err, STATUS_INVALID,
-                         "encoding_format is '%.40s'; it must be float or base64", text);
-    return STATUS_OK;
 }
 
 /* Sets the parameter that the dialect (NULL: /predict itself) calls `name`. Every dialect refuses
  * "track"; a dialect with a table of parameters ignores names that are not in the table. */
-static enum status set_named(struct predict_work *work, const struct dialect *dialect,
-                             const char *name, const char *text, size_t size, struct error *err)
+static enum status set_parameter(struct predict_work *work, const struct dialect *dialect,
+                                 const char *name, const char *text, size_t size, struct error *err)
 {
-    char given[sizeof work->classes], room[32];
-    const char *value;
+    const bool has_table = dialect && dialect->parameters;
+    const struct dialect_parameter *row = has_table ? dialect_parameter(dialect, name) : NULL;
+    const char *own = row ? row->own : name;
+    char value[sizeof work->classes], *end;
     if (dialect && !strcmp(name, "track"))
         return error_no_tracks(dialect->name, err);
-    if (!dialect || !dialect->parameters)
-        return set_parameter(work, name, text, size, err);
-    const char *own = dialect_parameter(dialect, name, "", room, &value);
-    if (!own)
+    if (has_table && !row)
         return STATUS_OK;
-    if (!strcmp(own, "labels")) /* labels may be longer than `given` can hold */
-        return set_parameter(work, own, text, size, err);
-    if (size >= sizeof given || memchr(text, '\0', size))
+    if (!row && !predict_has_parameter(name))
+        return refuse_parameter(name, err);
+    if (!strcmp(own, "labels"))
+        return request_labels_read(&work->labels, text, size, err);
+    if (size >= sizeof value || memchr(text, '\0', size))
         return error_set(err, STATUS_INVALID, "%s has more than %zu characters, or a zero byte",
-                         name, sizeof given - 1);
-    memcpy(given, text, size);
-    given[size] = '\0';
-    own = dialect_parameter(dialect, name, given, room, &value);
-    enum status status;
-    if (face_question_set(&work->faces, own, value, &status, err) ||
-        request_prompt_add(&work->prompt, own, value, &status, err))
-        return status;
-    return !strcmp(own, "encoding") ? set_encoding(work, value, err)
-                                    : set_parameter(work, own, value, strlen(value), err);
+                         name, sizeof value - 1);
+    memcpy(value, text, size);
+    value[size] = '\0';
+    const double number = row && row->is_percent ? strtod(value, &end) : 0;
+    if (number > 1 && !*end)
+        snprintf(value, sizeof value, "%.6f", number / 100);
+    return set_value(work, own, value, err);
 }
 
 /* ---- the three forms of a body ---- */
@@ -213,10 +215,8 @@ static enum status predict_read_field(struct predict_work *work, const struct di
                                       const struct multipart_part *part, struct error *err)
 {
     const char *text = (const char *)part->data;
-    if (dialect && dialect->parameters)
-        return set_named(work, dialect, part->name, text, part->size, err);
-    if (predict_has_parameter(part->name))
-        return set_parameter(work, part->name, text, part->size, err);
+    if ((dialect && dialect->parameters) || predict_has_parameter(part->name))
+        return set_parameter(work, dialect, part->name, text, part->size, err);
     size_t digits = 0;
     while (digits < part->size && (isdigit((unsigned char)text[digits]) || text[digits] == '.'))
         digits++;
@@ -434,8 +434,8 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
     if (json->model)
         TRY(set_model(work, json->model, err));
     for (size_t i = 0; i < json->parameter_count; i++)
-        TRY(set_named(work, dialect, json->parameters[i].name, json->parameters[i].text,
-                      strlen(json->parameters[i].text), err));
+        TRY(set_parameter(work, dialect, json->parameters[i].name, json->parameters[i].text,
+                          strlen(json->parameters[i].text), err));
     TRY(submission_images(&work->request, json->image_count, err));
     work->as_list = json->as_list;
     for (size_t i = 0; i < json->image_count; i++) {
@@ -511,10 +511,10 @@ enum status predict_read(struct exchange *x, struct predict_work *work, struct e
     const struct dialect *dialect = exchange_dialect(x);
     const struct dialect_default *own = dialect ? dialect->defaults : NULL;
     for (; own && own->name; own++)
-        TRY(set_parameter(work, own->name, own->value, strlen(own->value), err));
+        TRY(set_parameter(work, NULL, own->name, own->value, strlen(own->value), err));
     for (size_t i = 0; i < x->query.count; i++) {
         const struct query_parameter *p = &x->query.parameters[i];
-        TRY(set_named(work, dialect, p->name, p->value, strlen(p->value), err));
+        TRY(set_parameter(work, dialect, p->name, p->value, strlen(p->value), err));
     }
     TRY(read_body(x, work, err));
     dialect = exchange_dialect(x); /* read_immich() may have set it */

@@ -25,7 +25,11 @@
 
 bool request_prompt_is(const char *name)
 {
-    return !strcmp(name, "points") || !strcmp(name, "box");
+    static const char *const names[] = {"points", "box", "inside", "outside", "corners"};
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (!strcmp(name, names[i]))
+            return true;
+    return false;
 }
 
 /* Reads at most `most` numbers, separated by commas or semicolons; returns 0 for any other text. */
@@ -49,9 +53,13 @@ static size_t read_numbers(const char *text, float *ret, size_t most)
 enum status request_prompt_set(struct request_prompt *prompt, const char *name, const char *text,
                                struct error *err)
 {
+    const bool is_box = !strcmp(name, "box") || !strcmp(name, "corners");
+    const bool is_inside = !strcmp(name, "inside"), is_list = is_inside || !strcmp(name, "outside");
     float n[3 * POINTS_MOST] = {0};
-    const size_t count = read_numbers(text, n, COUNT_OF(n));
-    if (!strcmp(name, "box")) {
+    if (!*text && (is_list || !strcmp(name, "corners")))
+        return STATUS_OK;
+    const size_t count = read_numbers(text, n, COUNT_OF(n)), each = is_list ? 2 : 3;
+    if (is_box) {
         prompt->has_box = count == 4 && n[0] < n[2] && n[1] < n[3];
         prompt->box[0] = (struct prompt_point){n[0], n[1], 2};
         prompt->box[1] = (struct prompt_point){n[2], n[3], 3};
@@ -61,39 +69,24 @@ enum status request_prompt_set(struct request_prompt *prompt, const char *name, 
                                            "in pixels of the photo: box=10,10,200,150",
                                            text);
     }
-    prompt->count = count % 3 ? 0 : count / 3;
-    for (size_t i = 0; i < prompt->count; i++) {
-        prompt->points[i] = (struct prompt_point){n[3 * i], n[3 * i + 1], n[3 * i + 2]};
-        if (prompt->points[i].label != 0 && prompt->points[i].label != 1)
-            prompt->count = 0;
+    prompt->count = is_list ? prompt->count : 0;
+    bool is_good = count && count % each == 0 && prompt->count + count / each <= POINTS_MOST;
+    for (size_t i = 0; is_good && i < count; i += each) {
+        const float label = is_list ? is_inside : n[i + 2];
+        prompt->points[prompt->count++] = (struct prompt_point){n[i], n[i + 1], label};
+        is_good = label == 0 || label == 1;
     }
-    return prompt->count ? STATUS_OK
-                         : error_set(err, STATUS_INVALID,
-                                     "points is '%.60s'; it must be x, y and 1 (inside) or 0 "
-                                     "(outside) for each of at most %d points: "
-                                     "points=120,80,1;30,40,0",
-                                     text, POINTS_MOST);
-}
-
-bool request_prompt_add(struct request_prompt *prompt, const char *name, const char *text,
-                        enum status *ret_status, struct error *err)
-{
-    const bool is_inside = !strcmp(name, "inside"), is_box = !strcmp(name, "corners");
-    float n[2 * POINTS_MOST] = {0};
-    if (!is_inside && !is_box && strcmp(name, "outside") != 0)
-        return false;
-    *ret_status = STATUS_OK;
-    if (is_box && *text)
-        *ret_status = request_prompt_set(prompt, "box", text, err);
-    const size_t count = is_box ? 0 : read_numbers(text, n, COUNT_OF(n));
-    if (!is_box && *text && (!count || count % 2 || prompt->count + count / 2 > POINTS_MOST))
-        *ret_status = error_set(err, STATUS_INVALID,
-                                "%s must be a list of [x, y] in pixels of the photo; both lists "
-                                "together have at most %d points",
-                                is_inside ? "pos_points" : "neg_points", POINTS_MOST);
-    for (size_t i = 0; i + 1 < count && *ret_status == STATUS_OK; i += 2)
-        prompt->points[prompt->count++] = (struct prompt_point){n[i], n[i + 1], is_inside};
-    return true;
+    if (is_good)
+        return STATUS_OK;
+    return is_list
+               ? error_set(err, STATUS_INVALID,
+                           "%s must be a list of [x, y] in pixels of the photo; both lists "
+                           "together have at most %d points",
+                           is_inside ? "pos_points" : "neg_points", POINTS_MOST)
+               : error_set(err, STATUS_INVALID,
+                           "points is '%.60s'; it must be x, y and 1 (inside) or 0 (outside) for "
+                           "each of at most %d points: points=120,80,1;30,40,0",
+                           text, POINTS_MOST);
 }
 
 /* ---- the decoder ---- */

@@ -28,14 +28,13 @@ struct request_prompt {
     const void *rows[REQUEST_WORD_INPUTS]; /* rows for the decoder's inputs */
 };
 
+/* True for "points" and "box", and for what dialects have instead: "inside" and "outside", lists of
+ * points "x,y,x,y…" that are added, and "corners", a box. */
 bool request_prompt_is(const char *name);
-/* Sets the parameter "points" or "box". STATUS_INVALID says what is expected. */
+/* Sets such a parameter; an empty text of the last three sets nothing. STATUS_INVALID says what is
+ * expected. */
 enum status request_prompt_set(struct request_prompt *prompt, const char *name, const char *text,
                                struct error *err) MUST_USE;
-/* If `name` is "inside" or "outside", adds points "x,y,x,y…" with that label; if it is "corners",
- * sets the box; else returns false. Ignores an empty text. Sets *ret_status if it returns true. */
-bool request_prompt_add(struct request_prompt *prompt, const char *name, const char *text,
-                        enum status *ret_status, struct error *err);
 
 static inline bool request_prompt_is_set(const struct request_prompt *prompt)
 {
