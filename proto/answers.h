@@ -64,8 +64,10 @@ struct answer_prediction {
     const struct answer_image *crop; /* of a box: the next stage's result for it; NULL: none */
 };
 
-/* Returns the label of a prediction; if it has none, its index, such as "7", in `room`. */
+/* Returns the label of a prediction; if it has none, its index, such as "7", in `room`.
+ * LABEL_STRING() uses memory that lasts until the end of the enclosing block. */
 const char *answer_label(const struct answer_prediction *prediction, char room[static 24]);
+#define LABEL_STRING(prediction) answer_label((prediction), (char[24]){0})
 
 /* The kind of predictions of an image. */
 enum answer_kind {

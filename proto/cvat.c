@@ -23,7 +23,8 @@ static int by_text(const void *a, const void *b)
 static char *spec_of(const struct cvat_function *function)
 {
     const char **labels = alloc_array(function->label_count, sizeof *labels);
-    struct writer w = {.root = cJSON_CreateArray(), .failed = !labels};
+    struct writer w = {.root = write_root(), .failed = !labels};
+    json_node *list = write_root_list(&w);
     size_t count = 0;
     for (size_t i = 0; labels && i < function->label_count; i++)
         if (function->labels[i][0])
@@ -32,7 +33,7 @@ static char *spec_of(const struct cvat_function *function)
         qsort(labels, count, sizeof *labels, by_text);
     for (size_t i = 0, id = 0; i < count; i++)
         if (!i || strcmp(labels[i - 1], labels[i]) != 0)
-            write_members(&w, w.root, "{id=%zu name=%s type=%s}", id++, labels[i], function->shape);
+            write_members(&w, list, "{id=%zu name=%s type=%s}", id++, labels[i], function->shape);
     free(labels);
     return write_finish(&w);
 }
@@ -132,47 +133,46 @@ static bool is_tag(const struct predict_answer *answer, size_t i, float probabil
 
 /* Writes an interactor's answer, the best mask of a prompt: the rows of its bounding box, and the
  * place of the box. */
-static char *write_best(const struct answer_image *image)
+static void write_best(struct writer *w, const struct answer_image *image)
 {
     static uint8_t nothing;
     static const struct answer_mask none = {.pixels = &nothing, .width = 1, .height = 1};
     const struct answer_mask *mask = image->prediction_count ? image->predictions[0].mask : NULL;
-    struct writer w = {.root = write_root()};
     if (!mask || !mask->pixels)
         mask = &none;
-    write_pixels(&w, w.root, mask, true);
-    write_members(&w, write_array(&w, w.root, "bounds"), "%u %u %u %u", mask->left, mask->top,
+    write_pixels(w, w->root, mask, true);
+    write_members(w, write_array(w, w->root, "bounds"), "%u %u %u %u", mask->left, mask->top,
                   mask->left + mask->width - 1, mask->top + mask->height - 1);
-    return write_finish(&w);
 }
 
-static char *cvat_write(const struct predict_answer *answer)
+static void cvat_write(struct writer *w, const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
-    if (cJSON_HasObjectItem(answer->request, "pos_points"))
-        return write_best(image);
-    struct writer w = {.root = cJSON_CreateArray()};
+    if (cJSON_HasObjectItem(answer->request, "pos_points")) {
+        write_best(w, image);
+        return;
+    }
+    json_node *list = write_root_list(w);
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct answer_prediction *found = &image->predictions[i];
         const struct answer_mask *mask = found->mask;
-        char number[24], score[24];
+        char score[24];
         if ((mask && !mask->pixels) ||
             (image->kind == ANSWER_CLASSES && !is_tag(answer, i, found->probability)))
             continue;
-        json_node *entry = write_object(&w, w.root, NULL);
+        json_node *entry = write_object(w, list, NULL);
         snprintf(score, sizeof score, "%.6f", (double)found->probability);
-        write_members(&w, entry, "confidence=%s label=%s", score, answer_label(found, number));
+        write_members(w, entry, "confidence=%s label=%s", score, LABEL_STRING(found));
         if (image->kind == ANSWER_CLASSES) {
-            write_text(&w, entry, "type", "tag");
+            write_text(w, entry, "type", "tag");
         } else if (mask) {
-            write_text(&w, entry, "type", "mask");
-            write_outline(&w, entry, mask);
-            write_pixels(&w, entry, mask, false);
+            write_text(w, entry, "type", "mask");
+            write_outline(w, entry, mask);
+            write_pixels(w, entry, mask, false);
         } else {
-            write_rectangle(&w, entry, found);
+            write_rectangle(w, entry, found);
         }
     }
-    return write_finish(&w);
 }
 
 static const struct dialect_parameter parameters[] = {{"threshold", "confidence", false},

@@ -13,7 +13,7 @@
 
 /* ---- members of every answer ---- */
 
-char *deepstack_finish(struct writer *w, const struct deepstack_call *call)
+void deepstack_write_call(struct writer *w, const struct deepstack_call *call)
 {
     char when[40] = "";
     struct tm parts;
@@ -27,7 +27,6 @@ char *deepstack_finish(struct writer *w, const struct deepstack_call *call)
                   "timestampUTC=%s code=%d",
                   call->command, "lensd", "lensd", is_gpu ? "CUDA" : "CPU", is_gpu,
                   lrint(call->forward_ms), total, total, "localhost", when, 200);
-    return write_finish(w);
 }
 
 static struct deepstack_call call_of(const struct predict_answer *answer)
@@ -54,74 +53,68 @@ static char *deepstack_error(int http, const char *sentence, const char *code)
 /* Writes "Found person, car". */
 static void write_found(struct writer *w, const struct answer_image *image)
 {
-    char text[200] = "No objects found", number[24];
+    char text[200] = "No objects found";
     size_t used = 0;
     for (size_t i = 0; i < image->prediction_count && used < sizeof text; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i ? ", " : "Found ",
-                                 answer_label(&image->predictions[i], number));
+                                 LABEL_STRING(&image->predictions[i]));
     write_text(w, w->root, "message", text);
 }
 
-static char *deepstack_boxes(const struct predict_answer *answer)
+static void deepstack_boxes(struct writer *w, const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
     const struct deepstack_call call = call_of(answer);
-    struct writer w = {.root = write_root()};
-    write_members(&w, w.root, "success=%hhd", true);
-    write_found(&w, image);
-    cJSON *list = write_array(&w, w.root, "predictions");
+    write_members(w, w->root, "success=%hhd", true);
+    write_found(w, image);
+    cJSON *list = write_array(w, w->root, "predictions");
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct answer_prediction *found = &image->predictions[i];
-        char number[24];
-        cJSON *entry = write_object(&w, list, NULL);
-        write_members(&w, entry, "label=%s confidence=%g", answer_label(found, number),
+        cJSON *entry = write_object(w, list, NULL);
+        write_members(w, entry, "label=%s confidence=%g", LABEL_STRING(found),
                       (double)found->probability);
-        deepstack_write_box(&w, entry, found->box);
+        deepstack_write_box(w, entry, found->box);
     }
-    write_members(&w, w.root, "count=%zu", image->prediction_count);
-    return deepstack_finish(&w, &call);
+    write_members(w, w->root, "count=%zu", image->prediction_count);
+    deepstack_write_call(w, &call);
 }
 
-static char *deepstack_scene(const struct predict_answer *answer)
+static void deepstack_scene(struct writer *w, const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
     const struct deepstack_call call = call_of(answer);
-    struct writer w = {.root = write_root()};
-    char number[24];
-    write_members(&w, w.root, "success=%hhd", true);
+    write_members(w, w->root, "success=%hhd", true);
     if (image->prediction_count)
-        write_members(&w, w.root, "label=%s confidence=%g",
-                      answer_label(&image->predictions[0], number),
+        write_members(w, w->root, "label=%s confidence=%g", LABEL_STRING(&image->predictions[0]),
                       (double)image->predictions[0].probability);
-    return deepstack_finish(&w, &call);
+    deepstack_write_call(w, &call);
 }
 
 /* ---- text ---- */
 
-static char *deepstack_texts(const struct predict_answer *answer)
+static void deepstack_texts(struct writer *w, const struct predict_answer *answer)
 {
     const bool is_plate = answer->dialect == &dialect_deepstack_plates;
     const struct deepstack_call call = call_of(answer);
     struct recognized_texts read;
-    struct writer w = {.root = write_root(),
-                       .failed = !collect_recognized_texts(&answer->images[0], is_plate, &read)};
-    write_members(&w, w.root, "success=%hhd message?=%s", true,
+    w->failed |= !collect_recognized_texts(&answer->images[0], is_plate, &read);
+    write_members(w, w->root, "success=%hhd message?=%s", true,
                   is_plate && read.count ? "Found number plates" : "");
-    cJSON *list = write_array(&w, w.root, "predictions");
+    cJSON *list = write_array(w, w->root, "predictions");
     for (size_t i = 0; i < read.count; i++) {
         const struct recognized_text *text = &read.items[i];
-        cJSON *entry = write_object(&w, list, NULL);
+        cJSON *entry = write_object(w, list, NULL);
         char label[sizeof text->text + 8];
         snprintf(label, sizeof label, "%s%s", is_plate ? "Plate: " : "", text->text);
-        write_text(&w, entry, "label", label);
+        write_text(w, entry, "label", label);
         if (is_plate)
-            write_members(&w, entry, "plate=%s characters=%zu", text->text, strlen(text->text));
-        write_members(&w, entry, "confidence=%g", (double)text->score);
-        deepstack_write_box(&w, entry, text->box);
+            write_members(w, entry, "plate=%s characters=%zu", text->text, strlen(text->text));
+        write_members(w, entry, "confidence=%g", (double)text->score);
+        deepstack_write_box(w, entry, text->box);
     }
-    write_members(&w, w.root, "count=%zu", read.count);
+    write_members(w, w->root, "count=%zu", read.count);
     free(read.items);
-    return deepstack_finish(&w, &call);
+    deepstack_write_call(w, &call);
 }
 
 char *deepstack_answer_json(const struct deepstack_call *call, const char *message,
@@ -131,7 +124,8 @@ char *deepstack_answer_json(const struct deepstack_call *call, const char *messa
     write_members(&w, w.root, "success=%hhd message=%s error=%s", !error, message, error);
     if (similarity >= 0)
         write_float(&w, w.root, "similarity", similarity);
-    return deepstack_finish(&w, call);
+    deepstack_write_call(&w, call);
+    return write_finish(&w);
 }
 
 /* ---- the table ---- */

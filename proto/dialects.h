@@ -53,8 +53,9 @@ struct dialect {
     /* Adds the images of a JSON body; used instead of `images`. If both are NULL, the body has
      * /predict's form. */
     enum status (*find)(struct cJSON *root, struct dialect_pictures *ret, struct error *err);
-    /* Writes an answer. NULL: server/http/api/faces.h does, which needs the registry of faces. */
-    char *(*write)(const struct predict_answer *answer);
+    /* Writes an answer to the root, an empty object. NULL: server/http/api/faces.h does, which
+     * needs the registry of faces. */
+    void (*write)(struct writer *w, const struct predict_answer *answer);
     /* Writes an error. NULL: errors are {"error", "code"}. */
     char *(*write_error)(int http, const char *sentence, const char *code);
 };
@@ -135,8 +136,8 @@ struct deepstack_call {
     time_t when;
 };
 
-/* Adds the members that every answer has, and writes the tree as write_finish() does. */
-char *deepstack_finish(struct writer *w, const struct deepstack_call *call);
+/* Adds the members that every answer has. */
+void deepstack_write_call(struct writer *w, const struct deepstack_call *call);
 /* Adds a box {x1, y1, x2, y2} in whole pixels. */
 void deepstack_write_box(struct writer *w, struct cJSON *entry, const float *box);
 /* Returns {"success", "message", "error", "similarity"}. NULL texts and a negative similarity are

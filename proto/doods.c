@@ -111,27 +111,24 @@ static bool is_asked_for(const cJSON *request, const char *label, float percent,
     return false;
 }
 
-static char *doods_write(const struct predict_answer *answer)
+static void doods_write(struct writer *w, const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
     const double side[] = {image->width, image->height};
-    struct writer w = {.root = write_root()};
-    write_members(&w, w.root, "id=%s",
+    write_members(w, w->root, "id=%s",
                   cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(answer->request, "id")));
-    json_node *list = write_array(&w, w.root, "detections");
+    json_node *list = write_array(w, w->root, "detections");
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct answer_prediction *found = &image->predictions[i];
         const float percent = found->probability * 100;
-        char number[24];
-        const char *label = answer_label(found, number);
+        const char *label = LABEL_STRING(found);
         double box[4];
         for (size_t k = 0; k < 4; k++)
             box[k] = fmin(fmax((double)found->box[k] / side[k % 2], 0), 1);
         if (is_asked_for(answer->request, label, percent, box))
-            write_members(&w, list, "{top=%g left=%g bottom=%g right=%g label=%s confidence=%g}",
+            write_members(w, list, "{top=%g left=%g bottom=%g right=%g label=%s confidence=%g}",
                           box[1], box[0], box[3], box[2], label, (double)percent);
     }
-    return write_finish(&w);
 }
 
 static const struct dialect_parameter parameters[] = {{"confidence", "confidence", false}, {0}};

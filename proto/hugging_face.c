@@ -24,13 +24,12 @@ static void write_found(struct writer *w, cJSON *entry, const struct answer_pred
                       lrintf(box[1]), lrintf(box[2]), lrintf(box[3]));
 }
 
-static char *hugging_face_write(const struct predict_answer *answer)
+static void hugging_face_write(struct writer *w, const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
-    struct writer w = {.root = cJSON_CreateArray()};
+    json_node *list = write_root_list(w);
     for (size_t i = 0; i < image->prediction_count; i++)
-        write_found(&w, write_object(&w, w.root, NULL), &image->predictions[i], image);
-    return write_finish(&w);
+        write_found(w, write_object(w, list, NULL), &image->predictions[i], image);
 }
 
 static const struct dialect_parameter parameters[] = {{"threshold", "confidence", false},

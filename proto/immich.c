@@ -183,60 +183,56 @@ static void write_vector_text(struct writer *w, json_node *parent, const char *k
     free(text);
 }
 
-static char *finish_with_size(struct writer *w, const struct answer_image *image)
+static void write_size(struct writer *w, const struct answer_image *image)
 {
     if (image->width) /* not for a text */
         write_members(w, w->root, "imageHeight=%u imageWidth=%u", image->height, image->width);
-    return write_finish(w);
 }
 
-static char *write_clip(const struct predict_answer *answer)
+static void write_clip(struct writer *w, const struct predict_answer *answer)
 {
-    struct writer w = {.root = write_root()};
-    write_vector_text(&w, w.root, "clip", &answer->images[0]);
-    return finish_with_size(&w, &answer->images[0]);
+    write_vector_text(w, w->root, "clip", &answer->images[0]);
+    write_size(w, &answer->images[0]);
 }
 
-static char *write_faces(const struct predict_answer *answer)
+static void write_faces(struct writer *w, const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
-    struct writer w = {.root = write_root()};
-    json_node *list = write_array(&w, w.root, "facial-recognition");
+    json_node *list = write_array(w, w->root, "facial-recognition");
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct answer_prediction *face = &image->predictions[i];
         if (!face->crop || !face->crop->embedding)
             continue;
-        json_node *entry = write_object(&w, list, NULL);
-        write_members(&w, entry, "boundingBox{x1=%g y1=%g x2=%g y2=%g}",
-                      (double)rintf(face->box[0]), (double)rintf(face->box[1]),
-                      (double)rintf(face->box[2]), (double)rintf(face->box[3]));
-        write_vector_text(&w, entry, "embedding", face->crop);
-        write_members(&w, entry, "score=%g", (double)face->probability);
+        json_node *entry = write_object(w, list, NULL);
+        write_members(w, entry, "boundingBox{x1=%g y1=%g x2=%g y2=%g}", (double)rintf(face->box[0]),
+                      (double)rintf(face->box[1]), (double)rintf(face->box[2]),
+                      (double)rintf(face->box[3]));
+        write_vector_text(w, entry, "embedding", face->crop);
+        write_members(w, entry, "score=%g", (double)face->probability);
     }
-    return finish_with_size(&w, image);
+    write_size(w, image);
 }
 
-static char *write_lines(const struct predict_answer *answer)
+static void write_lines(struct writer *w, const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
-    struct writer w = {.root = write_root()};
-    json_node *all = write_object(&w, w.root, "ocr");
-    json_node *texts = write_array(&w, all, "text"), *boxes = write_array(&w, all, "box");
-    json_node *box_scores = write_array(&w, all, "boxScore");
-    json_node *text_scores = write_array(&w, all, "textScore");
+    json_node *all = write_object(w, w->root, "ocr");
+    json_node *texts = write_array(w, all, "text"), *boxes = write_array(w, all, "box");
+    json_node *box_scores = write_array(w, all, "boxScore");
+    json_node *text_scores = write_array(w, all, "textScore");
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct answer_prediction *line = &image->predictions[i];
         if (!line->crop || !line->crop->text || !(line->crop->text_score > answer->least_text))
             continue;
-        write_text(&w, texts, NULL, line->crop->text);
+        write_text(w, texts, NULL, line->crop->text);
         for (size_t k = 0; k < line->point_count; k++) {
-            write_float(&w, boxes, NULL, line->points[k].x / (float)image->width);
-            write_float(&w, boxes, NULL, line->points[k].y / (float)image->height);
+            write_float(w, boxes, NULL, line->points[k].x / (float)image->width);
+            write_float(w, boxes, NULL, line->points[k].y / (float)image->height);
         }
-        write_float(&w, box_scores, NULL, line->probability);
-        write_float(&w, text_scores, NULL, line->crop->text_score);
+        write_float(w, box_scores, NULL, line->probability);
+        write_float(w, text_scores, NULL, line->crop->text_score);
     }
-    return finish_with_size(&w, image);
+    write_size(w, image);
 }
 
 /* Adds a list of points for each box, or with `corners` a list of the corners x1, y1, x2, y2. */
@@ -256,19 +252,18 @@ static void write_places(struct writer *w, json_node *parent, const char *key,
 }
 
 /* Answers `detection` without `recognition`. */
-static char *write_boxes(const struct predict_answer *answer)
+static void write_boxes(struct writer *w, const struct predict_answer *answer)
 {
     const bool are_faces = answer->dialect == &face_boxes;
     const struct answer_image *image = &answer->images[0];
-    struct writer w = {.root = write_root()};
-    json_node *all = write_object(&w, w.root, are_faces ? "facial-recognition" : "ocr");
-    write_places(&w, all, "boxes", image, are_faces);
-    json_node *scores = write_array(&w, all, "scores");
+    json_node *all = write_object(w, w->root, are_faces ? "facial-recognition" : "ocr");
+    write_places(w, all, "boxes", image, are_faces);
+    json_node *scores = write_array(w, all, "scores");
     for (size_t i = 0; i < image->prediction_count; i++)
-        write_float(&w, scores, NULL, image->predictions[i].probability);
+        write_float(w, scores, NULL, image->predictions[i].probability);
     if (are_faces)
-        write_places(&w, all, "landmarks", image, false);
-    return finish_with_size(&w, image);
+        write_places(w, all, "landmarks", image, false);
+    write_size(w, image);
 }
 
 char *immich_join(char *first, char *second)

@@ -34,17 +34,15 @@ static enum status llama_find(cJSON *root, struct dialect_pictures *ret, struct 
     return STATUS_OK;
 }
 
-static char *llama_write(const struct predict_answer *answer)
+static void llama_write(struct writer *w, const struct predict_answer *answer)
 {
-    struct writer w = {.root = write_root()};
-    json_node *list = write_array(&w, w.root, "data");
+    json_node *list = write_array(w, w->root, "data");
     for (size_t i = 0; i < answer->image_count; i++) {
-        json_node *entry = write_object(&w, list, NULL);
-        write_members(&w, entry, "index=%zu", i);
-        write_floats(&w, entry, "embedding", answer->images[i].embedding,
+        json_node *entry = write_object(w, list, NULL);
+        write_members(w, entry, "index=%zu", i);
+        write_floats(w, entry, "embedding", answer->images[i].embedding,
                      answer->images[i].embedding_count);
     }
-    return write_finish(&w);
 }
 
 static const struct dialect_parameter parameters[] = {

@@ -89,19 +89,17 @@ static void write_vector(struct writer *w, cJSON *entry, const struct answer_ima
     write_floats(w, entry, "embedding", image->embedding, image->embedding_count);
 }
 
-static char *openai_write(const struct predict_answer *answer)
+static void openai_write(struct writer *w, const struct predict_answer *answer)
 {
-    struct writer w = {.root = write_root()};
-    write_members(&w, w.root, "object=%s model=%s", "list", answer->model);
-    cJSON *list = write_array(&w, w.root, "data");
+    write_members(w, w->root, "object=%s model=%s", "list", answer->model);
+    cJSON *list = write_array(w, w->root, "data");
     for (size_t i = 0; i < answer->image_count; i++) {
-        cJSON *entry = write_object(&w, list, NULL);
-        write_members(&w, entry, "object=%s index=%zu", "embedding", i);
-        write_vector(&w, entry, &answer->images[i], answer->is_base64);
+        cJSON *entry = write_object(w, list, NULL);
+        write_members(w, entry, "object=%s index=%zu", "embedding", i);
+        write_vector(w, entry, &answer->images[i], answer->is_base64);
     }
-    write_members(&w, w.root, "usage{prompt_tokens=%zu total_tokens=%zu}", answer->tokens,
+    write_members(w, w->root, "usage{prompt_tokens=%zu total_tokens=%zu}", answer->tokens,
                   answer->tokens);
-    return write_finish(&w);
 }
 
 static char *openai_error(int http, const char *sentence, const char *code)

@@ -58,17 +58,16 @@ static size_t merge_labels(const struct predict_answer *answer, struct answer_pr
     return kept;
 }
 
-static char *labels_write(const struct predict_answer *answer)
+static void labels_write(struct writer *w, const struct predict_answer *answer)
 {
     struct answer_prediction *labels;
     const size_t count = merge_labels(answer, &labels);
-    struct writer w = {.root = write_root(), .failed = !labels};
-    json_node *list = write_array(&w, begin_result(&w, answer, "labels"), "labels");
+    w->failed |= !labels;
+    json_node *list = write_array(w, begin_result(w, answer, "labels"), "labels");
     for (size_t i = 0; i < count; i++)
-        write_members(&w, list, "{name=%s source=%s confidence=%g topicality=%g}", labels[i].label,
+        write_members(w, list, "{name=%s source=%s confidence=%g topicality=%g}", labels[i].label,
                       "image", (double)labels[i].probability, (double)labels[i].probability);
     free(labels);
-    return write_finish(&w);
 }
 
 /* ---- unsafe pictures ---- */
@@ -110,38 +109,34 @@ static char *photoprism_error(int http, const char *sentence, const char *code)
     return write_document("code=%d error=%s result{}", http, sentence);
 }
 
-static char *nsfw_write(const struct predict_answer *answer)
+static void nsfw_write(struct writer *w, const struct predict_answer *answer)
 {
-    struct writer w = {.root = write_root()};
-    json_node *list = write_array(&w, begin_result(&w, answer, "nsfw"), "nsfw");
+    json_node *list = write_array(w, begin_result(w, answer, "nsfw"), "nsfw");
     for (size_t i = 0; i < answer->image_count; i++) {
         float kinds[NSFW_KINDS] = {0};
         if (!read_kinds(&answer->images[i], kinds)) {
-            free(write_finish(&w));
-            return photoprism_error(
-                400,
-                "the labels of this model are not drawings, hentai, neutral, porn and sexy, nor "
-                "normal and nsfw; name another model in vision.yml",
-                "");
+            cJSON_Delete(w->root);
+            w->root = write_root();
+            write_members(w, w->root, "code=%d error=%s result{}", 400,
+                          "the labels of this model are not drawings, hentai, neutral, porn and "
+                          "sexy, nor normal and nsfw; name another model in vision.yml");
+            return;
         }
-        write_members(&w, list, "{score=%g Drawing=%g Hentai=%g Neutral=%g Porn=%g Sexy=%g}",
+        write_members(w, list, "{score=%g Drawing=%g Hentai=%g Neutral=%g Porn=%g Sexy=%g}",
                       (double)fmaxf(kinds[PORN], fmaxf(kinds[SEXY], kinds[HENTAI])),
                       (double)kinds[DRAWING], (double)kinds[HENTAI], (double)kinds[NEUTRAL],
                       (double)kinds[PORN], (double)kinds[SEXY]);
     }
-    return write_finish(&w);
 }
 
 /* ---- faces ---- */
 
-static char *face_write(const struct predict_answer *answer)
+static void face_write(struct writer *w, const struct predict_answer *answer)
 {
-    struct writer w = {.root = write_root()};
-    json_node *list = write_array(&w, begin_result(&w, answer, "face"), "embeddings");
+    json_node *list = write_array(w, begin_result(w, answer, "face"), "embeddings");
     for (size_t i = 0; i < answer->image_count; i++)
-        write_floats(&w, write_array(&w, list, NULL), NULL, answer->images[i].embedding,
+        write_floats(w, write_array(w, list, NULL), NULL, answer->images[i].embedding,
                      answer->images[i].embedding_count);
-    return write_finish(&w);
 }
 
 static const struct dialect_parameter parameters[] = {{0}};

@@ -17,7 +17,6 @@ static void write_corners(struct writer *w, json_node *entry, const float *box)
 static void write_plate(struct writer *w, json_node *list, struct recognized_text *read)
 {
     const struct answer_prediction *car = read->around;
-    char number[24];
     json_node *entry = write_object(w, list, NULL), *vehicle;
     for (char *at = read->text; *at; at++)
         *at = (char)tolower((unsigned char)*at);
@@ -29,28 +28,26 @@ static void write_plate(struct writer *w, json_node *list, struct recognized_tex
                   (double)read->found);
     vehicle = write_object(w, entry, "vehicle");
     write_members(w, vehicle, "score=%g type=%s", car ? (double)car->probability : 0.0,
-                  car ? answer_label(car, number) : "Unknown");
+                  car ? LABEL_STRING(car) : "Unknown");
     if (car)
         write_corners(w, vehicle, car->box);
 }
 
-static char *plate_recognizer_write(const struct predict_answer *answer)
+static void plate_recognizer_write(struct writer *w, const struct predict_answer *answer)
 {
     struct recognized_texts read;
-    struct writer w = {.root = write_root(),
-                       .failed = !collect_recognized_texts(&answer->images[0], true, &read)};
+    w->failed |= !collect_recognized_texts(&answer->images[0], true, &read);
     struct tm parts;
     char when[40] = "";
     if (gmtime_r(&answer->when, &parts))
         strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &parts);
-    write_members(&w, w.root, "processing_time=%.3f", answer->total_ms);
-    json_node *list = write_array(&w, w.root, "results");
+    write_members(w, w->root, "processing_time=%.3f", answer->total_ms);
+    json_node *list = write_array(w, w->root, "results");
     for (size_t i = 0; i < read.count; i++)
-        write_plate(&w, list, &read.items[i]);
-    write_members(&w, w.root, "filename=%s version=%d camera_id=%g timestamp=%s",
+        write_plate(w, list, &read.items[i]);
+    write_members(w, w->root, "filename=%s version=%d camera_id=%g timestamp=%s",
                   answer->images[0].name ? answer->images[0].name : "", 1, (double)NAN, when);
     free(read.items);
-    return write_finish(&w);
 }
 
 static char *plate_recognizer_error(int http, const char *sentence, const char *code)

@@ -2,7 +2,7 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
-#include "proto/answers.h"
+#include "proto/dialects.h"
 #include "proto/writer.h"
 
 char *error_json(const char *sentence, const char *code)
@@ -185,13 +185,18 @@ static void write_results(struct writer *w, cJSON *root, const struct predict_an
 
 char *predict_answer_json(const struct predict_answer *answer)
 {
-    if (!answer->as_list && answer->images[0].error)
-        return error_json(answer->images[0].error, answer->images[0].code);
+    const struct answer_image *first = &answer->images[0];
     struct writer w = {.root = write_root()};
-    write_text(&w, w.root, "model", answer->model);
-    if (answer->as_list)
-        write_results(&w, w.root, answer);
-    else
-        write_result(&w, w.root, &answer->images[0], answer->total_ms);
+    if (answer->dialect) {
+        answer->dialect->write(&w, answer);
+    } else if (!answer->as_list && first->error) {
+        write_members(&w, w.root, "error=%s code=%s", first->error, first->code);
+    } else {
+        write_text(&w, w.root, "model", answer->model);
+        if (answer->as_list)
+            write_results(&w, w.root, answer);
+        else
+            write_result(&w, w.root, first, answer->total_ms);
+    }
     return write_finish(&w);
 }

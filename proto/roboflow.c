@@ -47,9 +47,8 @@ static void write_keypoints(struct writer *w, cJSON *entry, const struct answer_
 
 static void write_class(struct writer *w, cJSON *entry, const struct answer_prediction *found)
 {
-    char number[24];
     write_members(w, entry, "confidence=%g class=%s class_id=%zu", (double)found->probability,
-                  answer_label(found, number), found->index);
+                  LABEL_STRING(found), found->index);
 }
 
 static void write_box(struct writer *w, cJSON *entry, const struct answer_prediction *found,
@@ -87,20 +86,17 @@ static void write_image(struct writer *w, cJSON *object, const struct answer_ima
             write_class(w, entry, &image->predictions[i]);
     }
     if (image->kind == ANSWER_CLASSES && image->prediction_count) {
-        char number[24];
         const struct answer_prediction *best = &image->predictions[0];
-        write_members(w, object, "top=%s confidence=%g", answer_label(best, number),
+        write_members(w, object, "top=%s confidence=%g", LABEL_STRING(best),
                       (double)best->probability);
     }
 }
 
-static char *roboflow_write(const struct predict_answer *answer)
+static void roboflow_write(struct writer *w, const struct predict_answer *answer)
 {
-    struct writer w = {.root = answer->as_list ? cJSON_CreateArray() : cJSON_CreateObject()};
     for (size_t i = 0; i < answer->image_count; i++)
-        write_image(&w, answer->as_list ? write_object(&w, w.root, NULL) : w.root,
+        write_image(w, answer->as_list ? write_object(w, write_root_list(w), NULL) : w->root,
                     &answer->images[i], answer);
-    return write_finish(&w);
 }
 
 static char *roboflow_error(int http, const char *sentence, const char *code)

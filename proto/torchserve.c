@@ -14,11 +14,10 @@ static void write_named_boxes(struct writer *w, cJSON *list, const struct answer
 {
     for (size_t i = 0; i < image->prediction_count; i++) {
         struct answer_prediction found = image->predictions[i];
-        char number[24];
         if (found.label && (!*found.label || !strcmp(found.label, "score")))
             found.label = NULL;
         cJSON *entry = write_object(w, list, NULL);
-        write_members(w, write_array(w, entry, answer_label(&found, number)), "%.3f %.3f %.3f %.3f",
+        write_members(w, write_array(w, entry, LABEL_STRING(&found)), "%.3f %.3f %.3f %.3f",
                       (double)found.box[0], (double)found.box[1], (double)found.box[2],
                       (double)found.box[3]);
         write_float(w, entry, "score", found.probability);
@@ -29,10 +28,9 @@ static void write_labels(struct writer *w, cJSON *object, const struct answer_im
 {
     for (size_t i = 0; i < image->prediction_count; i++) {
         struct answer_prediction found = image->predictions[i];
-        char number[24];
         if (found.label && (!*found.label || cJSON_GetObjectItemCaseSensitive(object, found.label)))
             found.label = NULL;
-        write_float(w, object, answer_label(&found, number), found.probability);
+        write_float(w, object, LABEL_STRING(&found), found.probability);
     }
 }
 
@@ -51,17 +49,15 @@ static void write_torchserve(struct writer *w, cJSON *root, const struct answer_
         write_labels(w, write_object(w, root, NULL), image);
 }
 
-static char *torchserve_write(const struct predict_answer *answer)
+static void torchserve_write(struct writer *w, const struct predict_answer *answer)
 {
-    struct writer w = {.root = cJSON_CreateArray()};
     for (size_t i = 0; i < answer->image_count; i++)
-        write_torchserve(&w, w.root, &answer->images[i]);
+        write_torchserve(w, write_root_list(w), &answer->images[i]);
     if (!answer->as_list) {
-        cJSON *only = cJSON_DetachItemFromArray(w.root, 0);
-        cJSON_Delete(w.root);
-        w.root = only;
+        cJSON *only = cJSON_DetachItemFromArray(w->root, 0);
+        cJSON_Delete(w->root);
+        w->root = only;
     }
-    return write_finish(&w);
 }
 
 /* the threshold of TorchServe's object_detector */

@@ -145,25 +145,22 @@ enum status v1_request_parse(const char *text, size_t size, const struct json_li
     return status;
 }
 
-static char *write_classes(const struct predict_answer *answer)
+static void write_classes(struct writer *w, const struct predict_answer *answer)
 {
-    struct writer w = {.root = write_root()};
-    cJSON *list = write_array(&w, w.root, "predictions");
+    cJSON *list = write_array(w, w->root, "predictions");
     for (size_t i = 0; i < answer->image_count; i++) {
         const struct answer_image *image = &answer->images[i];
-        cJSON *entry = write_object(&w, list, NULL);
-        cJSON *classes = write_array(&w, entry, "classes");
-        cJSON *indices = write_array(&w, entry, "indices");
-        cJSON *probabilities = write_array(&w, entry, "probabilities");
+        cJSON *entry = write_object(w, list, NULL);
+        cJSON *classes = write_array(w, entry, "classes");
+        cJSON *indices = write_array(w, entry, "indices");
+        cJSON *probabilities = write_array(w, entry, "probabilities");
         for (size_t k = 0; k < image->prediction_count; k++) {
             const struct answer_prediction *prediction = &image->predictions[k];
-            char number[24];
-            write_text(&w, classes, NULL, answer_label(prediction, number));
-            write_members(&w, indices, "%zu", prediction->index);
-            write_float(&w, probabilities, NULL, prediction->probability);
+            write_text(w, classes, NULL, LABEL_STRING(prediction));
+            write_members(w, indices, "%zu", prediction->index);
+            write_float(w, probabilities, NULL, prediction->probability);
         }
     }
-    return write_finish(&w);
 }
 
 const struct dialect dialect_v1 = {.name = "V1", .write = write_classes};

@@ -40,6 +40,13 @@ json_node *write_root(void)
     return cJSON_CreateObject();
 }
 
+json_node *write_root_list(struct writer *w)
+{
+    if (w->root)
+        w->root->type = cJSON_Array;
+    return w->root;
+}
+
 json_node *write_object(struct writer *w, json_node *parent, const char *key)
 {
     return attach(w, parent, key, cJSON_Object, NULL);

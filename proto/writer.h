@@ -16,6 +16,8 @@ struct writer {
 
 /* Creates an object without a parent. write_finish() frees it with everything added to it. */
 json_node *write_root(void);
+/* Makes the root, which has no members, an array, and returns it. */
+json_node *write_root_list(struct writer *w);
 
 /* Adds members, described by a template, to an object or an array. The compiler checks the values
  * as for printf. Blanks separate members, and containers nest at most six deep:

@@ -399,8 +399,7 @@ char *describe_predictions(const struct predict_request *request, const struct d
         answer.when = time(NULL);
         if (!answer.model)
             answer.model = request->used_model ? request->used_model->name : "";
-        text = answer.dialect                  ? answer.dialect->write(&answer)
-               : how->form == DESCRIBE_LINES   ? predict_answer_lines(&answer)
+        text = how->form == DESCRIBE_LINES     ? predict_answer_lines(&answer)
                : how->form == DESCRIBE_NUMBERS ? predict_answer_numbers(&answer, ret_size)
                                                : predict_answer_json(&answer);
     }

@@ -53,7 +53,8 @@ void deepstack_list_handle(struct exchange *x)
         if (is_listed(&models[i], words[models[i].task].roboflow, true))
             write_text(&w, list, NULL, models[i].name);
     free(models);
-    respond_json(x, 200, deepstack_finish(&w, &call));
+    deepstack_write_call(&w, &call);
+    respond_json(x, 200, write_finish(&w));
 }
 
 /* Adds a model with its labels if it is loaded, to a list of DOODS or to CVAT's functions. With

@@ -235,7 +235,8 @@ static enum status recognize_faces(struct exchange *x, const struct predict_requ
     call.forward_ms = image->forward_ms;
     write_members(&w, w.root, "message=%s count=%zu",
                   is_known ? "A face was recognised" : "No known faces", count);
-    *ret = deepstack_finish(&w, &call);
+    deepstack_write_call(&w, &call);
+    *ret = write_finish(&w);
     if (status == STATUS_OK && count > 0)
         return STATUS_OK;
     free(*ret);
@@ -300,7 +301,8 @@ static void list_faces(struct exchange *x)
     write_members(&w, w.root, "success=%hhd", true);
     struct name_list names = {&w, write_array(&w, w.root, "faces")};
     const enum status status = faces_list(x->server->options.faces, add_name, &names, &err);
-    respond_json(x, 200, deepstack_finish(&w, &call));
+    deepstack_write_call(&w, &call);
+    respond_json(x, 200, write_finish(&w));
     if (status != STATUS_OK)
         respond_error(x, &err);
     exchange_resume(x);
