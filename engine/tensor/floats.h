@@ -1,4 +1,4 @@
-/* Writes float32 numbers in the data type of a session's image input. */
+/* Reads and writes float32 numbers in the data types of inputs and outputs. */
 #pragma once
 
 #include <string.h>
@@ -13,4 +13,31 @@ static inline void floats_write(enum dtype dtype, const float *src, void *dst, s
         memcpy(dst, src, count * sizeof *src);
     for (size_t i = 0; dtype == DTYPE_BF16 && i < count; i++)
         halves[i] = float_to_bfloat16(src[i]);
+}
+
+#define FLOATS_FROM(name, type, convert)                                                           \
+    case DTYPE_##name:                                                                             \
+        for (size_t i = 0; i < count; i++) {                                                       \
+            type value;                                                                            \
+            memcpy(&value, (const char *)src + i * sizeof value, sizeof value);                    \
+            dst[i] = (float)convert(value);                                                        \
+        }                                                                                          \
+        return true;
+
+/* Sets dst[i] = src[i], converted from `dtype`, at any alignment. False for other data types than
+ * these. No overlap. Any thread. */
+static inline bool floats_read(enum dtype dtype, const void *src, float *dst, size_t count)
+{
+    switch (dtype) {
+        FLOATS_FROM(F32, float, )
+        FLOATS_FROM(F64, double, )
+        FLOATS_FROM(F16, uint16_t, half_to_float)
+        FLOATS_FROM(BF16, uint16_t, bfloat16_to_float)
+        FLOATS_FROM(I32, int32_t, )
+        FLOATS_FROM(I64, int64_t, )
+        FLOATS_FROM(U8, uint8_t, )
+        FLOATS_FROM(BOOL, uint8_t, !!)
+    default:
+        return false;
+    }
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/tensor/floats.h"
 
 void task_buffer_done(struct task_buffer *buffer)
 {
@@ -22,37 +23,6 @@ static enum status task_buffer_reserve(struct task_buffer *buffer, size_t count,
     free(buffer->data);
     *buffer = (struct task_buffer){data, count};
     return STATUS_OK;
-}
-
-/* Converts `count` elements from `first` on to float32. Returns false for any other dtype. */
-static bool task_convert(const struct tensor *output, size_t first, size_t count, float *dst)
-{
-    const void *data = output->data;
-    for (size_t i = 0; i < count; i++) {
-        switch (output->dtype) {
-        case DTYPE_F16:
-            dst[i] = half_to_float(((const uint16_t *)data)[first + i]);
-            break;
-        case DTYPE_BF16:
-            dst[i] = bfloat16_to_float(((const uint16_t *)data)[first + i]);
-            break;
-        case DTYPE_F64:
-            dst[i] = (float)((const double *)data)[first + i];
-            break;
-        case DTYPE_I64:
-            dst[i] = (float)((const int64_t *)data)[first + i];
-            break;
-        case DTYPE_BOOL:
-            dst[i] = ((const uint8_t *)data)[first + i] != 0;
-            break;
-        case DTYPE_I32:
-            dst[i] = (float)((const int32_t *)data)[first + i];
-            break;
-        default:
-            return false;
-        }
-    }
-    return true;
 }
 
 enum status task_rows_of(const struct tensor *output, bool has_rows, int batch, int row,
@@ -77,7 +47,9 @@ enum status task_rows_of(const struct tensor *output, bool has_rows, int batch, 
         return STATUS_OK;
     }
     TRY(task_buffer_reserve(buffer, count, err));
-    if (count && !task_convert(output, first, count, buffer->data))
+    const char *data = (const char *)output->data + first * dtype_size(output->dtype);
+    if (count &&
+        (output->dtype == DTYPE_U8 || !floats_read(output->dtype, data, buffer->data, count)))
         return error_set(err, STATUS_INVALID, "the model's output is %s, not floating point",
                          dtype_name(output->dtype));
     ret->data = buffer->data;
