@@ -23,12 +23,6 @@ const char *task_name(enum task_kind kind)
     return task_names[kind];
 }
 
-bool task_has_boxes(enum task_kind kind)
-{
-    return kind == TASK_DETECTION || kind == TASK_POSE || kind == TASK_ORIENTED ||
-           kind == TASK_INSTANCES || kind == TASK_TEXT_BOXES || kind == TASK_MASKS;
-}
-
 size_t task_extras(const struct task *task)
 {
     return task->kind == TASK_POSE        ? task->point_count * task->point_numbers

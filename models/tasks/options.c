@@ -18,7 +18,7 @@ bool task_option_wants(const struct task_options *options, uint32_t index)
     return options->class_count == 0;
 }
 
-enum task_option {
+enum {
     OPTION_CONFIDENCE,
     OPTION_IOU,
     OPTION_MAX_DETECTIONS,
@@ -36,35 +36,48 @@ enum task_option {
                                               sizeof((struct task_options *)0)->last -             \
                                               offsetof(struct task_options, first)
 
+#define KIND(name)  (1u << TASK_##name)
+#define CLASS_BOXES (KIND(DETECTION) | KIND(POSE) | KIND(ORIENTED) | KIND(INSTANCES))
+#define ALL_BOXES   (CLASS_BOXES | KIND(TEXT_BOXES) | KIND(MASKS))
+#define ALL_MASKS   (KIND(INSTANCES) | KIND(SEGMENTATION) | KIND(ANOMALY) | KIND(MASKS))
+
 static const struct {
     const char *name;
+    unsigned kinds;  /* tasks that have the option, as bits */
     size_t at, size; /* offset and size of the option's members in struct task_options */
 } task_options[] = {
-    [OPTION_CONFIDENCE] = {"confidence", PLACE(confidence, confidence)},
-    [OPTION_IOU] = {"iou", PLACE(iou, iou)},
-    [OPTION_MAX_DETECTIONS] = {"max_detections", PLACE(max_detections, max_detections)},
-    [OPTION_CLASSES] = {"classes", PLACE(class_count, class_names)},
-    [OPTION_AGNOSTIC] = {"agnostic", PLACE(agnostic, agnostic)},
-    [OPTION_NORMALIZE] = {"normalize", PLACE(normalize, normalize)},
-    [OPTION_DIMENSIONS] = {"dimensions", PLACE(dimensions, dimensions)},
-    [OPTION_MASKS] = {"masks", PLACE(masks, masks)},
-    [OPTION_TRACK] = {"track", PLACE(track, track)},
+    [OPTION_CONFIDENCE] = {"confidence", ALL_BOXES, PLACE(confidence, confidence)},
+    [OPTION_IOU] = {"iou", CLASS_BOXES, PLACE(iou, iou)},
+    [OPTION_MAX_DETECTIONS] = {"max_detections", ALL_BOXES, PLACE(max_detections, max_detections)},
+    [OPTION_CLASSES] = {"classes", CLASS_BOXES | KIND(SEGMENTATION),
+                        PLACE(class_count, class_names)},
+    [OPTION_AGNOSTIC] = {"agnostic", CLASS_BOXES, PLACE(agnostic, agnostic)},
+    [OPTION_NORMALIZE] = {"normalize", KIND(EMBEDDING), PLACE(normalize, normalize)},
+    [OPTION_DIMENSIONS] = {"dimensions", KIND(EMBEDDING), PLACE(dimensions, dimensions)},
+    [OPTION_MASKS] = {"masks", ALL_MASKS, PLACE(masks, masks)},
+    [OPTION_TRACK] = {"track", CLASS_BOXES & ~KIND(ORIENTED), PLACE(track, track)},
+    [OPTION_TOP_K] = {"top_k", KIND(CLASSIFICATION) | KIND(ZERO_SHOT), 0, 0},
 };
+
+bool task_has_boxes(enum task_kind kind)
+{
+    return ALL_BOXES >> kind & 1;
+}
 
 static size_t find_option(const char *name)
 {
     size_t i = 0;
-    while (i < COUNT_OF(task_options) && strcmp(name, task_options[i].name) != 0)
+    while (i < OPTION_TOP_K && strcmp(name, task_options[i].name) != 0)
         i++;
     return i;
 }
 
 bool task_option_is(const char *name)
 {
-    return find_option(name) < COUNT_OF(task_options);
+    return find_option(name) < OPTION_TOP_K;
 }
 
-static bool is_asked(const struct task_options *asked, enum task_option option)
+static bool is_asked(const struct task_options *asked, size_t option)
 {
     const struct task_options none = TASK_OPTIONS_NONE;
     const size_t at = task_options[option].at, size = task_options[option].size;
@@ -78,7 +91,7 @@ struct task_options task_options_merge(const struct task_options *first,
 {
     struct task_options merged = *first;
     for (size_t i = 0; i < COUNT_OF(task_options); i++)
-        if (!is_asked(first, (enum task_option)i))
+        if (!is_asked(first, i))
             memcpy((char *)&merged + task_options[i].at, (const char *)second + task_options[i].at,
                    task_options[i].size);
     if (first->track)
@@ -86,35 +99,17 @@ struct task_options task_options_merge(const struct task_options *first,
     return merged;
 }
 
-static bool has_option(const struct task *task, enum task_option option)
+static bool has_option(const struct task *task, size_t option)
 {
-    const bool has_classes = task->kind != TASK_TEXT_BOXES && task->kind != TASK_MASKS;
-    switch (option) {
-    case OPTION_CONFIDENCE:
-    case OPTION_MAX_DETECTIONS:
-        return task_has_boxes(task->kind);
-    case OPTION_IOU:
-    case OPTION_AGNOSTIC: /* the layout decides whether masks may overlap */
-        return task_has_boxes(task->kind) && has_classes && !task_layout_is_masks(task->layout);
-    case OPTION_CLASSES:
-        return (task_has_boxes(task->kind) && has_classes) || task->kind == TASK_SEGMENTATION;
-    case OPTION_NORMALIZE:
-    case OPTION_DIMENSIONS:
-        return task->kind == TASK_EMBEDDING;
-    case OPTION_MASKS:
-        return task->kind == TASK_INSTANCES || task->kind == TASK_SEGMENTATION ||
-               task->kind == TASK_ANOMALY || task->kind == TASK_MASKS;
-    case OPTION_TRACK:
-        return task_has_boxes(task->kind) && has_classes && task->kind != TASK_ORIENTED;
-    case OPTION_TOP_K:
-        return task->kind == TASK_CLASSIFICATION || task->kind == TASK_ZERO_SHOT;
-    }
-    return false;
+    /* Where the layout decides whether masks may overlap, these two have no effect. */
+    const bool drops_overlaps = option == OPTION_IOU || option == OPTION_AGNOSTIC;
+    return task_options[option].kinds >> task->kind & 1 &&
+           !(drops_overlaps && task_layout_is_masks(task->layout));
 }
 
 bool task_has_option(const struct task *task, const char *name)
 {
-    return task_option_is(name) && has_option(task, (enum task_option)find_option(name));
+    return task_option_is(name) && has_option(task, find_option(name));
 }
 
 enum status task_options_check(const struct task *task, const struct task_options *asked,
@@ -123,14 +118,11 @@ enum status task_options_check(const struct task *task, const struct task_option
     const struct task_options none = TASK_OPTIONS_NONE;
     const char *stray = NULL;
     char names[160] = "";
-    for (int i = OPTION_CONFIDENCE; i <= OPTION_TOP_K; i++) {
-        const enum task_option option = (enum task_option)i;
-        const char *name = option == OPTION_TOP_K ? "top_k" : task_options[i].name;
-        if (has_option(task, option))
-            text_append(names, sizeof names, ", ", "%s", name);
-        else if (option == OPTION_TOP_K ? asks_top_k : is_asked(asked ? asked : &none, option))
-            stray = name;
-    }
+    for (size_t i = 0; i < COUNT_OF(task_options); i++)
+        if (has_option(task, i))
+            text_append(names, sizeof names, ", ", "%s", task_options[i].name);
+        else if (i == OPTION_TOP_K ? asks_top_k : is_asked(asked ? asked : &none, i))
+            stray = task_options[i].name;
     if (!stray)
         return STATUS_OK;
     return error_set(err, STATUS_INVALID,
