@@ -135,6 +135,8 @@ struct step_kind {
     bool flags[2];
     const char *flag_keys[2], *content_key;
     bool has_pattern, has_behavior;
+    bool (*then)(uint32_t character); /* characters at which a second step splits; NULL: no step */
+    enum split_behavior then_behavior;
     enum status (*read)(const struct cJSON *json, struct step_list *list, struct text_step *step,
                         struct error *err);
 };

@@ -41,28 +41,6 @@ static void run_characters(const struct text_step *step, const char *text, size_
     splitter_end(&splitter);
 }
 
-/* Splits into runs of word characters, and of others that are not blank: \w+|[^\w\s]+ */
-static void run_whitespace(const struct text_step *step, const char *text, size_t size,
-                           bool at_start, struct text_parts *to)
-{
-    enum { BLANK, WORD, OTHER } before = BLANK;
-    size_t begin = 0;
-    (void)step;
-    for (size_t i = 0; i < size;) {
-        const size_t start = i;
-        const uint32_t c = character_next(text, size, &i);
-        const int kind = character_is_word(c) ? WORD : character_is_space(c) ? BLANK : OTHER;
-        if (kind != (int)before) {
-            if (before != BLANK)
-                text_parts_add_part(to, text + begin, start - begin, -1, at_start && !begin);
-            begin = start;
-            before = kind;
-        }
-    }
-    if (before != BLANK)
-        text_parts_add_part(to, text + begin, size - begin, -1, at_start && !begin);
-}
-
 /* ---- By patterns ---- */
 
 struct pattern_split {
@@ -112,13 +90,20 @@ void step_bytes(const struct text_step *step, const char *text, size_t size, boo
     text_parts_end(to, -1, at_start);
 }
 
-static void run_prefix_blank(const struct text_step *step, const char *text, size_t size,
-                             bool at_start, struct text_parts *to)
+/* Replaces blanks by step->content. step->flags: prepend it, too; only at the start of the text. */
+static void run_blanks(const struct text_step *step, const char *text, size_t size, bool at_start,
+                       struct text_parts *to)
 {
-    (void)step;
-    if (text[0] != ' ')
-        text_parts_put(to, ' ');
-    text_parts_add(to, text, size);
+    if (step->flags[0] && (at_start || !step->flags[1]) && text[0] != ' ' &&
+        (size < step->content_size || memcmp(text, step->content, step->content_size) != 0))
+        text_parts_add(to, step->content, step->content_size);
+    for (size_t i = 0, end; i < size; i = end + 1) {
+        const char *blank = memchr(text + i, ' ', size - i);
+        end = blank ? (size_t)(blank - text) : size;
+        text_parts_add(to, text + i, end - i);
+        if (blank)
+            text_parts_add(to, step->content, step->content_size);
+    }
     text_parts_end(to, -1, at_start);
 }
 
@@ -128,8 +113,12 @@ static enum status read_byte_level(const cJSON *json, struct step_list *list,
     bool has_prefix, has_pattern;
     TRY(json_flag(json, "add_prefix_space", true, &has_prefix, err));
     TRY(json_flag(json, "use_regex", true, &has_pattern, err));
-    if (has_prefix) {
-        step->run = run_prefix_blank;
+    if (has_prefix) { /* blanks remain blanks */
+        step->run = run_blanks;
+        step->flags[0] = true;
+        step->content_size = 1;
+        step->content = strdup(" ");
+        TRY(check_memory(step->content, "for a tokenizer", err));
         step = step_add(list, step_bytes);
     }
     if (has_pattern) {
@@ -142,21 +131,6 @@ static enum status read_byte_level(const cJSON *json, struct step_list *list,
 }
 
 /* ---- Metaspace ---- */
-
-/* step->flags: prepend the blank's replacement; only at the start of the text. */
-static void run_metaspace(const struct text_step *step, const char *text, size_t size,
-                          bool at_start, struct text_parts *to)
-{
-    if (step->flags[0] && (at_start || !step->flags[1]) && text[0] != ' ' &&
-        (size < step->content_size || memcmp(text, step->content, step->content_size) != 0))
-        text_parts_add(to, step->content, step->content_size);
-    for (size_t i = 0; i < size; i++)
-        if (text[i] == ' ')
-            text_parts_add(to, step->content, step->content_size);
-        else
-            text_parts_add(to, text + i, 1);
-    text_parts_end(to, -1, at_start);
-}
 
 static enum status read_metaspace(const cJSON *json, struct step_list *list, struct text_step *step,
                                   struct error *err)
@@ -194,25 +168,17 @@ static enum status read_digits(const cJSON *json, struct step_list *list, struct
     return STATUS_OK;
 }
 
-static enum status read_bert(const cJSON *json, struct step_list *list, struct text_step *step,
-                             struct error *err)
-{
-    (void)json, (void)err;
-    step = step_add(list, run_characters);
-    step->matches = character_is_punctuation;
-    step->behavior = SPLIT_ISOLATED;
-    return STATUS_OK;
-}
-
 enum status pre_tokenizers_read(const cJSON *json, struct step_list *list, struct error *err)
 {
     static const struct step_kind kinds[] = {
         {"ByteLevel", step_bytes, .read = read_byte_level},
         {"Split", run_split, .flag_keys = {"invert"}, .has_pattern = true, .has_behavior = true},
-        {"Metaspace", run_metaspace, .content_key = "replacement", .read = read_metaspace},
-        {"Whitespace", run_whitespace},
+        {"Metaspace", run_blanks, .content_key = "replacement", .read = read_metaspace},
+        {"Whitespace", run_characters, character_is_space, SPLIT_REMOVED, /* \w+|[^\w\s]+ */
+         .then = character_is_word, .then_behavior = SPLIT_CONTIGUOUS},
         {"WhitespaceSplit", run_characters, character_is_space, SPLIT_REMOVED},
-        {"BertPreTokenizer", run_characters, character_is_space, SPLIT_REMOVED, .read = read_bert},
+        {"BertPreTokenizer", run_characters, character_is_space, SPLIT_REMOVED,
+         .then = character_is_punctuation, .then_behavior = SPLIT_ISOLATED},
         {"Punctuation", run_characters, character_is_punctuation, .has_behavior = true},
         {"Digits", run_characters, character_is_number, .read = read_digits},
     };

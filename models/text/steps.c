@@ -73,6 +73,11 @@ static enum status read_kind(const cJSON *json, const struct step_kind *kind,
         TRY(read_behavior(json, step, err));
     if (kind->content_key)
         TRY(read_content(json, kind->content_key, step, err));
+    if (kind->then) {
+        step = step_add(list, kind->run);
+        step->matches = kind->then;
+        step->behavior = kind->then_behavior;
+    }
     return kind->read ? kind->read(json, list, step, err) : STATUS_OK;
 }
 
