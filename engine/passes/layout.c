@@ -29,8 +29,7 @@ struct layout_pass {
     struct graph *graph;
     struct forms *forms; /* by value->index, for the values from before the pass */
     size_t form_count;
-    struct node **nodes; /* the new list: all nodes so far, in their new order */
-    size_t node_count, node_capacity;
+    size_t at; /* new nodes are inserted before graph->nodes[at], which reads their results */
 };
 
 /* Returns the position of ONNX's axis `axis` in channels-last layout. */
@@ -47,38 +46,17 @@ static struct shape channels_last_shape(const struct shape *plain)
     return shape;
 }
 
-static void push_node(struct layout_pass *layout, struct node *node)
-{
-    if (layout->node_count == layout->node_capacity) {
-        size_t capacity = layout->node_capacity ? layout->node_capacity * 2 : 256;
-        struct node **nodes = arena_alloc(layout->graph->arena, capacity, sizeof(struct node *));
-        if (!nodes) {
-            edit_no_memory(layout->edit);
-            return;
-        }
-        if (layout->node_count)
-            memcpy(nodes, layout->nodes, layout->node_count * sizeof(struct node *));
-        layout->nodes = nodes;
-        layout->node_capacity = capacity;
-    }
-    layout->nodes[layout->node_count++] = node;
-}
-
-/* Adds a node to the new list of nodes: a Transpose, or a Reshape if perm is NULL. It reads `from`
- * and makes a new value of `shape`. */
+/* Inserts a Transpose, or a Reshape if perm is NULL, that reads `from` and makes a new value of
+ * `shape`. */
 static struct value *make_node(struct layout_pass *layout, struct value *from,
                                const struct shape *shape, const int64_t *perm)
 {
-    struct graph *graph = layout->graph;
     struct value *value =
-        edit_insert_value(layout->edit, graph->node_count, perm ? OP_TRANSPOSE : OP_RESHAPE, 13,
+        edit_insert_value(layout->edit, layout->at++, perm ? OP_TRANSPOSE : OP_RESHAPE, 13,
                           "layout", &from, 1, from->dtype, shape);
-    if (!value)
-        return NULL;
-    graph->node_count--; /* remove the node from graph->nodes: it belongs in the new list */
-    if (perm && !node_set_ints(graph, value->producer, "perm", perm, (size_t)shape->rank))
+    if (value && perm &&
+        !node_set_ints(layout->graph, value->producer, "perm", perm, (size_t)shape->rank))
         edit_no_memory(layout->edit);
-    push_node(layout, value->producer);
     return value;
 }
 
@@ -108,7 +86,7 @@ static struct value *permuted_constant(struct layout_pass *layout, const struct 
     return value;
 }
 
-/* Converts a plain value of rank 3 … 5 to channels-last with a node in the new list. */
+/* Converts a plain value of rank 3 … 5 to channels-last with a new node. */
 static struct value *move_channels_last(struct layout_pass *layout, struct value *value)
 {
     struct shape shape = channels_last_shape(&value->shape);
@@ -419,9 +397,6 @@ static void rewrite_shuffle(struct layout_pass *layout, struct node *node, struc
     transpose->outputs[0]->shape = SHAPE(in.dims[0] * in.dims[1] * in.dims[2], each, groups);
     if (!node_set_ints(layout->graph, transpose, "perm", swap, 3))
         edit_no_memory(layout->edit);
-    push_node(layout, node);
-    push_node(layout, transpose);
-    push_node(layout, last);
     mark_last(layout, last->outputs[0]);
 }
 
@@ -507,18 +482,16 @@ void pass_layout(struct edit *edit)
         .graph = graph,
         .form_count = graph->value_count,
         .forms = arena_alloc(graph->arena, graph->value_count, sizeof(struct forms))};
-    size_t count = graph->node_count;
     if (!layout.forms)
         edit_no_memory(edit);
     bool ok = edit->status == STATUS_OK && edit_count_readers(edit);
-    for (size_t n = 0; ok && n < count; n++) {
-        struct node *node = graph->nodes[n], *transpose, *last;
-        if (is_shuffle(&layout, n, &transpose, &last)) {
+    for (; ok && layout.at < graph->node_count; layout.at++) {
+        struct node *node = graph->nodes[layout.at], *transpose, *last;
+        if (is_shuffle(&layout, layout.at, &transpose, &last)) {
             rewrite_shuffle(&layout, node, transpose, last);
-            n += 2;
+            layout.at += 2;
         } else {
             follow(&layout, node);
-            push_node(&layout, node);
         }
         ok = edit->status == STATUS_OK;
     }
@@ -527,10 +500,6 @@ void pass_layout(struct edit *edit)
         ok = plain != NULL;
         graph->outputs[i] = plain ? plain : graph->outputs[i];
     }
-    if (!ok)
-        return;
-    graph->nodes = layout.nodes;
-    graph->node_count = layout.node_count;
-    graph->node_capacity = layout.node_capacity;
-    edit_sweep(edit);
+    if (ok)
+        edit_sweep(edit);
 }
