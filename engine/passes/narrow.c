@@ -90,42 +90,22 @@ static void convert_inputs(struct narrow *narrow, size_t *at, struct node *node,
     }
 }
 
-/* Asks the backend about the node as it was before this pass, with all activations in float32. */
-static enum narrow_support ask_backend(const struct narrow *narrow, const struct node *node)
-{
-    enum { MOST = 64 };
-    bool was_narrow[MOST];
-    if (node->input_count > MOST)
-        return NARROW_NO;
-    for (size_t i = 0; i < node->input_count; i++) {
-        was_narrow[i] = is_narrow(narrow, node->inputs[i]);
-        if (was_narrow[i])
-            node->inputs[i]->dtype = DTYPE_F32;
-    }
-    struct kernel_caps caps;
-    const enum narrow_support support =
-        narrow->edit->options->claim(node, &caps) && kernel_fits_layout(&caps, node) ? caps.narrow
-                                                                                     : NARROW_NO;
-    for (size_t i = 0; i < node->input_count; i++)
-        if (was_narrow[i])
-            node->inputs[i]->dtype = narrow->dtype;
-    return support;
-}
-
-/* Returns how the node can run on 16 bits: not with NARROW_SAME if a result must stay float32. */
+/* Returns how the node can run on 16 bits: not with NARROW_SAME if a result must stay float32. All
+ * activations must still be float32. */
 static enum narrow_support support_of(const struct narrow *narrow, const struct node *node)
 {
+    struct kernel_caps caps;
     bool any = false;
     for (size_t i = 0; i < node->input_count; i++)
         any = any || is_activation(narrow, node->inputs[i]);
     for (size_t o = 0; o < node->output_count; o++)
-        if (node->outputs[o] && node->outputs[o]->dtype != DTYPE_F32)
-            return NARROW_NO;
-    enum narrow_support support = any ? ask_backend(narrow, node) : NARROW_NO;
-    for (size_t o = 0; o < node->output_count && support == NARROW_SAME; o++)
+        any = any && (!node->outputs[o] || node->outputs[o]->dtype == DTYPE_F32);
+    if (!any || !narrow->edit->options->claim(node, &caps) || !kernel_fits_layout(&caps, node))
+        return NARROW_NO;
+    for (size_t o = 0; o < node->output_count && caps.narrow == NARROW_SAME; o++)
         if (node->outputs[o] && narrow->keeps_f32[node->outputs[o]->index])
             return NARROW_NO;
-    return support;
+    return caps.narrow;
 }
 
 /* True for a Cast to a float of 16 or 32 bits: it may read either type, so no other Cast is
@@ -139,9 +119,14 @@ static bool is_cast_to_float(const struct node *node)
 static void narrow_nodes(struct narrow *narrow)
 {
     struct graph *graph = narrow->edit->graph;
+    enum narrow_support *supports = arena_alloc(graph->arena, graph->node_count, sizeof *supports);
+    if (!supports)
+        edit_no_memory(narrow->edit);
+    for (size_t n = 0; supports && n < graph->node_count; n++)
+        supports[n] = support_of(narrow, graph->nodes[n]);
     for (size_t n = 0; n < graph->node_count && narrow->edit->status == STATUS_OK; n++) {
         struct node *node = graph->nodes[n];
-        enum narrow_support support = support_of(narrow, node);
+        const enum narrow_support support = *supports++; /* convert_inputs() moves n */
         for (size_t o = 0; o < node->output_count && support != NARROW_NO; o++)
             if (node->outputs[o] && !narrow->keeps_f32[node->outputs[o]->index]) {
                 node->outputs[o]->dtype = narrow->dtype;
