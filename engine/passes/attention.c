@@ -298,49 +298,31 @@ static bool take_operand(struct match *m, struct value *value, bool transposed, 
  * product to its position in that order. groups: extents of batch, rows and columns. */
 static bool invert(const struct view *view, const int64_t *groups, struct access_map *ret)
 {
-    struct access_map_part from[ACCESS_MAP_GROUPS * ACCESS_MAP_PARTS],
-        to[ACCESS_MAP_GROUPS * ACCESS_MAP_PARTS];
-    int count = 0;
+    struct access_map_group from, to;
     int64_t stride = 1;
-    for (int d = view->rank - 1; d >= 0; d--) /* innermost first */
-        for (int p = view->dims[d].count - 1; p >= 0; p--) {
-            if (count == ACCESS_MAP_GROUPS * ACCESS_MAP_PARTS)
-                return false;
-            from[count] = view->dims[d].parts[p];
-            to[count] = (struct access_map_part){from[count].extent, stride};
-            stride *= from[count++].extent;
-        }
-    for (int i = 1; i < count; i++) /* restore the product's order: sort by stride, largest first */
-        for (int k = i; k > 0 && from[k - 1].stride < from[k].stride; k--) {
-            const struct access_map_part a = from[k], b = to[k];
-            from[k] = from[k - 1];
-            to[k] = to[k - 1];
-            from[k - 1] = a;
-            to[k - 1] = b;
+    if (!view_group(view, 0, view->rank, &from))
+        return false;
+    to = from;
+    for (int p = to.count - 1; p >= 0; p--) { /* innermost first */
+        to.parts[p].stride = stride;
+        stride *= to.parts[p].extent;
+    }
+    for (int i = 1; i < to.count;
+         i++) /* restore the product's order: sort by stride, largest first */
+        for (int k = i; k > 0 && from.parts[k - 1].stride < from.parts[k].stride; k--) {
+            const struct access_map_part a = from.parts[k], b = to.parts[k];
+            from.parts[k] = from.parts[k - 1];
+            to.parts[k] = to.parts[k - 1];
+            from.parts[k - 1] = a;
+            to.parts[k - 1] = b;
         }
     *ret = (struct access_map){.groups = 3};
-    int next = 0;
     for (int g = 0; g < 3; g++) {
-        struct access_map_group *group = &ret->group[g];
-        int64_t left = groups[g];
-        while (left > 1) {
-            if (next == count || group->count == ACCESS_MAP_PARTS)
-                return false;
-            if (left % to[next].extent == 0) {
-                left /= to[next].extent;
-                group->parts[group->count++] = to[next++];
-                continue;
-            }
-            if (to[next].extent % left)
-                return false;
-            const int64_t inner = to[next].extent / left;
-            group->parts[group->count++] = (struct access_map_part){left, to[next].stride * inner};
-            to[next].extent = inner;
-            left = 1;
-        }
-        access_map_join(group);
+        if (!view_take_front(&to, groups[g], &ret->group[g]))
+            return false;
+        access_map_join(&ret->group[g]);
     }
-    return next == count;
+    return !to.count;
 }
 
 /* Follows the product's result through moves, as long as each is the only reader of its operand.

@@ -51,8 +51,7 @@ bool view_is_plain(const struct view *view)
            access_map_extent(&all) == (int64_t)shape_count(&view->base->shape);
 }
 
-/* Splits *rest in two dimensions: *ret gets the outer `extent` steps, *rest keeps the inner. */
-static bool take_front(struct access_map_group *rest, int64_t extent, struct access_map_group *ret)
+bool view_take_front(struct access_map_group *rest, int64_t extent, struct access_map_group *ret)
 {
     *ret = (struct access_map_group){0};
     while (extent > 1) {
@@ -83,7 +82,7 @@ bool view_reshape(struct view *view, const struct shape *shape)
         return false;
     view->rank = shape->rank;
     for (int d = 0; d < shape->rank; d++)
-        if (!take_front(&rest, shape->dims[d], &view->dims[d]))
+        if (!view_take_front(&rest, shape->dims[d], &view->dims[d]))
             return false;
     return !rest.count;
 }
