@@ -136,15 +136,31 @@ static void drop_unread_mask(const struct graph *graph, struct node *node)
     node->output_count = 1;
 }
 
-/* Removes a node that passes its input on. Keeps it if a graph output would otherwise be an input
- * or a constant, because such an output must be a copy. */
-static void drop_identity(struct graph *graph, struct node *node)
+/* Removes a node that passes `to` on. Keeps it if a graph output would otherwise be an input or a
+ * constant, because such an output must be a copy. */
+static void drop_identity(struct graph *graph, struct node *node, struct value *to)
 {
-    struct value *from = node->outputs[0], *to = node->inputs[0];
+    struct value *from = node->outputs[0];
     if (!from || (edit_is_output(graph, from) && (to->known || is_graph_input(graph, to))))
         return;
     edit_replace(graph, from, to);
     edit_kill(node);
+}
+
+/* Removes a Where that selects all of one operand, because its condition is constant and everywhere
+ * the same. */
+static void fold_where(struct graph *graph, struct node *node)
+{
+    const struct value *condition = node->op == OP_WHERE ? node->inputs[0] : NULL;
+    if (!condition || !condition->known || !shape_count(&condition->shape))
+        return;
+    const bool *selects = condition->known->data;
+    for (size_t i = 1; i < shape_count(&condition->shape); i++)
+        if (selects[i] != selects[0])
+            return;
+    struct value *to = node->inputs[selects[0] ? 1 : 2];
+    if (shape_is_known(&to->shape) && shape_equal(&to->shape, &node->outputs[0]->shape))
+        drop_identity(graph, node, to);
 }
 
 static bool may_fold(const struct node *node)
@@ -194,7 +210,7 @@ static enum status fold_graph(struct edit *edit, bool infer)
         }
         drop_unread_mask(graph, node);
         if (is_identity(node, infer)) {
-            drop_identity(graph, node);
+            drop_identity(graph, node, node->inputs[0]);
             if (node->op == OP_NONE)
                 continue;
             if (node->op == OP_DROPOUT) /* its other inputs do not matter */
@@ -205,6 +221,8 @@ static enum status fold_graph(struct edit *edit, bool infer)
             TRY(graph_infer_node(node, err));
         if (infer)
             fold_flat_softmax(edit, node);
+        if (infer && !known)
+            fold_where(graph, node);
         if ((infer && fold_needs_shape_only(node)) ||
             (known && may_fold(node) && worth_folding(node)))
             TRY(fold_node(graph, node, err));

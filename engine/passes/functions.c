@@ -12,8 +12,9 @@
  * share one of K and V, the heads become two dimensions, [kv_heads, group], and K and V broadcast
  * over the second: nothing is repeated in memory. Causality and windows become a constant bias;
  * with nonpad_kv_seqlen, which may be known only in a run, comparisons compute the bias. For a row
- * whose biases are all -inf Softmax gives NaN, but Attention 0. Where such rows may occur, they are
- * found by their biases, because a NaN in Q, K or V must stay.
+ * whose biases are all -inf Softmax gives NaN, but Attention 0. Such rows are found by their
+ * biases, because a NaN in Q, K or V must stay. Folding removes this part if a constant bias has
+ * none.
  *
  *     x ─┬───────────────────── · [cos, cos]  ─┐
  *        └ halves (pairs) swapped · [-sin, sin] ┴ Add
@@ -306,51 +307,6 @@ static struct value *grouped_bias(struct attention_expansion *a, struct value *b
     return reshape(a->e, bias, dims, 5);
 }
 
-/* True if a constant mask keeps the key. The mask's row starts at its element `first`. */
-static bool mask_keeps(const struct attention_call *c, const struct value *mask, size_t first,
-                       int64_t key)
-{
-    const int64_t width = mask->shape.dims[mask->shape.rank - 1];
-    if (key >= width && c->mask_pads)
-        return false;
-    const size_t at = first + (size_t)(width == 1 ? 0 : key);
-    return mask->dtype == DTYPE_BOOL ? ((const bool *)mask->known->data)[at]
-                                     : tensor_number(mask->known, at) > (double)-INFINITY;
-}
-
-/* Limit of scores to check before assuming that a row may be hidden: checking sequences of half a
- * million would take minutes. */
-#define LOOKS_MAX ((size_t)1 << 24)
-
-/* True if a row may exist whose keys are all hidden. Softmax makes it NaN, Attention 0. */
-static bool may_hide_a_row(const struct attention_expansion *a, const struct value *mask,
-                           bool has_valid)
-{
-    const struct attention_call *c = &a->call;
-    const struct shape *s = mask ? &mask->shape : NULL;
-    if (has_valid || (mask && !mask->known))
-        return true;
-    const size_t width = mask ? (size_t)s->dims[s->rank - 1] : 1;
-    const size_t lines = mask ? shape_count(s) / width : 1;
-    const size_t mask_rows = mask && s->rank > 1 ? (size_t)s->dims[s->rank - 2] : 1;
-    size_t looks = 0;
-    for (size_t at = 0; at < lines; at++) {
-        /* rows first … end - 1 of the scores use this row of the mask */
-        const int64_t first = mask_rows == 1 ? 0 : (int64_t)(at % mask_rows);
-        const int64_t end = mask_rows == 1 ? c->rows : first + 1;
-        for (int64_t row = first; row < end; row++) {
-            int64_t key = 0;
-            while (key < c->keys && looks++ < LOOKS_MAX &&
-                   !(attention_call_sees(c, row, key, c->past) &&
-                     (!mask || mask_keeps(c, mask, at * width, key))))
-                key++;
-            if (key == c->keys || looks > LOOKS_MAX)
-                return true;
-        }
-    }
-    return false;
-}
-
 /* Binds the scores or probabilities `s` to output ATTENTION_SCORES if the node wants those of
  * `stage`. Returns the value that then has the contents of `s`. */
 static struct value *shown(struct attention_expansion *a, enum attention_stage stage,
@@ -446,8 +402,6 @@ static enum status expand_attention(struct expansion *e)
     const struct attention_call *c = &a.call;
     TRY(attention_call_load(node, &a.call, e->edit->err));
     a.group = c->q_heads / c->kv_heads;
-    struct value *mask = node_input(node, ATTENTION_MASK);
-    const bool hides = may_hide_a_row(&a, mask, node_input(node, ATTENTION_VALID) != NULL);
     struct value *q = apart(&a, node->inputs[ATTENTION_Q], c->rows, c->q_heads, c->depth);
     struct value *k = cached(&a, ATTENTION_K, ATTENTION_PAST_KEY, ATTENTION_PRESENT_KEY, c->depth);
     struct value *v =
@@ -458,7 +412,7 @@ static enum status expand_attention(struct expansion *e)
                 e,
                 &(struct function_step){.op = OP_SOFTMAX, .in = {s}, .name = "axis", .number = -1})
           : NULL;
-    struct value *hidden = hides && a.bias ? hidden_rows(&a) : NULL;
+    struct value *hidden = a.bias ? hidden_rows(&a) : NULL;
     if (hidden && c->stage == STAGE_PROBABILITIES && node_output(node, ATTENTION_SCORES)) {
         p = clear(&a, grouped_bias(&a, hidden), p);
         hidden = NULL;
