@@ -357,49 +357,6 @@ static void compose_transpose(struct layout_pass *layout, struct node *node)
         edit_no_memory(layout->edit);
 }
 
-/* True if node n begins a channel shuffle: Reshape [N, g, k, H, W], Transpose (0 2 1 3 4), Reshape
- * [N, C, H, W]. With channels last, this is a transpose of [N H W, g, k]. */
-static bool is_shuffle(struct layout_pass *layout, size_t n, struct node **ret_transpose,
-                       struct node **ret_last)
-{
-    const struct graph *graph = layout->graph;
-    const struct node *node = graph->nodes[n];
-    if (node->op != OP_RESHAPE || !is_last(layout, node->inputs[0]) || n + 2 >= graph->node_count ||
-        node->inputs[0]->shape.rank != 4)
-        return false;
-    struct node *transpose = graph->nodes[n + 1], *last = graph->nodes[n + 2];
-    const struct shape *in = &node->inputs[0]->shape, *mid = &node->outputs[0]->shape;
-    size_t count;
-    const int64_t *perm = node_ints(transpose, "perm", &count);
-    static const int64_t swap[5] = {0, 2, 1, 3, 4};
-    if (transpose->op != OP_TRANSPOSE || last->op != OP_RESHAPE ||
-        transpose->inputs[0] != node->outputs[0] || last->inputs[0] != transpose->outputs[0] ||
-        !edit_single_reader(layout->edit, node->outputs[0]) ||
-        !edit_single_reader(layout->edit, transpose->outputs[0]) || mid->rank != 5 || !perm ||
-        count != 5 || memcmp(perm, swap, sizeof swap) != 0)
-        return false;
-    const struct shape *out = &last->outputs[0]->shape; /* plain: [N, C, H, W] */
-    *ret_transpose = transpose;
-    *ret_last = last;
-    return mid->dims[0] == in->dims[0] && mid->dims[1] * mid->dims[2] == in->dims[3] &&
-           mid->dims[3] == in->dims[1] && mid->dims[4] == in->dims[2] && out->rank == 4 &&
-           out->dims[0] == in->dims[0] && out->dims[1] == in->dims[3] &&
-           out->dims[2] == in->dims[1] && out->dims[3] == in->dims[2];
-}
-
-static void rewrite_shuffle(struct layout_pass *layout, struct node *node, struct node *transpose,
-                            struct node *last)
-{
-    const struct shape in = node->inputs[0]->shape;
-    int64_t groups = node->outputs[0]->shape.dims[1], each = node->outputs[0]->shape.dims[2];
-    static const int64_t swap[3] = {0, 2, 1};
-    node->outputs[0]->shape = SHAPE(in.dims[0] * in.dims[1] * in.dims[2], groups, each);
-    transpose->outputs[0]->shape = SHAPE(in.dims[0] * in.dims[1] * in.dims[2], each, groups);
-    if (!node_set_ints(layout->graph, transpose, "perm", swap, 3))
-        edit_no_memory(layout->edit);
-    mark_last(layout, last->outputs[0]);
-}
-
 /* Returns OP_BROADCAST or OP_UNARY for a quantized operator that is elementwise, because its scales
  * and zero points are scalars; otherwise 0. */
 static unsigned quantized_flags(const struct node *node)
@@ -484,15 +441,9 @@ void pass_layout(struct edit *edit)
         .forms = arena_alloc(graph->arena, graph->value_count, sizeof(struct forms))};
     if (!layout.forms)
         edit_no_memory(edit);
-    bool ok = edit->status == STATUS_OK && edit_count_readers(edit);
+    bool ok = edit->status == STATUS_OK;
     for (; ok && layout.at < graph->node_count; layout.at++) {
-        struct node *node = graph->nodes[layout.at], *transpose, *last;
-        if (is_shuffle(&layout, layout.at, &transpose, &last)) {
-            rewrite_shuffle(&layout, node, transpose, last);
-            layout.at += 2;
-        } else {
-            follow(&layout, node);
-        }
+        follow(&layout, graph->nodes[layout.at]);
         ok = edit->status == STATUS_OK;
     }
     for (size_t i = 0; ok && i < graph->output_count; i++) {
