@@ -338,25 +338,6 @@ static void become_view(struct node *node)
     node->opset = 13;
 }
 
-/* Composes the permutation of a Transpose that reads a channels-last value with the layout's
- * permutation; makes a Reshape if nothing moves. The file determines the shape of the result. */
-static void compose_transpose(struct layout_pass *layout, struct node *node)
-{
-    int rank = node->inputs[0]->shape.rank;
-    int64_t perm[TENSOR_MAX_RANK];
-    size_t count;
-    const int64_t *own = node_ints(node, "perm", &count);
-    bool identity = true;
-    for (int a = 0; a < rank; a++) {
-        perm[a] = place_of_axis((int)(own ? own[a] : rank - 1 - a), rank);
-        identity = identity && perm[a] == a;
-    }
-    if (identity)
-        become_view(node);
-    else if (!node_set_ints(layout->graph, node, "perm", perm, (size_t)rank))
-        edit_no_memory(layout->edit);
-}
-
 /* Returns OP_BROADCAST or OP_UNARY for a quantized operator that is elementwise, because its scales
  * and zero points are scalars; otherwise 0. */
 static unsigned quantized_flags(const struct node *node)
@@ -424,8 +405,6 @@ static void follow(struct layout_pass *layout, struct node *node)
         follow_axes(layout, node, 1, node_int(node, "keepdims", 1) != 0);
     } else if (follows_slice(layout, node)) {
         follow_axes(layout, node, 3, true);
-    } else if (node->op == OP_TRANSPOSE) {
-        compose_transpose(layout, node);
     } else {
         plain_inputs(layout, node);
     }
