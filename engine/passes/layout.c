@@ -60,12 +60,6 @@ static struct value *make_node(struct layout_pass *layout, struct value *from,
     return value;
 }
 
-/* True if both layouts have the same bytes (one channel, or one pixel). */
-static bool same_bytes(const struct shape *plain)
-{
-    return resolve_extent(plain, 2, plain->rank) == 1 || plain->dims[1] == 1;
-}
-
 static struct value *permuted_constant(struct layout_pass *layout, const struct tensor *constant,
                                        const struct shape *plain)
 {
@@ -93,7 +87,7 @@ static struct value *move_channels_last(struct layout_pass *layout, struct value
     int64_t perm[TENSOR_MAX_RANK];
     for (int a = 0; a < value->shape.rank; a++)
         perm[place_of_axis(a, value->shape.rank)] = a;
-    return make_node(layout, value, &shape, same_bytes(&value->shape) ? NULL : perm);
+    return make_node(layout, value, &shape, perm);
 }
 
 /* Returns the forms of a value that existed before the pass. Values that the pass makes have no
@@ -152,7 +146,7 @@ static struct value *get_plain(struct layout_pass *layout, struct value *value)
         perm[a] = place_of_axis(a, rank);
         plain.dims[a] = value->shape.dims[perm[a]];
     }
-    forms->plain = make_node(layout, value, &plain, same_bytes(&plain) ? NULL : perm);
+    forms->plain = make_node(layout, value, &plain, perm);
     return forms->plain;
 }
 
