@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/heap.h"
 #include "engine/base/size.h"
 
 struct graph *graph_create(struct memory_budget *budget)
@@ -272,32 +273,9 @@ struct sort {
     size_t *waiting; /* for each node: number of operands whose producer is not placed yet */
     size_t *first;   /* for each value: start of its group in readers[]; one more at the end */
     size_t *readers; /* node positions, grouped by value */
-    size_t *heap;    /* positions of ready nodes; taking the smallest keeps the sort stable */
+    uint64_t *heap;  /* positions of ready nodes; taking the smallest keeps the sort stable */
     struct node **order;
 };
-
-static void heap_push(size_t *heap, size_t count, size_t item)
-{
-    size_t i = count;
-    for (; i > 0 && heap[(i - 1) / 2] > item; i = (i - 1) / 2)
-        heap[i] = heap[(i - 1) / 2];
-    heap[i] = item;
-}
-
-static size_t heap_pop(size_t *heap, size_t count)
-{
-    size_t top = heap[0], last = heap[count - 1], i = 0;
-    count--;
-    for (size_t child; (child = 2 * i + 1) < count; i = child) {
-        if (child + 1 < count && heap[child + 1] < heap[child])
-            child++;
-        if (heap[child] >= last)
-            break;
-        heap[i] = heap[child];
-    }
-    heap[i] = last;
-    return top;
-}
 
 static void sort_index(const struct graph *graph, struct sort *sort)
 {
@@ -331,9 +309,9 @@ static size_t sort_run(const struct graph *graph, struct sort *sort, size_t edge
     sort->first[graph->value_count] = edges;
     for (size_t n = 0; n < graph->node_count; n++)
         if (!sort->waiting[n])
-            heap_push(sort->heap, ready++, n);
+            heap_push(sort->heap, &ready, n);
     while (ready) {
-        size_t n = heap_pop(sort->heap, ready--);
+        size_t n = heap_pop(sort->heap, &ready);
         const struct node *node = graph->nodes[n];
         sort->order[placed++] = graph->nodes[n];
         for (size_t o = 0; o < node->output_count; o++) {
@@ -342,7 +320,7 @@ static size_t sort_run(const struct graph *graph, struct sort *sort, size_t edge
                 continue;
             for (size_t r = sort->first[value->index]; r < sort->first[value->index + 1]; r++)
                 if (--sort->waiting[sort->readers[r]] == 0)
-                    heap_push(sort->heap, ready++, sort->readers[r]);
+                    heap_push(sort->heap, &ready, sort->readers[r]);
         }
     }
     return placed;

@@ -5,7 +5,9 @@
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "engine/base/heap.h"
 #include "engine/base/size.h"
 
 enum status scores_check(const struct session_tensor *output, size_t *ret_classes,
@@ -54,60 +56,39 @@ enum status scores_of_image(const struct tensor *output, int batch, int row,
     return STATUS_OK;
 }
 
-static bool comes_before(const struct ranked *a, const struct ranked *b)
+/* Returns a number that orders a score and its index: the better, the greater. */
+static uint64_t rank_score(float score, size_t index)
 {
-    if (a->value > b->value || a->value < b->value)
-        return a->value > b->value;
-    bool a_nan = isnan(a->value), b_nan = isnan(b->value);
-    return a_nan != b_nan ? b_nan : a->index < b->index;
-}
-
-/* Moves the entry at `root` down until no child is worse: the root of the heap is the worst. */
-static void ranking_sift_down(struct ranked *heap, size_t size, size_t root)
-{
-    for (;;) {
-        size_t worst = root, left = 2 * root + 1;
-        for (size_t child = left; child < size && child <= left + 1; child++)
-            if (comes_before(&heap[worst], &heap[child]))
-                worst = child;
-        if (worst == root)
-            return;
-        struct ranked moved = heap[root];
-        heap[root] = heap[worst];
-        heap[worst] = moved;
-        root = worst;
+    uint32_t bits = 0;                   /* NaN */
+    const float positive = score + 0.0F; /* not -0, which equals 0 */
+    if (!isnan(score)) {
+        memcpy(&bits, &positive, sizeof bits);
+        bits = bits >> 31 ? ~bits : bits | UINT32_C(1) << 31;
     }
+    return (uint64_t)bits << 32 | (uint32_t)~index;
 }
 
-static void make_heap(struct ranking *ranking)
+size_t ranking_index(const struct ranking *ranking, size_t place)
 {
-    for (size_t i = ranking->count / 2; i-- > 0;)
-        ranking_sift_down(ranking->best, ranking->count, i);
+    return (uint32_t)~ranking->best[place];
 }
 
-/* Once full, `best` is a heap; a new value must exceed its root. */
-void ranking_add(struct ranking *ranking, double value, size_t index)
+/* `best` is a heap, whose first number is the worst. */
+void ranking_add(struct ranking *ranking, float score, size_t index)
 {
-    const struct ranked added = {value, index};
-    if (ranking->count < ranking->k) {
-        ranking->best[ranking->count++] = added;
-        if (ranking->count == ranking->k)
-            make_heap(ranking);
-    } else if (comes_before(&added, &ranking->best[0])) {
-        ranking->best[0] = added;
-        ranking_sift_down(ranking->best, ranking->k, 0);
-    }
+    const uint64_t added = rank_score(score, index);
+    if (ranking->count == ranking->k && added < ranking->best[0])
+        return;
+    if (ranking->count == ranking->k)
+        (void)heap_pop(ranking->best, &ranking->count);
+    heap_push(ranking->best, &ranking->count, added);
 }
 
 void ranking_sort(struct ranking *ranking)
 {
-    if (ranking->count < ranking->k)
-        make_heap(ranking);
-    for (size_t size = ranking->count; size > 1; size--) {
-        struct ranked worst = ranking->best[0];
-        ranking->best[0] = ranking->best[size - 1];
-        ranking->best[size - 1] = worst;
-        ranking_sift_down(ranking->best, size - 1, 0);
+    for (size_t size = ranking->count; size > 1;) {
+        const uint64_t worst = heap_pop(ranking->best, &size);
+        ranking->best[size] = worst;
     }
 }
 
@@ -143,14 +124,14 @@ enum status scores_top_k(const float *scores, size_t count, bool is_probabilitie
         return error_set(err, STATUS_NO_MEMORY, "no memory for %zu predictions", k);
     }
     for (size_t i = 0; i < count; i++)
-        ranking_add(&ranking, (double)scores[i], i);
+        ranking_add(&ranking, scores[i], i);
     ranking_sort(&ranking);
     double sum = 0;
     for (size_t i = 0; i < count && !is_probabilities; i++)
         sum += exp((double)scores[i] - (double)greatest);
     for (size_t i = 0; i < k; i++) {
-        best[i].index = ranking.best[i].index;
-        const double score = ranking.best[i].value;
+        best[i].index = ranking_index(&ranking, i);
+        const double score = (double)scores[best[i].index];
         best[i].probability = (float)(is_probabilities ? score
                                       : count == 1     ? 1 / (1 + exp(-score))
                                                        : exp(score - (double)greatest) / sum);

@@ -24,21 +24,18 @@ enum status scores_of_image(const struct tensor *output, int batch, int row,
                             struct task_buffer *buffer, const float **ret, size_t *ret_count,
                             struct error *err) MUST_USE;
 
-/* Collects the k largest values in one pass. The caller provides `best` with room for k (at least
- * 1) and sets `count` to 0. ranking_sort() sorts the entries, best first; for equal values the
- * lower index comes first, and NaN comes last. */
-struct ranked {
-    double value;
-    size_t index;
-};
-
+/* Collects the k best scores in one pass. The caller provides `best` with room for k (at least 1)
+ * and sets `count` to 0. An index is below 2^32. ranking_sort() sorts the scores, best first; for
+ * equal scores the lower index comes first, and NaN comes last. */
 struct ranking {
-    struct ranked *best;
+    uint64_t *best;
     size_t k, count;
 };
 
-void ranking_add(struct ranking *ranking, double value, size_t index);
+void ranking_add(struct ranking *ranking, float score, size_t index);
 void ranking_sort(struct ranking *ranking);
+/* Returns the index of the score at a place. */
+size_t ranking_index(const struct ranking *ranking, size_t place);
 
 /* Finds the k best of `count` scores (both at least 1; k is limited to count), best first; for
  * equal scores the lower class comes first. Probabilities are softmax(scores), summed in float64

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/heap.h"
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
 #include "models/text/pipeline.h"
@@ -15,14 +16,9 @@ struct symbol {
     uint32_t previous, next; /* NO_SYMBOL: none */
 };
 
-struct waiting {
-    uint32_t rank, at; /* `at`: the first symbol of the pair */
-    int32_t to;
-};
-
 struct word {
     struct symbol *symbols;
-    struct waiting *heap;
+    uint64_t *heap; /* pairs that wait: rank << 32 | first symbol */
     size_t count, waiting;
 };
 
@@ -131,34 +127,6 @@ enum status bpe_read(const cJSON *json, struct token_model *model, struct error 
     return merges ? STATUS_OK : json_wrong_part("merges", "a list of pairs of tokens", err);
 }
 
-static bool is_before(const struct waiting *a, const struct waiting *b)
-{
-    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
-}
-
-static void heap_push(struct word *word, struct waiting entry)
-{
-    size_t at = word->waiting++;
-    for (; at > 0 && is_before(&entry, &word->heap[(at - 1) / 2]); at = (at - 1) / 2)
-        word->heap[at] = word->heap[(at - 1) / 2];
-    word->heap[at] = entry;
-}
-
-static struct waiting heap_pop(struct word *word)
-{
-    const struct waiting top = word->heap[0], last = word->heap[--word->waiting];
-    size_t at = 0;
-    for (size_t child; (child = 2 * at + 1) < word->waiting; at = child) {
-        if (child + 1 < word->waiting && is_before(&word->heap[child + 1], &word->heap[child]))
-            child++;
-        if (!is_before(&word->heap[child], &last))
-            break;
-        word->heap[at] = word->heap[child];
-    }
-    word->heap[at] = last;
-    return top;
-}
-
 static void push_pair(const struct token_model *model, struct word *word, uint32_t at)
 {
     if (at == NO_SYMBOL || word->symbols[at].next == NO_SYMBOL)
@@ -166,7 +134,7 @@ static void push_pair(const struct token_model *model, struct word *word, uint32
     const struct merge *merge =
         find_merge(model, word->symbols[at].id, word->symbols[word->symbols[at].next].id);
     if (merge)
-        heap_push(word, (struct waiting){merge->rank, at, merge->to});
+        heap_push(word->heap, &word->waiting, (uint64_t)merge->rank << 32 | at);
 }
 
 /* Merges until no pair is left. A merge removes a symbol and adds at most two pairs to the heap. */
@@ -175,21 +143,22 @@ static void merge_all(const struct token_model *model, struct word *word)
     for (uint32_t i = 0; i < word->count; i++)
         push_pair(model, word, i);
     while (word->waiting) {
-        const struct waiting top = heap_pop(word);
-        struct symbol *symbol = &word->symbols[top.at];
+        const uint64_t top = heap_pop(word->heap, &word->waiting);
+        const uint32_t at = (uint32_t)top;
+        struct symbol *symbol = &word->symbols[at];
         if (symbol->id < 0 || symbol->next == NO_SYMBOL)
             continue;
         struct symbol *next = &word->symbols[symbol->next];
         const struct merge *merge = find_merge(model, symbol->id, next->id);
-        if (!merge || merge->to != top.to)
+        if (!merge || merge->rank != top >> 32)
             continue;
-        symbol->id = top.to;
+        symbol->id = merge->to;
         next->id = TOKEN_NONE;
         symbol->next = next->next;
         if (next->next != NO_SYMBOL)
-            word->symbols[next->next].previous = top.at;
+            word->symbols[next->next].previous = at;
         push_pair(model, word, symbol->previous);
-        push_pair(model, word, top.at);
+        push_pair(model, word, at);
     }
 }
 
@@ -265,7 +234,7 @@ void bpe_tokenize(const struct token_model *model, const char *text, size_t size
     }
     /* Most words are short and need no allocation. */
     struct symbol few[64];
-    struct waiting few_waiting[3 * COUNT_OF(few)];
+    uint64_t few_waiting[3 * COUNT_OF(few)];
     struct word word = {few, few_waiting, 0, 0};
     void *memory = NULL;
     if (size > COUNT_OF(few)) {
@@ -274,8 +243,8 @@ void bpe_tokenize(const struct token_model *model, const char *text, size_t size
             to->failed = STATUS_NO_MEMORY;
             return;
         }
-        word.symbols = memory;
-        word.heap = (struct waiting *)(word.symbols + size);
+        word.heap = memory;
+        word.symbols = (struct symbol *)(word.heap + 3 * size);
     }
     if (!split_characters(model, text, size, &word))
         to->failed = STATUS_INVALID;

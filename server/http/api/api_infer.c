@@ -420,15 +420,15 @@ static enum status classify_row(const struct tensor *row, size_t most, const str
     struct ranking ranking = {alloc_array(most, sizeof *ranking.best), most, 0};
     TRY(check_memory(ranking.best, "for a request", err));
     for (size_t i = 0; most && i < shape_count(&row->shape); i++)
-        ranking_add(&ranking, tensor_number(row, i), i);
+        ranking_add(&ranking, (float)tensor_number(row, i), i);
     ranking_sort(&ranking);
     enum status status = STATUS_OK;
     for (size_t i = 0; i < most && status == STATUS_OK; i++) {
-        size_t index = ranking.best[i].index;
+        const size_t index = ranking_index(&ranking, i);
         const char *label = labels && index < labels->count && labels->names[index][0]
                                 ? labels->names[index]
                                 : NULL;
-        if (asprintf(&ret[i], "%f:%zu%s%s", ranking.best[i].value, index, label ? ":" : "",
+        if (asprintf(&ret[i], "%f:%zu%s%s", tensor_number(row, index), index, label ? ":" : "",
                      label ? label : "") < 0) {
             ret[i] = NULL;
             status = error_no_memory(err, "for a request");
