@@ -465,37 +465,10 @@ static enum status fill(struct model *model, const struct model_place *place, co
     return status == STATUS_OK ? status : error_prefix(err, "%.200s", place->file);
 }
 
-enum status model_load(const char *path, const char *name, const struct model_limits *limits,
-                       struct model **ret, struct error *err)
-{
-    struct error ignored;
-    struct model_place place;
-    err = err ? err : &ignored;
-    TRY(model_place_find(path, limits ? limits->version : NULL, &place, err));
-    if (place.is_pipeline) {
-        struct pipeline_config config;
-        TRY(pipeline_config_read(path, &config, err));
-        return error_set(err, STATUS_MODEL,
-                         "%.200s: a pipeline of models, which only serve, predict and inspect "
-                         "take; name one of its models",
-                         path);
-    }
-    place.is_immich = limits && limits->is_immich;
-    struct model *model = calloc(1, sizeof *model);
-    enum status status =
-        model ? fill(model, &place, name, limits, err) : error_no_memory(err, NULL);
-    if (status != STATUS_OK) {
-        model_free(model);
-        return status;
-    }
-    *ret = model;
-    return STATUS_OK;
-}
-
-static enum status fill_embedded(struct model *model, struct error *err)
+static enum status fill_embedded(struct model *model, const char *name, struct error *err)
 {
     struct onnx_model onnx = {0};
-    model->name = strdup("digits");
+    model->name = strdup(name ? name : "digits");
     model->source = strdup("embedded");
     model->version = strdup("1");
     TRY(check_memory(model->name && model->source && model->version, NULL, err));
@@ -515,15 +488,30 @@ static enum status fill_embedded(struct model *model, struct error *err)
     return model_describe(model, true, &(struct task_config){0}, &facts, err);
 }
 
-enum status model_load_embedded(struct model **ret, struct error *err)
+enum status model_load(const char *path, const char *name, const struct model_limits *limits,
+                       struct model **ret, struct error *err)
 {
     struct error ignored;
+    struct model_place place = {.name = ""};
     err = err ? err : &ignored;
+    if (path)
+        TRY(model_place_find(path, limits ? limits->version : NULL, &place, err));
+    if (place.is_pipeline) {
+        struct pipeline_config config;
+        TRY(pipeline_config_read(path, &config, err));
+        return error_set(err, STATUS_MODEL,
+                         "%.200s: a pipeline of models, which only serve, predict and inspect "
+                         "take; name one of its models",
+                         path);
+    }
+    place.is_immich = limits && limits->is_immich;
     struct model *model = calloc(1, sizeof *model);
-    enum status status = model ? fill_embedded(model, err) : error_no_memory(err, NULL);
+    enum status status = !model ? error_no_memory(err, NULL)
+                         : path ? fill(model, &place, name, limits, err)
+                                : fill_embedded(model, name, err);
     if (status != STATUS_OK) {
         model_free(model);
-        return error_prefix(err, "the embedded model");
+        return path ? status : error_prefix(err, "the embedded model");
     }
     *ret = model;
     return STATUS_OK;

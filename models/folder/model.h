@@ -116,12 +116,12 @@ struct model {
  * fixes the batch, but not the number of rows, as in a detector's boxes [n, 4]. */
 bool model_rows_depend_on_data(const struct model *model, const struct shape *output);
 
-/* Loads the model of an .onnx file, a folder, or a path from model_find_half(). `name` overrides
- * the derived name; NULL keeps it. `limits` may be NULL. Errors: those of onnx_load_file();
- * STATUS_NOT_FOUND: there is no such file, or a folder has no model (the sentence lists the files
- * that were tried); STATUS_MODEL: a file beside the model is invalid (the sentence names file and
- * key), or the path is a pipeline; STATUS_CONFIG: the path is a URL. The caller frees with
- * model_free() (NULL is fine). */
+/* Loads the model of an .onnx file, a folder, or a path from model_find_half(); for NULL the digit
+ * classifier that is part of the binary. `name` overrides the derived name; NULL keeps it. `limits`
+ * may be NULL. Errors: those of onnx_load_file(); STATUS_NOT_FOUND: there is no such file, or a
+ * folder has no model (the sentence lists the files that were tried); STATUS_MODEL: a file beside
+ * the model is invalid (the sentence names file and key), or the path is a pipeline; STATUS_CONFIG:
+ * the path is a URL. The caller frees with model_free() (NULL is fine). */
 enum status model_load(const char *path, const char *name, const struct model_limits *limits,
                        struct model **ret, struct error *err) MUST_USE;
 
@@ -140,9 +140,6 @@ bool model_find_half(const char *folder, char ret[static PATH_MAX], const char *
  * model's name during loading. The caller frees both. Errors are those of model_load(). */
 enum status model_find(const char *path, char **ret_file, char **ret_name,
                        struct error *err) MUST_USE;
-
-/* Loads the digit classifier that is part of the binary. */
-enum status model_load_embedded(struct model **ret, struct error *err) MUST_USE;
 
 /* Checks that the model can be compiled for photos of that size. STATUS_INVALID: the file fixes
  * another height or width. */

@@ -669,6 +669,14 @@ static enum status check_together(struct config *config, struct error *err)
         return error_set(err, STATUS_CONFIG,
                          "no %s given; use: lensd quantize MODEL --calibrate PHOTOS (a folder)",
                          config->model ? "photos" : "model");
+    if (config->command == COMMAND_SERVE && config->models && (config->model || config->model_name))
+        return error_set(err, STATUS_CONFIG,
+                         "--models and %s exclude each other: a folder of models, or one model",
+                         config->model ? "MODEL" : "--model-name");
+    if (config->model && !strcmp(config->model, "digits") && access(config->model, F_OK) != 0) {
+        free(config->model);
+        config->model = NULL; /* the embedded model */
+    }
     if (config->command & (COMMAND_SERVE | COMMAND_PREDICT | COMMAND_EMBED)) {
         TRY(device_parse(config->device, config->model_host.devices,
                          &config->model_host.device_count, config->fallback,

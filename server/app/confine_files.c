@@ -55,7 +55,6 @@
 #include "engine/base/text.h"
 #include "models/folder/pipeline_config.h"
 #include "server/app/confine.h"
-#include "server/loader/model_open.h"
 #include "server/observe/trace_exporter.h"
 
 #define BIT(n) (UINT64_C(1) << (n))
@@ -191,7 +190,7 @@ static void allow_models(struct file_rules *rules, const struct config *config)
 {
     char folder[PATH_MAX];
     const char *path = config->models ? config->models : config->model;
-    if (!config->models && model_is_embedded(path))
+    if (!path)
         return;
     if (config->models || path_is_folder(path)) {
         allow_folder(rules, path);

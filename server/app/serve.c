@@ -38,7 +38,6 @@
 #include "server/http/api/route_table.h"
 #include "server/image/image.h"
 #include "server/loader/loader.h"
-#include "server/loader/model_open.h"
 #include "server/observe/log.h"
 
 /* Extra time after --grace in which cancelled requests still get their answers. */
@@ -194,10 +193,6 @@ static enum status create_services(struct serve *serve, struct error *err)
         TRY(process_check_number_file("--pid-file", config->pid_file, true, err));
     if (config->port_file)
         TRY(process_check_number_file("--port-file", config->port_file, false, err));
-    if (config->models && (config->model || config->model_name))
-        return error_set(err, STATUS_CONFIG,
-                         "--models and %s exclude each other: a folder of models, or one model",
-                         config->model ? "MODEL" : "--model-name");
     serve->faces = config->faces ? faces_create(config->faces) : NULL;
     if (config->faces && !serve->faces)
         return error_no_memory(err, "for the registry of faces");
@@ -727,7 +722,7 @@ int command_serve(const struct config *config)
     for (size_t i = 0; i < CONFIG_NOTES; i++)
         if (config->notes[i][0])
             log_event(LOG_WARN, events[i], LOG_STR("text", config->notes[i]));
-    if (config->watch && !config->models && model_is_embedded(config->model))
+    if (config->watch && !config->models && !config->model)
         log_event(LOG_WARN, "watch",
                   LOG_STR("text", "--watch has no effect: the built-in model has no files"));
     if (config->model_host.ready_strict && !config->models)

@@ -15,7 +15,6 @@
 #include "proto/writer.h"
 #include "server/app/process.h"
 #include "server/cli/commands.h"
-#include "server/loader/model_open.h"
 #include "server/precision/precision.h"
 #include "server/schedule/policy/latency.h"
 
@@ -390,7 +389,7 @@ static enum status run_bench(struct device_bench *bench, char *note, size_t note
 {
     const struct config *config = bench->config;
     TRY(bench_parse_batches(bench, err));
-    TRY(model_open(config->model, NULL, &bench->model, err));
+    TRY(model_load(config->model, NULL, NULL, &bench->model, err));
     if (!strcmp(config->device, "auto")) {
         struct device_id ids[DEVICE_MAX];
         size_t count;

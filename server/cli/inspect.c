@@ -12,7 +12,6 @@
 #include "server/app/process.h"
 #include "server/cli/commands.h"
 #include "server/image/image.h"
-#include "server/loader/model_open.h"
 
 #define LABELS_SHOWN 5
 
@@ -124,9 +123,9 @@ static enum status inspect_compile(const struct model *model, char *note, size_t
 static enum status inspect_model(const struct config *config, struct inspection *in,
                                  struct error *err)
 {
-    if (!model_is_embedded(config->model))
+    if (config->model)
         TRY(model_find(config->model, &in->file, &in->name, err));
-    enum status status = model_open(config->model, NULL, &in->model, &in->problem);
+    enum status status = model_load(config->model, NULL, NULL, &in->model, &in->problem);
     /* Operators that lensd lacks are no error here, because the command lists them. */
     if (status != STATUS_OK && (status != STATUS_UNSUPPORTED || !in->file)) {
         *err = in->problem;
@@ -428,8 +427,7 @@ static int print_stages_json(const struct repository_model *model)
 static bool inspect_stages(const struct config *config, int *ret)
 {
     struct repository repository;
-    if (model_is_embedded(config->model) ||
-        repository_scan_model(config->model, NULL, &repository, NULL) != STATUS_OK)
+    if (repository_scan_model(config->model, NULL, &repository, NULL) != STATUS_OK)
         return false;
     const struct repository_model *model = &repository.models[0];
     const struct pipeline_config *stages = model->stages;

@@ -24,7 +24,7 @@
 #include "server/app/process.h"
 #include "server/cli/commands.h"
 #include "server/image/photo_files.h"
-#include "server/loader/model_open.h"
+#include "server/loader/loader.h"
 #include "server/observe/log.h"
 #include "server/schedule/runtime/stages.h"
 
@@ -293,7 +293,7 @@ static enum status add_model(struct model_host *host, const struct config *confi
                              const char *name, struct error *err)
 {
     struct model *model;
-    TRY(model_open(path, name, &model, err));
+    TRY(model_load(path, name, NULL, &model, err));
     model_tell_doubts(model, print_doubt);
     const enum status status = prepare_model(config, model, err);
     if (status == STATUS_OK)
@@ -338,17 +338,16 @@ static enum status open_model_host(const struct config *config, struct model_hos
 {
     struct model_host_options options = config_model_host(config, NULL);
     struct repository repository = {0};
-    struct error unlisted; /* model_open() reports it, too */
+    struct error unlisted; /* model_load() reports it, too */
     char half[PATH_MAX];
     const char *path = config->model, *ending;
     if (options.max_queue < CROPS_AT_ONCE)
         options.max_queue = CROPS_AT_ONCE;
     TRY(model_host_create(&options, ret, err));
-    if (config->text && !model_is_embedded(path) && model_find_half(path, half, &ending))
+    if (config->text && path && model_find_half(path, half, &ending))
         path = half; /* the model's encoder of texts */
     const bool is_pipeline =
-        !config->text && !model_is_embedded(path) &&
-        repository_scan_model(path, NULL, &repository, &unlisted) == STATUS_OK &&
+        !config->text && repository_scan_model(path, NULL, &repository, &unlisted) == STATUS_OK &&
         repository.models[0].stages;
     const enum status status = is_pipeline ? add_pipeline(*ret, config, &repository, err)
                                            : add_model(*ret, config, path, NULL, err);

@@ -9,7 +9,6 @@
 #include "proto/writer.h"
 #include "server/app/process.h"
 #include "server/cli/commands.h"
-#include "server/loader/model_open.h"
 #include "server/precision/precision.h"
 #include "server/schedule/runtime/deployment.h"
 
@@ -43,7 +42,7 @@ struct profile {
 static enum status profile_open_session(const struct config *config, struct profile *profile,
                                         struct error *err)
 {
-    TRY(model_open(config->model, NULL, &profile->model, err));
+    TRY(model_load(config->model, NULL, NULL, &profile->model, err));
     const struct model *model = profile->model;
     struct session_options options = command_session_options(model);
     options.precision = config->model_host.precision;

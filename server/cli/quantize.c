@@ -18,7 +18,6 @@
 #include "proto/writer.h"
 #include "server/app/process.h"
 #include "server/cli/commands.h"
-#include "server/loader/model_open.h"
 #include "server/precision/precision.h"
 
 #define MODEL_FILE  "model.onnx"
@@ -325,11 +324,11 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
                                              .cancel = &quantize_cancel,
                                              .has_report = true,
                                              .on_progress = on_quantize_progress};
-    if (model_is_embedded(config->model))
+    if (!config->model)
         return error_set(err, STATUS_CONFIG,
                          "the built-in model is too small to gain from 8 bits; name a model");
     TRY(check_photos(config, err));
-    TRY(model_open(config->model, NULL, &q->model, err));
+    TRY(model_load(config->model, NULL, NULL, &q->model, err));
     TRY(check_weights(q->model->graph, err));
     TRY(make_folder(q, err));
     free(q->model->calibration);

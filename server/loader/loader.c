@@ -19,7 +19,6 @@
 #include "engine/base/thread.h"
 #include "models/folder/repository.h"
 #include "server/loader/loader_watch.h"
-#include "server/loader/model_open.h"
 #include "server/observe/log.h"
 #include "server/schedule/runtime/stages.h"
 
@@ -89,7 +88,7 @@ static enum status read_model(const struct loader *loader, const char *path, con
                               const char *version, struct model **ret, struct error *err)
 {
     const struct model_limits limits = {.version = version, .is_immich = loader->options.is_immich};
-    return path ? model_load(path, name, &limits, ret, err) : model_open(NULL, name, ret, err);
+    return model_load(path, name, &limits, ret, err);
 }
 
 static enum status no_such_model(const struct loader *loader, const char *option, const char *name,
@@ -143,8 +142,6 @@ enum status loader_create(const struct loader_options *options, struct loader **
     struct loader *loader = calloc(1, sizeof *loader);
     TRY(check_memory(loader, NULL, err));
     loader->options = *options;
-    if (model_is_embedded(options->model))
-        loader->options.model = NULL;
     STAILQ_INIT(&loader->jobs);
     loader->loaded_fd = -1;
     loader->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -251,6 +248,30 @@ static void log_failure(struct loader *loader, const char *name, const char *ver
     const char *stale = is_stale ? "the version loaded before still answers (stale)" : NULL;
     log_event(LOG_ERROR, "model not loaded", LOG_STR("model", name), LOG_STR("version", version),
               LOG_STR("text", err->message), LOG_STR("consequence", stale));
+}
+
+void model_tell_doubts(const struct model *model,
+                       void (*tell)(const struct model *model, const char *text))
+{
+    char text[240];
+    if (model->warning[0])
+        tell(model, model->warning);
+    if (model->image_input == SIZE_MAX)
+        return;
+    snprintf(
+        text, sizeof text,
+        "no file says how to prepare photos, so lensd uses %.63s; put preprocessor_config.json "
+        "beside the .onnx file (lensd inspect shows the preprocessing)",
+        model->preprocess_source);
+    /* For lines of text the default is right: PP-OCR's models were trained with it. */
+    if (!model->is_configured && model->task.kind != TASK_TEXT)
+        tell(model, text);
+    const bool has_names =
+        model->task.kind == TASK_CLASSIFICATION || model->task.kind == TASK_DETECTION ||
+        model->task.kind == TASK_INSTANCES || model->task.kind == TASK_SEGMENTATION;
+    if (has_names && model->labels.count == 0)
+        tell(model, "the model has no labels, so classes have numbers, not names; put labels.txt "
+                    "beside the .onnx file, one name per line");
 }
 
 static void log_doubt(const struct model *model, const char *text)

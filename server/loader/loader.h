@@ -20,8 +20,8 @@
 #include "server/schedule/runtime/model_host.h"
 
 struct loader_options {
-    const char *models; /* the repository's folder; NULL: one model */
-    const char *model;  /* without `models`: the model's path; NULL or "digits": the embedded one */
+    const char *models;        /* the repository's folder; NULL: one model */
+    const char *model;         /* without `models`: the model's path; NULL: the embedded one */
     const char *model_name;    /* without `models`: the served name; NULL: the model's own */
     const char *default_model; /* a model that must exist, unless `models` is watched; or NULL */
     bool is_immich;            /* `models` is Immich's cache: repository_scan_immich() */
@@ -30,6 +30,11 @@ struct loader_options {
     const char *preload; /* "a,b": lazy models to load at start; NULL: none */
     struct model_host *model_host; /* borrowed; outlives the loader */
 };
+
+/* Calls `tell` for each problem that a model's author may want to fix, with a sentence: an error in
+ * its files, a default that may be wrong (preprocessing), missing labels. */
+void model_tell_doubts(const struct model *model,
+                       void (*tell)(const struct model *model, const char *text));
 
 struct loader;
 

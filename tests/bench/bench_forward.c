@@ -134,7 +134,7 @@ static enum status candidate_load(struct candidate *candidate, const struct opti
 {
     struct stat there;
     if (strcmp(candidate->path, "digits") == 0 && stat("digits", &there) != 0)
-        TRY(model_load_embedded(&candidate->model, err));
+        TRY(model_load(NULL, NULL, NULL, &candidate->model, err));
     else
         TRY(model_load(candidate->path, NULL, NULL, &candidate->model, err));
 

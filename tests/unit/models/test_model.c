@@ -701,7 +701,7 @@ Test(model, drops_its_graph)
 {
     struct model *model;
     struct error err = {0};
-    cr_assert_eq(model_load_embedded(&model, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(model_load(NULL, NULL, NULL, &model, &err), STATUS_OK, "%s", err.message);
     model_drop_graph(model);
     cr_expect_null(model->graph);
     cr_expect_str_eq(model->name, "digits");
@@ -713,7 +713,7 @@ Test(model, carries_the_digits)
 {
     struct model *model;
     struct error err = {0};
-    cr_assert_eq(model_load_embedded(&model, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(model_load(NULL, NULL, NULL, &model, &err), STATUS_OK, "%s", err.message);
     cr_expect_str_eq(model->source, "embedded");
     cr_expect_eq(model->class_count, 10);
     cr_expect_eq(model->labels.count, 10);

@@ -229,7 +229,7 @@ static enum status open_digits(struct precision_choice *choice, struct session *
     const struct image_limits limits_of_images = IMAGE_LIMITS_DEFAULT;
     const struct precision_options how = {.limits = &limits_of_images, .trials = trials};
     struct model *model;
-    cr_assert_eq(model_load_embedded(&model, err), STATUS_OK, "%s", err->message);
+    cr_assert_eq(model_load(NULL, NULL, NULL, &model, err), STATUS_OK, "%s", err->message);
     const struct session_options options = {.precision = PRECISION_AUTO,
                                             .max_batch = MAX_BATCH,
                                             .image_height = model->preprocess.height,
