@@ -361,11 +361,11 @@ static enum status read_immich(struct config_reading *reading, struct error *err
     char room[64];
     if (!config->immich)
         return STATUS_OK;
-    if (config->model || config->models)
+    if (config->model || config->loader.models)
         return error_set(err, STATUS_CONFIG,
                          "--immich excludes MODEL and --models; give one of the three");
-    config->models = strdup(config->immich);
-    TRY(check_memory(config->models, NULL, err));
+    config->loader.models = strdup(config->immich);
+    TRY(check_memory(config->loader.models, NULL, err));
     config->http.is_immich = true;
     for (size_t i = 0; i < COUNT_OF(settings); i++) {
         const struct option *option = find_option(settings[i].option, strlen(settings[i].option));
@@ -656,11 +656,11 @@ static enum status check_together(struct config *config, struct error *err)
             err, STATUS_CONFIG,
             "--response-cache is %zu bytes; it must be at least 65536, or 0 to keep no answers",
             config->http.response_cache);
-    if (config->model_name &&
-        (strlen(config->model_name) > MODEL_NAME_MAX || strchr(config->model_name, '/')))
+    if (config->loader.model_name && (strlen(config->loader.model_name) > MODEL_NAME_MAX ||
+                                      strchr(config->loader.model_name, '/')))
         return error_set(err, STATUS_CONFIG,
                          "--model-name is '%.140s'; a name has at most %d bytes and no '/'",
-                         config->model_name, MODEL_NAME_MAX);
+                         config->loader.model_name, MODEL_NAME_MAX);
     if (config->command == COMMAND_INSPECT && !config->model)
         return error_set(
             err, STATUS_CONFIG,
@@ -669,7 +669,8 @@ static enum status check_together(struct config *config, struct error *err)
         return error_set(err, STATUS_CONFIG,
                          "no %s given; use: lensd quantize MODEL --calibrate PHOTOS (a folder)",
                          config->model ? "photos" : "model");
-    if (config->command == COMMAND_SERVE && config->models && (config->model || config->model_name))
+    if (config->command == COMMAND_SERVE && config->loader.models &&
+        (config->model || config->loader.model_name))
         return error_set(err, STATUS_CONFIG,
                          "--models and %s exclude each other: a folder of models, or one model",
                          config->model ? "MODEL" : "--model-name");

@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "server/http/transport/server.h"
+#include "server/loader/loader.h"
 #include "server/schedule/runtime/model_host.h"
 
 enum command {
@@ -26,14 +27,6 @@ enum command {
     COMMAND_PULL = 1u << 8,
     COMMAND_EMBED = 1u << 9, /* like COMMAND_PREDICT, but prints only vectors */
 };
-
-enum config_profile_sort { PROFILE_IN_ORDER, PROFILE_BY_TIME };
-
-enum config_target { TARGET_VNNI, TARGET_AVX2 };
-
-enum config_load { CONFIG_LOAD_EAGER, CONFIG_LOAD_LAZY };
-
-enum config_confine { CONFIG_CONFINE_ON, CONFIG_CONFINE_OFF };
 
 enum config_log_format { CONFIG_LOG_TEXT, CONFIG_LOG_JSON, CONFIG_LOG_AUTO };
 
@@ -50,18 +43,14 @@ struct config {
     char *config_file;
     char notes[CONFIG_NOTES][512]; /* sentences for the user; "" for none */
 
-    /* Options of the server and the model host that the user sets; serve.c and config_model_host()
-     * add the rest. The struct also owns their texts. */
+    /* Options of the server, the model host and the loader that the user sets; serve.c and
+     * config_model_host() add the rest. The struct also owns their texts. */
     struct http_options http;
     struct model_host_options model_host;
+    struct loader_options loader; /* pull: `models` gets the new model */
 
     char *model;      /* path of an .onnx file or a folder; NULL: the embedded digits */
-    char *models;     /* serve, pull: a folder of models; NULL: serve one model */
-    char *immich;     /* serve: Immich's cache of models, also copied to `models`; NULL: none */
-    bool watch;       /* serve: reload models that change on disk */
-    int64_t load;     /* serve: enum config_load */
-    char *preload;    /* serve: "a,b": models to load at start with --load lazy; NULL: none */
-    char *model_name; /* serve: name in requests; NULL: the name of the file or folder */
+    char *immich;     /* serve: Immich's cache of models, also copied to `loader`; NULL: none */
     char **arguments; /* predict, embed: photos; key: the NAME; pull: the model */
     size_t argument_count;
     char *confidence, *iou, *classes, *masks; /* texts of the options; NULL: not given */
@@ -77,22 +66,23 @@ struct config {
     char *batch;        /* bench: "1,8,32" */
     int64_t bench_time; /* bench: milliseconds per device and batch size */
     char *calibrate, *output;   /* quantize: folder of photos; quantize, pull: new folder */
-    int64_t target;             /* quantize: enum config_target */
+    bool is_for_avx2;           /* quantize: for CPUs without VNNI, too */
     char *key_rate, *key_burst; /* key: requests per second, and burst; NULL: no limit */
     char *device;               /* selects model_host.devices */
     char *memory;               /* sets model_host.memory_limits */
     int64_t gpu_memory;
-    char fallback[256]; /* why `auto` did not choose a GPU; otherwise "" */
-    bool profile;       /* inspect: time the layers instead of describing the model */
-    int64_t profile_batch, profile_sort; /* number of images; enum config_profile_sort */
-    char *cache;                         /* folder, "none", or NULL: the user's cache */
-    char *cache_folder; /* the folder that tuning_folder() finds for `cache`; NULL: none */
-    char *port_file;    /* NULL: none */
-    char *pid_file;     /* NULL: none */
-    char *user;         /* "NAME" or "NAME:GROUP"; NULL: the user who starts lensd */
+    char fallback[256];    /* why `auto` did not choose a GPU; otherwise "" */
+    bool profile;          /* inspect: time the layers instead of describing the model */
+    bool profile_by_time;  /* the slowest layers first */
+    int64_t profile_batch; /* number of images */
+    char *cache;           /* folder, "none", or NULL: the user's cache */
+    char *cache_folder;    /* the folder that tuning_folder() finds for `cache`; NULL: none */
+    char *port_file;       /* NULL: none */
+    char *pid_file;        /* NULL: none */
+    char *user;            /* "NAME" or "NAME:GROUP"; NULL: the user who starts lensd */
     bool check, core_dumps;
     bool old_libheif;
-    int64_t confine;            /* enum config_confine */
+    bool is_unconfined;
     char *unix_mode;            /* octal digits */
     char *faces;                /* NULL: no registry */
     char *trace_endpoint;       /* NULL: export no traces */

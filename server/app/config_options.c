@@ -39,9 +39,9 @@ const struct option config_options[] = {
     {"model", TEXT(ALL & ~(COMMAND_DEVICES | COMMAND_HEALTH), model), NULL, "MODEL", MODEL,
      "an .onnx file, a model folder, or digits, the built-in digit classifier; the same as the "
      "argument MODEL"},
-    {"model-name", TEXT(COMMAND_SERVE, model_name), NULL, "NAME", MODEL,
+    {"model-name", TEXT(COMMAND_SERVE, loader.model_name), NULL, "NAME", MODEL,
      "name of the model in requests, instead of the name of its file or folder"},
-    {"models", TEXT(COMMAND_SERVE | COMMAND_PULL, models), NULL, "FOLDER", MODEL,
+    {"models", TEXT(COMMAND_SERVE | COMMAND_PULL, loader.models), NULL, "FOLDER", MODEL,
      "serve every model in this folder instead of one: each sub-folder is a model, its numbered "
      "sub-folders are versions",
      "folder of models to put the new model into; default: the current folder"},
@@ -50,16 +50,16 @@ const struct option config_options[] = {
      "names, and answer Immich's server; the first request for a model loads it, and 5 minutes "
      "without a request unload it, unless --load and --idle-unload are given. lensd also reads "
      "some of the variables IMMICH_… and MACHINE_LEARNING_…"},
-    {"watch", SWITCH(COMMAND_SERVE, watch), MODEL,
+    {"watch", SWITCH(COMMAND_SERVE, loader.watch), MODEL,
      "reload models when their files change; with --models, also add and remove models when their "
      "folders appear or disappear"},
     {"default-model", TEXT(COMMAND_SERVE, model_host.default_model), NULL, "NAME", MODEL,
      "the model for requests that name none; default: the only model, or the only pipeline whose "
      "stages are all the other models; otherwise such requests get 400"},
-    {"load", CHOICE(COMMAND_SERVE, load), "eager", "eager|lazy", MODEL,
+    {"load", CHOICE(COMMAND_SERVE, loader.is_lazy), "eager", "eager|lazy", MODEL,
      "when models are loaded. eager: at the start; lazy: on the first request for a model, which "
      "waits until it is loaded. A model's lensd.json may override this"},
-    {"preload", TEXT(COMMAND_SERVE, preload), NULL, "NAME,NAME", MODEL,
+    {"preload", TEXT(COMMAND_SERVE, loader.preload), NULL, "NAME,NAME", MODEL,
      "with --load lazy, load these models at the start"},
     {"idle-unload", SECONDS(COMMAND_SERVE, model_host.idle_unload_ms, 0, 604800), "0", "TIME",
      MODEL,
@@ -80,7 +80,7 @@ const struct option config_options[] = {
     {"output", TEXT(COMMAND_QUANTIZE | COMMAND_PULL, output), NULL, "OUT", MODEL,
      "the new model folder, which must not exist; also -o; default: MODEL-int8",
      "the new model folder, which must not exist; also -o; default: REPO in --models"},
-    {"target", CHOICE(COMMAND_QUANTIZE, target), "vnni", "vnni|avx2", MODEL,
+    {"target", CHOICE(COMMAND_QUANTIZE, is_for_avx2), "vnni", "vnni|avx2", MODEL,
      "the CPUs to quantize for. vnni: CPUs with VNNI, AMX or arm64's dot product. avx2: also older "
      "x86 CPUs; weights have 7 bits (ONNX Runtime's reduce_range)"},
 
@@ -138,7 +138,7 @@ const struct option config_options[] = {
      "machine"},
     {"profile-batch", NUMBER(COMMAND_INSPECT, profile_batch, 1, 256), "1", "N", DEVICE,
      "images in the pass that --profile runs"},
-    {"sort", CHOICE(COMMAND_INSPECT, profile_sort), "order", "order|time", DEVICE,
+    {"sort", CHOICE(COMMAND_INSPECT, profile_by_time), "order", "order|time", DEVICE,
      "order of the layers in --profile: as they run, or the slowest first"},
     {"batch", TEXT(COMMAND_BENCH, batch), "1,8,32", "N,…", DEVICE, "batch sizes to time"},
     {"time", SECONDS(COMMAND_BENCH, bench_time, 0, 3600), "2", "TIME", DEVICE,
@@ -187,7 +187,7 @@ const struct option config_options[] = {
      "switch from root to this user (or NAME:GROUP) once the port is open"},
     {"core-dumps", SWITCH(COMMAND_SERVE, core_dumps), SERVER,
      "allow core dumps and debuggers, which expose photos and keys"},
-    {"confine", CHOICE(COMMAND_SERVE, confine), "on", "on|off", SERVER,
+    {"confine", CHOICE(COMMAND_SERVE, is_unconfined), "on", "on|off", SERVER,
      "after the start, allow only the system calls, files and folders that serving needs (seccomp, "
      "Landlock) if the kernel supports it; /health shows the active restrictions"},
     {"check", SWITCH(COMMAND_SERVE, check), SERVER,

@@ -189,13 +189,13 @@ static void allow_stages(struct file_rules *rules, const char *folder)
 static void allow_models(struct file_rules *rules, const struct config *config)
 {
     char folder[PATH_MAX];
-    const char *path = config->models ? config->models : config->model;
+    const char *path = config->loader.models ? config->loader.models : config->model;
     if (!path)
         return;
-    if (config->models || path_is_folder(path)) {
+    if (config->loader.models || path_is_folder(path)) {
         allow_folder(rules, path);
         allow_blobs(rules, path);
-        if (!config->models)
+        if (!config->loader.models)
             allow_stages(rules, path);
         return;
     }

@@ -61,13 +61,8 @@
 
 struct serve {
     const struct config *config;
-    struct metrics *metrics;
-    struct model_host *model_host;
-    struct trace_exporter *traces;
-    struct faces *faces; /* NULL: there is no registry */
-    struct tracks *tracks;
+    struct http_options parts; /* the user's options, and the parts of the daemon */
     struct http_server *http;
-    struct loader *loader;
     int loaded_fd; /* eventfd, written when the models present at the start are loaded */
     bool is_loaded;
     struct error load_error;
@@ -88,8 +83,8 @@ struct serve {
 static void count_reloads(struct serve *serve, int ok, int failed)
 {
     const char *name = "lensd_reloads_total", *help = "Reloads of keys and certificates by SIGHUP.";
-    metric_add(metrics_get(serve->metrics, METRIC_COUNTER, name, help, "result=\"ok\""), ok);
-    metric_add(metrics_get(serve->metrics, METRIC_COUNTER, name, help, "result=\"failed\""),
+    metric_add(metrics_get(serve->parts.metrics, METRIC_COUNTER, name, help, "result=\"ok\""), ok);
+    metric_add(metrics_get(serve->parts.metrics, METRIC_COUNTER, name, help, "result=\"failed\""),
                failed);
 }
 
@@ -122,7 +117,7 @@ static enum status take_signals(struct serve *serve, struct error *err)
 
 static bool is_confined(const struct config *config)
 {
-    return CONFINE_IN_THIS_BUILD && config->confine == CONFIG_CONFINE_ON;
+    return CONFINE_IN_THIS_BUILD && !config->is_unconfined;
 }
 
 /* Restricts system calls if is_confined(), then lets clients connect. Call it when all threads run
@@ -135,7 +130,7 @@ static void confine(struct serve *serve)
         log_event(confinement->missing[0] ? LOG_WARN : LOG_DEBUG, "confined",
                   LOG_STR("text", confinement->text));
     } else {
-        const bool is_wanted = serve->config->confine == CONFIG_CONFINE_ON;
+        const bool is_wanted = !serve->config->is_unconfined;
         snprintf(confinement->text, sizeof confinement->text, "off%s",
                  is_wanted ? ": this build has a sanitizer" : "");
         if (is_wanted)
@@ -166,24 +161,6 @@ static enum status read_traces(const struct config *config, struct metrics *metr
     return ret->endpoint ? trace_endpoint_port(ret->endpoint, &port, err) : STATUS_OK;
 }
 
-/* Borrows texts from serve->config. */
-static struct http_options make_http_options(const struct serve *serve)
-{
-    struct http_options options = serve->config->http;
-    options.note = serve->config->fallback;
-    options.keys.metrics = serve->metrics;
-    options.routes = &http_route_table;
-    options.grpc_routes = &grpc_route_table;
-    options.zmq_routes = &zmq_route_table;
-    options.model_host = serve->model_host;
-    options.loader = serve->loader;
-    options.metrics = serve->metrics;
-    options.traces = serve->traces;
-    options.faces = serve->faces;
-    options.tracks = serve->tracks;
-    return options;
-}
-
 /* Creates what serving and --check both need. First checks that no file would be overwritten by
  * mistake; loader_create() checks that the model exists. */
 static enum status create_services(struct serve *serve, struct error *err)
@@ -193,30 +170,31 @@ static enum status create_services(struct serve *serve, struct error *err)
         TRY(process_check_number_file("--pid-file", config->pid_file, true, err));
     if (config->port_file)
         TRY(process_check_number_file("--port-file", config->port_file, false, err));
-    serve->faces = config->faces ? faces_create(config->faces) : NULL;
-    if (config->faces && !serve->faces)
+    serve->parts = config->http;
+    serve->parts.note = config->fallback;
+    serve->parts.routes = &http_route_table;
+    serve->parts.grpc_routes = &grpc_route_table;
+    serve->parts.zmq_routes = &zmq_route_table;
+    serve->parts.faces = config->faces ? faces_create(config->faces) : NULL;
+    if (config->faces && !serve->parts.faces)
         return error_no_memory(err, "for the registry of faces");
-    serve->tracks = tracks_create();
-    TRY(check_memory(serve->tracks, "for tracks", err));
-    serve->metrics = metrics_create();
+    serve->parts.tracks = tracks_create();
+    TRY(check_memory(serve->parts.tracks, "for tracks", err));
+    serve->parts.metrics = serve->parts.keys.metrics = metrics_create();
     struct trace_exporter_options trace_options;
-    TRY(read_traces(config, serve->metrics, &trace_options, err));
+    TRY(read_traces(config, serve->parts.metrics, &trace_options, err));
     if (trace_options.endpoint && !config->check)
-        TRY(trace_exporter_create(&trace_options, &serve->traces, err));
-    struct model_host_options model_host_options = config_model_host(config, serve->metrics);
+        TRY(trace_exporter_create(&trace_options, &serve->parts.traces, err));
+    struct model_host_options model_host_options = config_model_host(config, serve->parts.metrics);
     if (is_confined(config))
         model_host_options.worker_begin = confine_decode_worker;
-    TRY(model_host_create(&model_host_options, &serve->model_host, err));
-    struct loader_options loader_options = {.models = config->models,
-                                            .model = config->model,
-                                            .model_name = config->model_name,
-                                            .default_model = config->model_host.default_model,
-                                            .is_immich = config->immich != NULL,
-                                            .watch = config->watch,
-                                            .is_lazy = config->load == CONFIG_LOAD_LAZY,
-                                            .preload = config->preload,
-                                            .model_host = serve->model_host};
-    return loader_create(&loader_options, &serve->loader, err);
+    TRY(model_host_create(&model_host_options, &serve->parts.model_host, err));
+    struct loader_options loader_options = config->loader;
+    loader_options.model = config->model;
+    loader_options.default_model = config->model_host.default_model;
+    loader_options.is_immich = config->immich != NULL;
+    loader_options.model_host = serve->parts.model_host;
+    return loader_create(&loader_options, &serve->parts.loader, err);
 }
 
 /* Warns about files that root has read, but that --user cannot read again at SIGHUP. */
@@ -292,24 +270,23 @@ static enum status set_up(struct serve *serve, struct error *err)
                          "cannot start the thread that writes the log; " THREAD_LIMIT_HINT);
     serve->supervisor = supervisor_create();
     TRY(create_services(serve, err));
-    const struct http_options http_options = make_http_options(serve);
     count_reloads(serve, 0, 0); /* creates both counters, so that they start at 0 */
-    TRY(http_server_start(&http_options, &serve->http, err));
+    TRY(http_server_start(&serve->parts, &serve->http, err));
     if (config->pid_file)
         TRY(process_write_number("--pid-file", config->pid_file, (long)getpid(), NULL, err));
     if (config->port_file)
         TRY(write_port(serve, err));
     TRY(give_up_root(serve, err));
-    if (serve->faces)
-        TRY(faces_open(serve->faces, err));
-    supervisor_watch(serve->supervisor, serve->model_host);
-    supervisor_say(serve->supervisor, "STATUS=loading %s", loader_name(serve->loader));
+    if (serve->parts.faces)
+        TRY(faces_open(serve->parts.faces, err));
+    supervisor_watch(serve->supervisor, serve->parts.model_host);
+    supervisor_say(serve->supervisor, "STATUS=loading %s", loader_name(serve->parts.loader));
     log_event(LOG_DEBUG, "listening", LOG_STR("url", http_server_where(serve->http)),
               LOG_STR("version", LENSD_VERSION));
     if (config->fallback[0])
         log_event(LOG_INFO, "device", LOG_STR("text", config->fallback));
     confine(serve);
-    return loader_start(serve->loader, serve->loaded_fd, err);
+    return loader_start(serve->parts.loader, serve->loaded_fd, err);
 }
 
 static void remove_numbers(const struct serve *serve)
@@ -322,18 +299,18 @@ static void remove_numbers(const struct serve *serve)
 
 static void tear_down(struct serve *serve)
 {
-    if (serve->loader)
-        loader_stop(serve->loader);
-    if (serve->model_host)
-        (void)model_host_drain(serve->model_host, 0);
+    if (serve->parts.loader)
+        loader_stop(serve->parts.loader);
+    if (serve->parts.model_host)
+        (void)model_host_drain(serve->parts.model_host, 0);
     http_server_free(serve->http);
-    trace_exporter_free(serve->traces);
-    faces_free(serve->faces);
-    tracks_free(serve->tracks);
+    trace_exporter_free(serve->parts.traces);
+    faces_free(serve->parts.faces);
+    tracks_free(serve->parts.tracks);
     supervisor_free(serve->supervisor);
-    loader_free(serve->loader);
-    model_host_free(serve->model_host);
-    metrics_free(serve->metrics);
+    loader_free(serve->parts.loader);
+    model_host_free(serve->parts.model_host);
+    metrics_free(serve->parts.metrics);
     remove_numbers(serve);
     if (serve->has_watcher) {
         pthread_cancel(serve->watcher);
@@ -407,7 +384,8 @@ static void print_banner(const struct serve *serve, const struct model_status *s
          choice[(PIPELINE_STAGES_MAX + 1) * sizeof status->name + 96] = "",
          name[(PIPELINE_STAGES_MAX + 1) * sizeof status->name + 32];
     if (!status) {
-        log_banner("lensd is at %s and waits for models in %s\n", where, serve->config->models);
+        log_banner("lensd is at %s and waits for models in %s\n", where,
+                   serve->config->loader.models);
         return;
     }
     if (threads > 0)
@@ -415,7 +393,7 @@ static void print_banner(const struct serve *serve, const struct model_status *s
                  threads == 1 ? "" : "s", strstr(devices, " passes ") ? " each" : "");
     name_model(status, name, sizeof name);
     /* `devices` and `threads` describe this model; for a pipeline they are "" and 0. */
-    if (status->is_default && model_host_has_choice(serve->model_host))
+    if (status->is_default && model_host_has_choice(serve->parts.model_host))
         snprintf(choice, sizeof choice, "; requests that name no model go to %s", name);
     if (status->answers_photos && !status->is_default)
         snprintf(call, sizeof call, "--data-binary @photo.jpg '%s/predict?model=%s'", url,
@@ -426,7 +404,7 @@ static void print_banner(const struct serve *serve, const struct model_status *s
         snprintf(call, sizeof call, "%s/v2/models/%s", url, status->name);
     log_banner("lensd serves %s at %s%s%s%s%s%s; %s:\n"
                "  curl %s%s%s%s\n",
-               loader_served(serve->loader), where, choice, devices[0] ? " on " : "", devices,
+               loader_served(serve->parts.loader), where, choice, devices[0] ? " on " : "", devices,
                with_threads, status->is_default ? "" : "; requests must name a model (?model=NAME)",
                status->answers_photos ? "try it" : "list the model's input tensors",
                path ? "--unix-socket " : "", path ? path : "", path ? " " : "", call);
@@ -435,7 +413,7 @@ static void print_banner(const struct serve *serve, const struct model_status *s
 static void say_ready(struct serve *serve)
 {
     size_t count;
-    struct model_status *models = model_host_snapshot(serve->model_host, &count);
+    struct model_status *models = model_host_snapshot(serve->parts.model_host, &count);
     const struct model_status *status = find_shown(models, count);
     char devices[DEVICE_MAX * (DEVICE_TEXT + 32)] = "";
     const char *precision = NULL;
@@ -444,9 +422,9 @@ static void say_ready(struct serve *serve)
         list_lanes(status, devices, sizeof devices, &threads);
     if (status && status->lane_count > 0)
         precision = precision_name(status->lanes[status->lane_count - 1].precision);
-    if (status || serve->config->models)
+    if (status || serve->config->loader.models)
         print_banner(serve, status, devices, threads);
-    const struct log_field model = LOG_STR("model", loader_served(serve->loader)),
+    const struct log_field model = LOG_STR("model", loader_served(serve->parts.loader)),
                            chosen = LOG_STR("default",
                                             status && status->is_default ? status->name : NULL),
                            url = LOG_STR("url", http_server_where(serve->http));
@@ -455,7 +433,7 @@ static void say_ready(struct serve *serve)
     else
         log_event(LOG_INFO, "ready", model, chosen, LOG_STR("device", devices),
                   LOG_STR("precision", precision), LOG_INT("threads", threads), url);
-    if (model_host_readiness(serve->model_host) == MODEL_HOST_FAILED)
+    if (model_host_readiness(serve->parts.model_host) == MODEL_HOST_FAILED)
         log_event(LOG_WARN, "not ready",
                   LOG_STR("text", "a required model does not serve (--ready strict): /readyz "
                                   "answers 503 until it does"));
@@ -489,7 +467,7 @@ static bool is_end(const struct signalfd_siginfo *info)
 static void end_stuck(const struct serve *serve)
 {
     char models[256];
-    (void)model_host_is_stuck(serve->model_host, models, sizeof models);
+    (void)model_host_is_stuck(serve->parts.model_host, models, sizeof models);
     log_event(
         LOG_ERROR, "stopped", LOG_BOOL("all_answered", false),
         LOG_STR("model", models[0] ? models : NULL),
@@ -557,7 +535,7 @@ static void drain(struct serve *serve, const char *cause)
     const int64_t most = (config->drain_delay + config->grace + STUCK_MS) * NS_PER_MS;
     set_end(serve, clock_now() + most);
     http_server_begin_drain(serve->http);
-    loader_stop(serve->loader);
+    loader_stop(serve->parts.loader);
     set_end(serve, clock_now() + most);
     supervisor_say(serve->supervisor, "EXTEND_TIMEOUT_USEC=%lld",
                    (long long)(config->drain_delay + config->grace + 2 * STUCK_MS) * 1000);
@@ -566,7 +544,7 @@ static void drain(struct serve *serve, const char *cause)
     int64_t deadline = clock_now() + config->grace * NS_PER_MS;
     bool quiet = http_server_wait_quiet(serve->http, deadline);
     int64_t left_ms = (deadline - clock_now()) / NS_PER_MS;
-    bool all = model_host_drain(serve->model_host, left_ms > 0 ? (int)left_ms : 0);
+    bool all = model_host_drain(serve->parts.model_host, left_ms > 0 ? (int)left_ms : 0);
     if (!quiet)
         (void)http_server_wait_quiet(serve->http, clock_now() + LAST_WORDS_MS * NS_PER_MS);
     set_end(serve, 0);
@@ -622,7 +600,7 @@ static bool handle_signal(struct serve *serve, const struct signalfd_siginfo *in
 static void log_loading(const struct serve *serve)
 {
     size_t count;
-    struct model_status *models = model_host_snapshot(serve->model_host, &count);
+    struct model_status *models = model_host_snapshot(serve->parts.model_host, &count);
     for (size_t i = 0; i < count; i++)
         if (models[i].state == MODEL_LOADING && models[i].progress > 0)
             log_event(LOG_INFO, "loading", LOG_STR("model", models[i].name),
@@ -663,12 +641,12 @@ static const char *wait_for_end(struct serve *serve)
         uint64_t count;
         (void)!read(serve->loaded_fd, &count, sizeof count); /* clears the eventfd */
         serve->is_loaded = true;
-        if (loader_outcome(serve->loader, &serve->load_error) != STATUS_OK)
+        if (loader_outcome(serve->parts.loader, &serve->load_error) != STATUS_OK)
             return NULL;
         http_server_accept(serve->http);
         say_ready(serve);
         supervisor_say(serve->supervisor, "READY=1\nSTATUS=serving %s at %s",
-                       loader_served(serve->loader), http_server_where(serve->http));
+                       loader_served(serve->parts.loader), http_server_where(serve->http));
     }
 }
 
@@ -679,8 +657,7 @@ static enum status serve_check(struct serve *serve, struct error *err)
     serve->loaded_fd = -1;
     TRY(find_user(serve, err));
     TRY(create_services(serve, err));
-    const struct http_options options = make_http_options(serve);
-    TRY(http_server_check(&options, &warnings, err));
+    TRY(http_server_check(&serve->parts, &warnings, err));
     if (warnings.port[0])
         log_event(LOG_WARN, "port", LOG_STR("text", warnings.port));
     if (warnings.certificate[0])
@@ -688,9 +665,9 @@ static enum status serve_check(struct serve *serve, struct error *err)
     TRY(become_user(serve, err));   /* so that the check reads the model as --user */
     if (is_confined(serve->config)) /* so that it opens only what the server may open */
         confine_files(serve->config, &serve->confinement);
-    if (serve->faces)
-        TRY(faces_open(serve->faces, err));
-    return loader_try(serve->loader, err);
+    if (serve->parts.faces)
+        TRY(faces_open(serve->parts.faces, err));
+    return loader_try(serve->parts.loader, err);
 }
 
 /* Like process_failed(), but returns 1 for a missing model, whose file system may be mounted
@@ -706,7 +683,8 @@ static int command_check(struct serve *serve)
     struct error err;
     enum status status = serve_check(serve, &err);
     if (status == STATUS_OK)
-        printf("lensd: the settings are fine, and %s can be served\n", loader_name(serve->loader));
+        printf("lensd: the settings are fine, and %s can be served\n",
+               loader_name(serve->parts.loader));
     return status == STATUS_OK ? 0 : serve_failed(&err);
 }
 
@@ -722,10 +700,10 @@ int command_serve(const struct config *config)
     for (size_t i = 0; i < CONFIG_NOTES; i++)
         if (config->notes[i][0])
             log_event(LOG_WARN, events[i], LOG_STR("text", config->notes[i]));
-    if (config->watch && !config->models && !config->model)
+    if (config->loader.watch && !config->loader.models && !config->model)
         log_event(LOG_WARN, "watch",
                   LOG_STR("text", "--watch has no effect: the built-in model has no files"));
-    if (config->model_host.ready_strict && !config->models)
+    if (config->model_host.ready_strict && !config->loader.models)
         log_event(LOG_WARN, "ready",
                   LOG_STR("text", "--ready strict has no effect without --models: lensd ends if "
                                   "its model does not load"));

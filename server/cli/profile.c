@@ -265,7 +265,7 @@ int command_profile(const struct config *config)
         settle_batch(config, &profile);
         status = profile_measure(&profile, &err);
     }
-    if (status == STATUS_OK && config->profile_sort == PROFILE_BY_TIME)
+    if (status == STATUS_OK && config->profile_by_time)
         qsort(profile.layers, profile.count, sizeof *profile.layers, profile_slowest_first);
     if (status != STATUS_OK)
         result = process_failed(&err);

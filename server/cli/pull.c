@@ -328,7 +328,8 @@ static enum status pull_file(struct pull *p, const char *path, size_t *bytes, st
  * repository has its own folder, so that files of two commits are never mixed. */
 static enum status open_partial(struct pull *p, const char *model, struct error *err)
 {
-    const char *folder = p->config->models ? p->config->models : ".", *given = p->config->output;
+    const char *folder = p->config->loader.models ? p->config->loader.models : ".",
+               *given = p->config->output;
     p->out = given ? strdup(given) : path_join(folder, hub_base(p->repo));
     TRY(command_folder(p->out, err));
     const int front = (int)(hub_base(p->out) - p->out);

@@ -317,13 +317,12 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
 {
     const struct config *config = q->config;
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
-    const struct quantize_options options = {.threads = config->model_host.threads,
-                                             .weight_max = config->target == TARGET_AVX2
-                                                               ? QUANTIZER_WEIGHT_MAX_AVX2
-                                                               : QUANTIZER_WEIGHT_MAX,
-                                             .cancel = &quantize_cancel,
-                                             .has_report = true,
-                                             .on_progress = on_quantize_progress};
+    const struct quantize_options options = {
+        .threads = config->model_host.threads,
+        .weight_max = config->is_for_avx2 ? QUANTIZER_WEIGHT_MAX_AVX2 : QUANTIZER_WEIGHT_MAX,
+        .cancel = &quantize_cancel,
+        .has_report = true,
+        .on_progress = on_quantize_progress};
     if (!config->model)
         return error_set(err, STATUS_CONFIG,
                          "the built-in model is too small to gain from 8 bits; name a model");
@@ -335,7 +334,7 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
     q->model->calibration = strdup(config->calibrate);
     TRY(check_memory(q->model->calibration, NULL, err));
     TRY(calibrate_model(q->model, &limits, options, &q->graph, &q->report, err));
-    q->report.target = config->target == TARGET_AVX2 ? "avx2" : "vnni";
+    q->report.target = config->is_for_avx2 ? "avx2" : "vnni";
     TRY(write_model_file(q, err));
     TRY(model_copy_files(config->model, q->model->labels_source, q->folder, err));
     q->report.folder = q->out;
