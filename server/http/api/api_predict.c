@@ -386,19 +386,38 @@ static void predict_next_task(struct exchange *x)
         submit_or_refuse(x, status, &err);
 }
 
+/* Submits the texts as rows of the deployment's inputs; if the longest has few tokens, to the same
+ * model compiled for short texts. */
+static enum status predict_submit_rows(struct exchange *x, struct deployment **deployment,
+                                       struct error *err)
+{
+    struct model_host *host = x->server->options.model_host;
+    struct predict_work *work = x->work;
+    struct text_rows *rows = &work->texts.rows;
+    TRY(texts_make_rows(x, &work->texts, *deployment, err));
+    struct deployment *shorter = model_host_acquire_length(host, *deployment, rows->longest);
+    if (shorter) {
+        text_rows_shorten(&(*deployment)->model->text, work->texts.count,
+                          shorter->model->text.length, rows);
+        model_host_release(host, *deployment);
+        *deployment = shorter;
+    }
+    work->request.tensors = (const void *const *)rows->inputs;
+    work->request.target = *deployment;
+    submit_work(x);
+    return STATUS_OK;
+}
+
 /* Runs on an offload thread, because encoding texts or photos is slow. */
 static void predict_submit_texts(struct exchange *x)
 {
     struct predict_work *work = x->work;
-    struct error err;
     if (request_prompt_is_set(&work->prompt)) {
         request_prompt_begin(x, &work->prompt);
         return;
     }
     if (work->texts.count) {
-        const enum status status = texts_submit(x, &work->texts, &work->request, &err);
-        if (status != STATUS_OK)
-            submit_or_refuse(x, status, &err);
+        submission_with(x, work->request.model, work->request.version, predict_submit_rows);
         return;
     }
     work->labels.texts.truncate = work->texts.truncate;

@@ -164,9 +164,10 @@ static void write_config(struct writer *w, json_node *config, const struct deplo
 
 #define LABEL_BYTES 80 /* bytes that writing a label needs, in addition to its text */
 
-static enum status respond_model(struct exchange *x, const struct deployment *deployment,
+static enum status respond_model(struct exchange *x, struct deployment **acquired,
                                  struct error *err)
 {
+    const struct deployment *deployment = *acquired;
     const enum v2_document document = (enum v2_document)x->route->document;
     const struct model *model = deployment->model;
     const struct labels *labels = &model->labels;
@@ -186,24 +187,19 @@ static enum status respond_model(struct exchange *x, const struct deployment *de
     }
     free(models);
     respond_document(x, 200, document, &w);
+    if (x->state == EXCHANGE_SUSPENDED)
+        exchange_resume(x);
     return STATUS_OK;
 }
 
 static void answer_document(struct exchange *x)
 {
-    struct model_host *model_host = x->server->options.model_host;
-    struct deployment *deployment = NULL;
     struct error err;
-    enum status status = refuse_pipeline(x, x->match.model, exchange_version(x), &err);
-    IF_OK(status, model_host_acquire(model_host, x->match.model, exchange_version(x), &deployment,
-                                     &x->answer.retry_after_s, &err));
-    IF_OK(status, respond_model(x, deployment, &err));
-    if (status != STATUS_OK)
-        respond_error(x, &err);
-    if (deployment)
-        model_host_release(model_host, deployment);
-    if (x->state == EXCHANGE_SUSPENDED)
-        exchange_resume(x);
+    const enum status status = refuse_pipeline(x, x->match.model, exchange_version(x), &err);
+    if (status == STATUS_OK)
+        submission_with(x, x->match.model, exchange_version(x), respond_model);
+    else
+        submit_or_refuse(x, status, &err);
 }
 
 /* Clients request a model's document before their first inference, so this loads the model. */

@@ -332,22 +332,22 @@ static void labels_encoded(struct predict_request *request)
 }
 
 /* Copies cached vectors and submits the labels without one. All vectors are of `deployment`,
- * because vectors of two deployments are not comparable. Sets *ret_is_done if all vectors were
- * cached. */
-static enum status find_or_encode(struct exchange *x, struct deployment *deployment,
-                                  bool *ret_is_done, struct error *err)
+ * because vectors of two deployments are not comparable. */
+static enum status find_or_encode(struct exchange *x, struct deployment **deployment,
+                                  struct error *err)
 {
     struct request_labels *labels = labels_of(x);
     struct predict_request *request = &labels->request;
-    TRY(find_vectors(x, deployment, err));
-    *ret_is_done = labels->texts.count == 0;
-    if (*ret_is_done)
+    TRY(find_vectors(x, *deployment, err));
+    if (labels->texts.count == 0) {
+        labels_are_ready(x);
         return STATUS_OK;
+    }
     TRY(submission_images(request, labels->texts.count, err));
-    TRY(texts_make_rows(x, &labels->texts, deployment, err));
+    TRY(texts_make_rows(x, &labels->texts, *deployment, err));
     request->on_done = labels_encoded;
     request->tensors = (const void *const *)labels->texts.rows.inputs;
-    request->target = deployment;
+    request->target = *deployment;
     submission_submit(x, request);
     return STATUS_OK;
 }
@@ -355,21 +355,7 @@ static enum status find_or_encode(struct exchange *x, struct deployment *deploym
 /* Encodes the labels. Called when the model's text encoder is loaded. */
 static void encode_labels(struct exchange *x)
 {
-    struct request_labels *labels = labels_of(x);
-    struct model_host *host = x->server->options.model_host; /* x may be freed below */
-    struct deployment *deployment;
-    bool is_done = false;
-    struct error err;
-    enum status status = model_host_acquire(host, labels->request.model, NULL, &deployment,
-                                            &x->answer.retry_after_s, &err);
-    if (status == STATUS_OK) {
-        status = find_or_encode(x, deployment, &is_done, &err);
-        model_host_release(host, deployment);
-    }
-    if (status != STATUS_OK)
-        submit_or_refuse(x, err.status, &err);
-    else if (is_done)
-        labels_are_ready(x);
+    submission_with(x, labels_of(x)->request.model, NULL, find_or_encode);
 }
 
 void request_labels_begin(struct exchange *x, struct request_labels *labels,

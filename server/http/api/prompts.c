@@ -246,7 +246,8 @@ static void photo_encoded(struct predict_request *request)
     exchange_offload(request->context, SIZE_MAX, take_photo);
 }
 
-static enum status find_or_encode(struct exchange *x, struct deployment *encoder, struct error *err)
+static enum status find_or_encode(struct exchange *x, struct deployment **encoder,
+                                  struct error *err)
 {
     struct request_prompt *prompt = prompt_of(x);
     struct predict_request *request = &prompt->encoding;
@@ -257,15 +258,15 @@ static enum status find_or_encode(struct exchange *x, struct deployment *encoder
     }
     if (!response_photo_hash(x, photo->data, photo->size, prompt->hash))
         prompt->hash[0] = '\0';
-    prompt->embeddings = text_cache_copy(encoder->text_cache, prompt->hash, &prompt->count_all);
+    prompt->embeddings = text_cache_copy((*encoder)->text_cache, prompt->hash, &prompt->count_all);
     if (prompt->embeddings) {
         TRY(upload_charge(&x->body, prompt->count_all * sizeof(float), err));
-        return submit_prompt(x, encoder, err);
+        return submit_prompt(x, *encoder, err);
     }
     prompt->image = (struct predict_image){.data = photo->data, .size = photo->size};
     request->images = &prompt->image;
     request->image_count = 1;
-    request->target = encoder;
+    request->target = *encoder;
     request->raw_outputs = true;
     request->on_done = photo_encoded;
     submission_submit(x, request);
@@ -275,19 +276,8 @@ static enum status find_or_encode(struct exchange *x, struct deployment *encoder
 /* Called on an offload thread when the encoder and the decoder are loaded. */
 static void encode_photo(struct exchange *x)
 {
-    struct request_prompt *prompt = prompt_of(x);
     const struct predict_request *request = x->work;
-    struct model_host *host = x->server->options.model_host; /* x may be freed below */
-    struct deployment *encoder;
-    struct error err;
-    enum status status = model_host_acquire(host, prompt->model, request->version, &encoder,
-                                            &x->answer.retry_after_s, &err);
-    if (status == STATUS_OK) {
-        status = find_or_encode(x, encoder, &err);
-        model_host_release(host, encoder);
-    }
-    if (status != STATUS_OK)
-        submit_or_refuse(x, err.status, &err);
+    submission_with(x, prompt_of(x)->model, request->version, find_or_encode);
 }
 
 /* Sets prompt->model and prompt->decoder, and refuses a model that has no mask decoder. */

@@ -420,6 +420,21 @@ void submit_or_refuse(struct exchange *x, enum status status, const struct error
         exchange_resume(x);
 }
 
+void submission_with(struct exchange *x, const char *model, const char *version, prepare_fn *use)
+{
+    struct model_host *host = x->server->options.model_host; /* x may be freed below */
+    struct deployment *deployment;
+    struct error err;
+    enum status status =
+        model_host_acquire(host, model, version, &deployment, &x->answer.retry_after_s, &err);
+    if (status == STATUS_OK) {
+        status = use(x, &deployment, &err);
+        model_host_release(host, deployment);
+    }
+    if (status != STATUS_OK)
+        submit_or_refuse(x, status, &err);
+}
+
 void submission_when_named(struct exchange *x, void (*run)(struct exchange *exchange))
 {
     if (x->work)
@@ -468,21 +483,25 @@ enum status submission_choose_size(struct exchange *x, const struct shape *shape
     return STATUS_OK;
 }
 
+static enum status prepare_and_submit(struct exchange *x, struct deployment **deployment,
+                                      struct error *err)
+{
+    TRY(x->prepare(x, deployment, err));
+    snprintf(x->model, sizeof x->model, "%s", (*deployment)->model->name);
+    submit_work(x);
+    return STATUS_OK;
+}
+
 static void submit_to_model(struct exchange *x)
 {
-    struct model_host *model_host = x->server->options.model_host; /* x may be freed below */
-    struct deployment *deployment = NULL;
     struct error err;
-    enum status status = x->work ? refuse_pipeline(x, x->match.model, exchange_version(x), &err)
-                                 : error_no_memory(&err, "for a request");
-    IF_OK(status, model_host_acquire(model_host, x->match.model, exchange_version(x), &deployment,
-                                     &x->answer.retry_after_s, &err));
-    IF_OK(status, x->prepare(x, &deployment, &err));
+    const enum status status = x->work
+                                   ? refuse_pipeline(x, x->match.model, exchange_version(x), &err)
+                                   : error_no_memory(&err, "for a request");
     if (status == STATUS_OK)
-        snprintf(x->model, sizeof x->model, "%s", deployment->model->name);
-    submit_or_refuse(x, status, &err);
-    if (deployment)
-        model_host_release(model_host, deployment);
+        submission_with(x, x->match.model, exchange_version(x), prepare_and_submit);
+    else
+        submit_or_refuse(x, status, &err);
 }
 
 static void submit_or_offload(struct exchange *x)

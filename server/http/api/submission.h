@@ -71,6 +71,11 @@ void submission_submit(struct exchange *exchange, struct predict_request *reques
 /* Calls submit_work() or, if `status` is an error, answers with it. */
 void submit_or_refuse(struct exchange *exchange, enum status status, const struct error *err);
 
+/* Acquires a version of a model for a call of `use`, which must answer or submit, or return an
+ * error that becomes the answer. Do not touch the exchange afterwards. */
+void submission_with(struct exchange *exchange, const char *model, const char *version,
+                     prepare_fn *use);
+
 /* Calls `run` if the model that `request` names is loaded. Otherwise requests its load, and calls
  * `run` on an offload thread when the load has ended. Sets request->on_done. Answers with the error
  * if the model cannot be loaded in time. Do not touch the exchange afterwards. */

@@ -34,28 +34,3 @@ enum status texts_make_rows(struct exchange *x, struct request_texts *texts,
     TRY(upload_charge(&x->body, bytes, err));
     return text_rows_make(text, texts->items, texts->count, texts->truncate, &texts->rows, err);
 }
-
-enum status texts_submit(struct exchange *x, struct request_texts *texts,
-                         struct predict_request *request, struct error *err)
-{
-    struct model_host *host = x->server->options.model_host; /* x may be freed below */
-    struct deployment *deployment;
-    TRY(model_host_acquire(host, request->model, request->version, &deployment,
-                           &x->answer.retry_after_s, err));
-    struct deployment *shorter = NULL;
-    const enum status status = texts_make_rows(x, texts, deployment, err);
-    if (status == STATUS_OK)
-        shorter = model_host_acquire_length(host, deployment, texts->rows.longest);
-    if (shorter)
-        text_rows_shorten(&deployment->model->text, texts->count, shorter->model->text.length,
-                          &texts->rows);
-    if (status == STATUS_OK) {
-        request->tensors = (const void *const *)texts->rows.inputs;
-        request->target = shorter ? shorter : deployment;
-        submission_submit(x, request);
-    }
-    if (shorter)
-        model_host_release(host, shorter);
-    model_host_release(host, deployment);
-    return status;
-}

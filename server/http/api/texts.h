@@ -22,10 +22,3 @@ void texts_done(struct request_texts *texts);
  * those of text_rows_make() and upload_charge(); STATUS_INVALID if the model takes no texts. */
 enum status texts_make_rows(struct exchange *x, struct request_texts *texts,
                             const struct deployment *deployment, struct error *err) MUST_USE;
-
-/* Submits `request` to the model that the request names, with the rows of the texts in place of
- * images, one per text. The answers are vectors. Errors: those of model_host_acquire(),
- * text_rows_make(), model_host_submit(); STATUS_INVALID if the model takes no texts. `texts` must
- * live until on_done. After success the caller must not touch the exchange. */
-enum status texts_submit(struct exchange *x, struct request_texts *texts,
-                         struct predict_request *request, struct error *err) MUST_USE;

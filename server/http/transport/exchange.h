@@ -25,8 +25,8 @@ struct connections;
 struct deployment;
 struct exchange;
 
-/* Reads a body for a model. It may acquire another deployment, release *deployment and replace it.
- */
+/* Uses a deployment that its caller has acquired, to read a body or to submit. It may acquire
+ * another one, release *deployment and replace it. */
 typedef enum status prepare_fn(struct exchange *exchange, struct deployment **deployment,
                                struct error *err);
 
