@@ -85,13 +85,8 @@ static void daemon_suspend(struct exchange *x)
     MHD_suspend_connection(x->handle);
 }
 
-static void daemon_resume(struct exchange *x)
-{
-    event_loop_resume(x->connection->loop, x->handle);
-}
-
-static const struct exchange_carrier daemon_carrier = {
-    .header = daemon_header, .suspend = daemon_suspend, .resume = daemon_resume};
+static const struct exchange_carrier daemon_carrier = {.header = daemon_header,
+                                                       .suspend = daemon_suspend};
 
 /* A request's head in libmicrohttpd's buffer. */
 struct raw_head {
@@ -347,6 +342,7 @@ static void *on_uri(void *context, const char *uri, struct MHD_Connection *handl
     if (query && query[1])
         query[1] = '\0';
     x->handle = handle;
+    x->inbox = &loop->inbox;
     connection->exchange = x;
     return x;
 }

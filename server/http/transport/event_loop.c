@@ -6,7 +6,6 @@
 #include <microhttpd.h>
 #include <poll.h>
 #include <stdint.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,26 +19,6 @@
 
 #define ACCEPTS_PER_RUN 64 /* limited, so that open connections are served in between */
 #define RUNS_PER_POLL   8  /* maximum number of MHD_run() calls without poll() */
-
-static void wake_locked(struct event_loop *loop)
-{
-    if (!loop->woken)
-        (void)eventfd_write(loop->wake_fd, 1);
-    loop->woken = true;
-}
-
-/* Clears the wake-ups before a run: later ones cause another run. Returns false to stop. */
-static bool begin_run(struct event_loop *loop, bool *ret_accepts)
-{
-    eventfd_t wakes;
-    LOCK(&loop->lock);
-    if (loop->woken)
-        (void)eventfd_read(loop->wake_fd, &wakes);
-    loop->woken = false;
-    *ret_accepts = loop->accepts;
-    bool stop = loop->stop;
-    return !stop;
-}
 
 /* Returns how many more connections the daemon can take. */
 static size_t room(const struct event_loop *loop)
@@ -96,10 +75,16 @@ static void stop_daemon(const struct event_loop *loop)
 static void *event_loop_run(void *context)
 {
     struct event_loop *loop = context;
+    struct exchange *resumed;
     bool accepts, is_due = false;
     int unpolled = 0;
     recv_hook_start(loop->server->connections);
-    while (begin_run(loop, &accepts)) {
+    for (;;) {
+        const bool goes_on = inbox_take(&loop->inbox, &resumed, &accepts);
+        for (; resumed; resumed = resumed->next_resumed)
+            MHD_resume_connection(resumed->handle);
+        if (!goes_on)
+            break;
         const bool is_paused = clock_now() < loop->full_until;
         if (accepts && is_due && !is_paused)
             accept_some(loop);
@@ -118,7 +103,7 @@ static void *event_loop_run(void *context)
         struct pollfd wakers[] = {
             {.fd = accepts && !is_paused && room(loop) ? loop->listen_fd : -1, .events = POLLIN},
             {.fd = loop->epoll_fd, .events = POLLIN},
-            {.fd = loop->wake_fd, .events = POLLIN},
+            {.fd = loop->inbox.fd, .events = POLLIN},
             {.fd = loop->proxied ? proxy_pending_fd(loop->proxied) : -1, .events = POLLIN}};
         is_due = poll(wakers, COUNT_OF(wakers), ms) > 0 && wakers[0].revents;
     }
@@ -133,9 +118,7 @@ bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd)
     loop->mhd = mhd;
     loop->epoll_fd = info ? info->epoll_fd : -1;
     TAILQ_INIT(&loop->idle);
-    pthread_mutex_init(&loop->lock, NULL);
-    loop->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    loop->has_thread = loop->epoll_fd >= 0 && loop->wake_fd >= 0 &&
+    loop->has_thread = inbox_init(&loop->inbox, false) && loop->epoll_fd >= 0 &&
                        thread_start(&loop->thread, "http", event_loop_run, loop);
     return loop->has_thread;
 }
@@ -143,11 +126,11 @@ bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd)
 void event_loop_accept(struct event_loop *loop, bool accepts)
 {
     const struct timespec pause = {.tv_nsec = NS_PER_MS};
-    pthread_mutex_lock(&loop->lock);
+    pthread_mutex_lock(&loop->inbox.lock);
     const uint64_t before = atomic_load_explicit(&loop->runs, memory_order_relaxed);
-    loop->accepts = accepts;
-    wake_locked(loop);
-    pthread_mutex_unlock(&loop->lock);
+    loop->inbox.accepts = accepts;
+    inbox_wake_locked(&loop->inbox);
+    pthread_mutex_unlock(&loop->inbox.lock);
     /* A run that has already begun may still accept; the wake-up starts another run. */
     while (!accepts && atomic_load_explicit(&loop->runs, memory_order_acquire) == before)
         nanosleep(&pause, NULL);
@@ -155,23 +138,10 @@ void event_loop_accept(struct event_loop *loop, bool accepts)
 
 void event_loop_stop(struct event_loop *loop)
 {
-    pthread_mutex_lock(&loop->lock);
-    loop->stop = true;
-    wake_locked(loop);
-    pthread_mutex_unlock(&loop->lock);
+    inbox_set(&loop->inbox, &loop->inbox.stop, true);
     if (loop->has_thread)
         pthread_join(loop->thread, NULL);
     else
         stop_daemon(loop);
-    if (loop->wake_fd >= 0)
-        close(loop->wake_fd);
-    pthread_mutex_destroy(&loop->lock);
-}
-
-void event_loop_resume(struct event_loop *loop, struct MHD_Connection *connection)
-{
-    /* The lock also keeps the daemon alive until MHD_resume_connection() has returned. */
-    LOCK(&loop->lock);
-    MHD_resume_connection(connection);
-    wake_locked(loop);
+    inbox_done(&loop->inbox);
 }

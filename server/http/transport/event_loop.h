@@ -4,7 +4,7 @@
  * 1.0.1) takes at most 128 events from epoll_wait(). When it gets exactly 128, it calls
  * epoll_wait() again before it serves any of them, and that call blocks. So lensd waits in poll()
  * itself and calls MHD_run(), in which epoll_wait() never blocks. In this mode libmicrohttpd has no
- * wake-up for connections that other threads resume: event_loop_resume() wakes the thread.
+ * wake-up for connections that other threads resume: the inbox wakes the thread.
  *
  * lensd also accepts connections itself, for two reasons: connections of a proxy may begin with a
  * header that is not HTTP (proxy_pending.h), and lensd must stop and resume accepting without
@@ -18,8 +18,8 @@
 #include <stdint.h>
 
 #include "server/http/transport/connections.h"
+#include "server/http/transport/inbox.h"
 
-struct MHD_Connection;
 struct MHD_Daemon;
 struct http_server;
 struct proxy_pending;
@@ -36,7 +36,7 @@ struct event_loop {
     struct MHD_Daemon *mhd; /* started with MHD_USE_EPOLL and MHD_USE_NO_LISTEN_SOCKET, without a
                                thread of its own */
     int epoll_fd;           /* the daemon's */
-    int wake_fd;            /* an eventfd: readable while `woken` */
+    struct inbox inbox;
     pthread_t thread;
     bool has_thread;
     /* Used by the thread only. */
@@ -46,9 +46,6 @@ struct event_loop {
     /* Set by the thread; any thread reads them. */
     _Atomic uint64_t runs; /* iterations of the loop */
     _Atomic size_t unread; /* connections whose PROXY header has not arrived */
-
-    pthread_mutex_t lock;
-    bool woken, stop, accepts; /* guarded by lock */
 };
 
 /* Drives `mhd`. The loop takes ownership of `mhd` and loop->proxied, even on failure. Returns false
@@ -63,6 +60,3 @@ void event_loop_accept(struct event_loop *loop, bool accepts);
 /* Ends the thread. The thread first stops the daemon, and this closes its connections. The
  * listening socket stays open. No connection may be suspended. Also valid after a failed start. */
 void event_loop_stop(struct event_loop *loop);
-
-/* Calls MHD_resume_connection() for a connection of this loop; from any thread. */
-void event_loop_resume(struct event_loop *loop, struct MHD_Connection *connection);

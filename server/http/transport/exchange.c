@@ -10,6 +10,7 @@
 #include "engine/base/size.h"
 #include "server/http/transport/admit.h"
 #include "server/http/transport/connections.h"
+#include "server/http/transport/inbox.h"
 #include "server/http/transport/penalty.h"
 #include "server/http/transport/respond.h"
 
@@ -59,7 +60,7 @@ void exchange_offload(struct exchange *x, size_t bytes, void (*run)(struct excha
 
 void exchange_resume(struct exchange *x)
 {
-    x->carrier->resume(x);
+    inbox_resume(x->inbox, x);
 }
 
 void exchange_free(struct exchange *x)

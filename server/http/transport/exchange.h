@@ -24,6 +24,7 @@ struct connection;
 struct connections;
 struct deployment;
 struct exchange;
+struct inbox;
 
 /* Uses a deployment that its caller has acquired, to read a body or to submit. It may acquire
  * another one, release *deployment and replace it. */
@@ -35,10 +36,8 @@ struct exchange_carrier {
     const struct dialect *dialect; /* form of errors for routes without a dialect; NULL: lensd's */
     /* The value of a request header; NULL if absent. */
     const char *(*header)(const struct exchange *exchange, const char *name);
-    /* Between suspend() and resume(), which any thread may call once, the carrier calls no handler.
-     * suspend() is NULL if the carrier does not need that call. */
+    /* Until exchange_resume(), the carrier calls no handler. NULL if it does not need this call. */
     void (*suspend)(struct exchange *exchange);
-    void (*resume)(struct exchange *exchange);
 };
 
 /* The server's state for handlers; immutable while it runs, except atomic members. */
@@ -112,6 +111,8 @@ struct exchange {
     const struct exchange_carrier *carrier;
     const struct route_table *routes; /* the table in which the path is looked up */
     void *handle;                     /* private to the carrier */
+    struct inbox *inbox;              /* of the carrier's thread */
+    struct exchange *next_resumed;    /* private to the inbox and the carrier */
     enum exchange_state state;
     int64_t started;  /* clock_now() at the request line */
     int64_t answered; /* clock_now() when the answer was handed to the socket; 0: not yet */

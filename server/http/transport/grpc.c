@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -54,27 +53,12 @@ static void grpc_accept(struct grpc_server *grpc)
     grpc->may_wait = left == 0 || !grpc_has_room(grpc) || clock_now() < grpc->full_until;
 }
 
-/* Takes the list of resumed calls. Returns false to stop. */
-static bool grpc_begin_run(struct grpc_server *grpc, struct grpc_call **ret_resumed,
-                           bool *ret_is_ending)
+static void grpc_run_resumed(struct exchange *x)
 {
-    eventfd_t wakes;
-    LOCK(&grpc->lock);
-    if (grpc->is_woken)
-        (void)eventfd_read(grpc->wake_fd, &wakes);
-    grpc->is_woken = false;
-    *ret_resumed = grpc->resumed;
-    grpc->resumed = NULL;
-    *ret_is_ending = grpc->is_ending;
-    const bool stop = grpc->stop;
-    return !stop;
-}
-
-static void grpc_run_resumed(struct grpc_call *call)
-{
-    for (struct grpc_call *next; call; call = next) {
+    for (struct exchange *next; x; x = next) {
+        struct grpc_call *call = x->handle;
         struct grpc_connection *connection = call->connection;
-        next = call->next_resumed;
+        next = x->next_resumed;
         grpc_call_resumed(call);
         grpc_connection_run(connection, UINT32_MAX);
     }
@@ -112,14 +96,14 @@ static int grpc_sleep_ms(const struct grpc_server *grpc, int64_t next_tick)
 static void *grpc_run(void *context)
 {
     struct grpc_server *grpc = context;
-    struct grpc_call *resumed;
+    struct exchange *resumed;
     struct epoll_event events[EVENTS];
     int64_t next_tick = 0;
-    bool is_ending;
+    bool accepts;
     int count = 0;
     pthread_mutex_lock(&grpc->http->gate);
     pthread_mutex_unlock(&grpc->http->gate);
-    while (grpc_begin_run(grpc, &resumed, &is_ending)) {
+    while (inbox_take(&grpc->inbox, &resumed, &accepts)) {
         grpc_run_resumed(resumed);
         for (int i = 0; i < count; i++)
             if (events[i].data.ptr && events[i].data.ptr != grpc)
@@ -130,7 +114,7 @@ static void *grpc_run(void *context)
         const bool is_due = clock_now() >= next_tick;
         if (is_due)
             next_tick = clock_now() + TICK_MS * NS_PER_MS;
-        grpc_look_after(grpc, is_due, is_ending);
+        grpc_look_after(grpc, is_due, !accepts);
         count = epoll_wait(grpc->epoll_fd, events, EVENTS, grpc_sleep_ms(grpc, next_tick));
     }
     struct grpc_connection *c;
@@ -154,13 +138,12 @@ static enum status grpc_open(struct grpc_server *grpc, struct error *err)
     TRY(check_memory(grpc->log && (!http->daemon->tls || tls_credentials(&grpc->credentials)),
                      "for --grpc-port", err));
     grpc->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    grpc->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (http->options.proxy_protocol)
         grpc->proxied = proxy_pending_create(&http->proxies, http->options.metrics);
-    if (grpc->epoll_fd < 0 || grpc->wake_fd < 0 ||
+    if (grpc->epoll_fd < 0 || grpc->inbox.fd < 0 ||
         (http->options.proxy_protocol && !grpc->proxied) ||
         !grpc_watch(grpc, grpc->listen_fd, EPOLLET, NULL) ||
-        !grpc_watch(grpc, grpc->wake_fd, 0, grpc) ||
+        !grpc_watch(grpc, grpc->inbox.fd, 0, grpc) ||
         (grpc->proxied && !grpc_watch(grpc, proxy_pending_fd(grpc->proxied), 0, NULL)))
         return error_set(err, STATUS_IO,
                          "cannot open what --grpc-port needs (%s); raise the limit of open files "
@@ -180,8 +163,8 @@ enum status grpc_start(struct http_server *server, int listen_fd, struct grpc_se
     TRY(check_memory(grpc, "for --grpc-port", err));
     grpc->http = server;
     grpc->listen_fd = listen_fd;
-    grpc->epoll_fd = grpc->wake_fd = -1;
-    pthread_mutex_init(&grpc->lock, NULL);
+    grpc->epoll_fd = -1;
+    (void)inbox_init(&grpc->inbox, true);
     const enum status status = grpc_open(grpc, err);
     if (status == STATUS_OK)
         *ret = grpc;
@@ -190,25 +173,16 @@ enum status grpc_start(struct http_server *server, int listen_fd, struct grpc_se
     return status;
 }
 
-static void grpc_wake(struct grpc_server *grpc, bool *flag)
-{
-    LOCK(&grpc->lock);
-    *flag = true;
-    if (!grpc->is_woken && grpc->wake_fd >= 0)
-        (void)eventfd_write(grpc->wake_fd, 1);
-    grpc->is_woken = true;
-}
-
 void grpc_begin_end(struct grpc_server *grpc)
 {
-    grpc_wake(grpc, &grpc->is_ending);
+    inbox_set(&grpc->inbox, &grpc->inbox.accepts, false);
 }
 
 void grpc_stop(struct grpc_server *grpc)
 {
     if (!grpc)
         return;
-    grpc_wake(grpc, &grpc->stop);
+    inbox_set(&grpc->inbox, &grpc->inbox.stop, true);
     if (grpc->has_thread)
         pthread_join(grpc->thread, NULL);
     proxy_pending_free(grpc->proxied);
@@ -217,8 +191,6 @@ void grpc_stop(struct grpc_server *grpc)
         gnutls_certificate_free_credentials(grpc->credentials);
     if (grpc->epoll_fd >= 0)
         close(grpc->epoll_fd);
-    if (grpc->wake_fd >= 0)
-        close(grpc->wake_fd);
-    pthread_mutex_destroy(&grpc->lock);
+    inbox_done(&grpc->inbox);
     free(grpc);
 }

@@ -16,11 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/eventfd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "engine/base/thread.h"
 #include "proto/dialects.h"
 #include "proto/v2.h"
 #include "server/http/transport/admit.h"
@@ -63,20 +61,8 @@ static const char *carrier_header(const struct exchange *x, const char *name)
     return call_header(call, name);
 }
 
-static void carrier_resume(struct exchange *x)
-{
-    struct grpc_call *call = x->handle;
-    struct grpc_server *grpc = call->connection->server;
-    LOCK(&grpc->lock);
-    call->next_resumed = grpc->resumed;
-    grpc->resumed = call;
-    if (!grpc->is_woken)
-        (void)eventfd_write(grpc->wake_fd, 1);
-    grpc->is_woken = true;
-}
-
-static const struct exchange_carrier grpc_carrier = {
-    .dialect = &dialect_grpc, .header = carrier_header, .resume = carrier_resume};
+static const struct exchange_carrier grpc_carrier = {.dialect = &dialect_grpc,
+                                                     .header = carrier_header};
 
 struct grpc_call *grpc_call_create(struct grpc_connection *connection, int32_t stream)
 {
@@ -410,6 +396,7 @@ static bool create_exchange(struct grpc_call *call)
     if (!x)
         return false;
     x->handle = call;
+    x->inbox = &call->connection->server->inbox;
     x->answer.is_packed = true; /* messages are not compressed */
     exchange_find_client(x, call_header(call, "x-forwarded-for"));
     return true;

@@ -1,5 +1,5 @@
 /* Private to grpc*.c: the types that the thread of --grpc-port, its connections and their calls
- * share. Only that thread uses them, except for the members that grpc_server->lock guards. */
+ * share. Only that thread uses them, except for the inbox. */
 #pragma once
 
 #include <gnutls/gnutls.h>
@@ -12,6 +12,7 @@
 
 #include "engine/base/clock.h"
 #include "server/http/transport/exchange.h"
+#include "server/http/transport/inbox.h"
 
 #define GRPC_CALLS       100                 /* maximum number of open calls of a connection */
 #define GRPC_CALL_WINDOW ((size_t)1 << 20)   /* bytes that a client may send ahead in one call */
@@ -25,7 +26,8 @@ struct request_log;
 
 struct grpc_server {
     struct http_server *http;
-    int listen_fd, epoll_fd, wake_fd;
+    int listen_fd, epoll_fd;
+    struct inbox inbox;
     pthread_t thread;
     bool has_thread;
     struct request_log *log;
@@ -34,10 +36,6 @@ struct grpc_server {
     LIST_HEAD(, grpc_connection) connections;
     int64_t full_until; /* accept() failed for lack of resources: do not call it before this time */
     bool may_wait;      /* clients may be waiting for accept() */
-
-    pthread_mutex_t lock;
-    bool stop, is_ending, is_woken; /* guarded by lock */
-    struct grpc_call *resumed;      /* guarded by lock; a list by next_resumed */
 };
 
 struct grpc_connection {
@@ -113,8 +111,6 @@ struct grpc_call {
     int status;         /* grpc-status at the end */
     int retry_after_s;
     char message[1024]; /* grpc-message, percent-encoded */
-
-    struct grpc_call *next_resumed; /* guarded by the server's lock */
 };
 
 /* True if a time limit has passed. `since` 0: it has not begun; `limit_ms` 0: there is none. */

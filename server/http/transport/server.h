@@ -4,6 +4,7 @@
  *     server.c        start, reload, drain, end
  *     daemon.c        libmicrohttpd's callbacks, which create and end a request (struct exchange)
  *     event_loop.c    the threads that accept connections and drive libmicrohttpd
+ *     inbox.c         tells a carrier's thread which requests go on
  *     admit.c         checks request line and headers before the body is read
  *     routes.c        finds the route of a path
  *     exchange.c      what a handler may do: wait, use an offload thread; packs its answer

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/queue.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include "server/http/transport/admit.h"
 #include "server/http/transport/connections.h"
 #include "server/http/transport/exchange.h"
+#include "server/http/transport/inbox.h"
 #include "server/http/transport/listen.h"
 #include "server/http/transport/request_log.h"
 #include "server/http/transport/respond.h"
@@ -88,8 +88,6 @@ struct zmq_call {
     int64_t started, deadline, again;
     char timeout[24]; /* in milliseconds, as text */
     bool is_late;     /* its failure has been sent, but the exchange still runs */
-
-    struct zmq_call *next_resumed; /* guarded by the server's lock */
 };
 
 struct zmq_peer {
@@ -102,7 +100,7 @@ struct zmq_peer {
 struct zmq_server {
     struct http_server *http;
     void *context, *socket;
-    int wake_fd;
+    struct inbox inbox;
     pthread_t thread;
     bool has_thread;
     struct request_log *log;
@@ -115,10 +113,6 @@ struct zmq_server {
     struct metric *dropped;
     int64_t next_failure_log; /* when the next line about failures may be written */
     uint64_t failures;        /* failures since the last line about them */
-
-    pthread_mutex_t lock;
-    bool stop, is_ending;     /* guarded by lock */
-    struct zmq_call *resumed; /* guarded by lock; a list by next_resumed */
 };
 
 /* The answer without detections: 20 rows of 6 float32 zeros, as Frigate expects. */
@@ -139,18 +133,8 @@ static const char *zmq_carrier_header(const struct exchange *x, const char *name
     return is_limit ? call->timeout : NULL;
 }
 
-static void zmq_carrier_resume(struct exchange *x)
-{
-    struct zmq_call *call = x->handle;
-    struct zmq_server *server = call->server;
-    LOCK(&server->lock);
-    call->next_resumed = server->resumed;
-    server->resumed = call;
-    (void)eventfd_write(server->wake_fd, 1);
-}
-
-static const struct exchange_carrier zmq_carrier = {
-    .dialect = &dialect_grpc, .header = zmq_carrier_header, .resume = zmq_carrier_resume};
+static const struct exchange_carrier zmq_carrier = {.dialect = &dialect_grpc,
+                                                    .header = zmq_carrier_header};
 
 /* ---- clients ---- */
 
@@ -287,6 +271,7 @@ static bool call_create_exchange(struct zmq_call *call)
         return false;
     call->exchange = x;
     x->handle = call;
+    x->inbox = &server->inbox;
     x->answer.is_packed = true; /* answers are not compressed */
     x->started = call->started;
     x->bytes_in = call->seen.header_size + call->seen.tensor_size;
@@ -400,39 +385,25 @@ static long check_call_times(struct zmq_server *server)
     return (long)((next - now + NS_PER_MS - 1) / NS_PER_MS);
 }
 
-/* Returns false if the thread must end, but only after it has answered *ret_resumed. */
-static bool zmq_begin_run(struct zmq_server *server, struct zmq_call **ret_resumed,
-                          bool *ret_is_ending)
-{
-    eventfd_t wakes;
-    LOCK(&server->lock);
-    (void)eventfd_read(server->wake_fd, &wakes);
-    *ret_resumed = server->resumed;
-    server->resumed = NULL;
-    *ret_is_ending = server->is_ending;
-    const bool goes_on = !server->stop;
-    return goes_on;
-}
-
 static void *zmq_run(void *context)
 {
     struct zmq_server *server = context;
-    struct zmq_call *resumed;
+    struct exchange *resumed;
     pthread_mutex_lock(&server->http->gate);
     pthread_mutex_unlock(&server->http->gate);
-    for (bool goes_on = true, is_ending; goes_on;) {
-        goes_on = zmq_begin_run(server, &resumed, &is_ending);
-        for (struct zmq_call *next; resumed; resumed = next) {
+    for (bool goes_on = true, accepts; goes_on;) {
+        goes_on = inbox_take(&server->inbox, &resumed, &accepts);
+        for (struct exchange *next; resumed; resumed = next) {
             next = resumed->next_resumed;
-            call_answer(resumed);
+            call_answer(resumed->handle);
         }
-        for (int i = 0; i < READS_PER_RUN && !is_ending && read_message(server); i++)
+        for (int i = 0; i < READS_PER_RUN && accepts && read_message(server); i++)
             ;
-        struct zmq_item items[] = {{.fd = server->wake_fd, .events = 1},
+        struct zmq_item items[] = {{.fd = server->inbox.fd, .events = 1},
                                    {.socket = server->socket, .events = 1}};
         const long wait_ms = check_call_times(server);
         if (goes_on)
-            (void)zmq.poll(items, is_ending ? 1 : 2, wait_ms);
+            (void)zmq.poll(items, accepts ? 2 : 1, wait_ms);
     }
     return NULL;
 }
@@ -541,8 +512,7 @@ static enum status zmq_open(struct zmq_server *server, struct error *err)
     server->dropped = metrics_get(
         options->metrics, METRIC_COUNTER, "lensd_zmq_dropped_total",
         "Messages on --zmq-port that were dropped because no REQ socket sent them.", "");
-    server->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (server->wake_fd < 0)
+    if (server->inbox.fd < 0)
         return error_set(err, STATUS_IO, "--zmq-port: too many open files; raise ulimit -n");
     TRY(zmq_bind_socket(server, endpoint, err));
     server->has_thread = thread_start(&server->thread, "zmq", zmq_run, server);
@@ -557,8 +527,7 @@ enum status zmq_start(struct http_server *http, struct zmq_server **ret, struct 
     struct zmq_server *server = calloc(1, sizeof *server);
     TRY(check_memory(server, "for --zmq-port", err));
     server->http = http;
-    server->wake_fd = -1;
-    pthread_mutex_init(&server->lock, NULL);
+    (void)inbox_init(&server->inbox, true);
     const enum status status = zmq_open(server, err);
     if (status == STATUS_OK)
         *ret = server;
@@ -567,16 +536,9 @@ enum status zmq_start(struct http_server *http, struct zmq_server **ret, struct 
     return status;
 }
 
-static void zmq_set_flag(struct zmq_server *server, bool *flag)
-{
-    LOCK(&server->lock);
-    *flag = true;
-    (void)eventfd_write(server->wake_fd, 1);
-}
-
 void zmq_begin_end(struct zmq_server *server)
 {
-    zmq_set_flag(server, &server->is_ending);
+    inbox_set(&server->inbox, &server->inbox.accepts, false);
 }
 
 bool zmq_is_busy(const struct zmq_server *server)
@@ -588,8 +550,8 @@ void zmq_stop(struct zmq_server *server)
 {
     if (!server)
         return;
-    zmq_set_flag(server, &server->is_ending);
-    zmq_set_flag(server, &server->stop);
+    zmq_begin_end(server);
+    inbox_set(&server->inbox, &server->inbox.stop, true);
     if (server->has_thread)
         pthread_join(server->thread, NULL);
     for (struct zmq_call *call = LIST_FIRST(&server->calls), *next; call; call = next) {
@@ -602,8 +564,6 @@ void zmq_stop(struct zmq_server *server)
     if (server->context)
         zmq.end(server->context);
     request_log_free(server->log);
-    if (server->wake_fd >= 0)
-        close(server->wake_fd);
-    pthread_mutex_destroy(&server->lock);
+    inbox_done(&server->inbox);
     free(server);
 }

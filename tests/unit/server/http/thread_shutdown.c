@@ -121,15 +121,12 @@ static size_t count_threads(void)
     return count;
 }
 
-static void count_resumed(struct exchange *exchange)
-{
-    ++*(int *)exchange->handle;
-}
-
 static void test_the_watcher_ends_before_connections_close(void)
 {
     struct error err;
-    int listening, resumed = 0;
+    int listening;
+    bool accepts;
+    struct exchange *resumed;
     struct model_host *model_host;
     const struct model_host_options host_options = {.device_count = 1, .workers = 1};
     CHECK(model_host_create(&host_options, &model_host, &err) == STATUS_OK);
@@ -149,12 +146,13 @@ static void test_the_watcher_ends_before_connections_close(void)
         connection_open(connections, &(struct connection){.fd = client, .loop = &loop},
                         (const struct sockaddr *)&address);
     CHECK(connection);
-    connection->exchange = &(struct exchange){
-        .carrier = &(struct exchange_carrier){.resume = count_resumed}, .handle = &resumed};
+    CHECK(inbox_init(&loop.inbox, true));
+    connection->exchange = &(struct exchange){.inbox = &loop.inbox};
     CHECK(connection_delay(connection, clock_now() + INT64_C(3600000000000)));
     connections_end_delays(connections);
     connections_stop(connections);
-    CHECK(resumed == 1);
+    CHECK(inbox_take(&loop.inbox, &resumed, &accepts));
+    CHECK(resumed == connection->exchange && !resumed->next_resumed);
     /* A thread that was joined may be listed for a moment more. */
     while (count_threads() > before)
         usleep(1000);
@@ -164,7 +162,8 @@ static void test_the_watcher_ends_before_connections_close(void)
     connections_free(connections);
     request_log_free(daemon.log);
     model_host_free(model_host);
-    CHECK(resumed == 1);
+    CHECK(inbox_take(&loop.inbox, &resumed, &accepts) && !resumed);
+    inbox_done(&loop.inbox);
     close(client);
     close(listening);
 }

@@ -1,0 +1,32 @@
+/* What other threads tell the thread of a carrier (event_loop.c, grpc.c, zmq.c): which exchanges go
+ * on, whether to accept clients, and when to end. Thread-safe. */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+
+struct exchange;
+
+struct inbox {
+    int fd; /* an eventfd, readable while there is news; negative: none */
+    pthread_mutex_t lock;
+    /* Guarded by lock. */
+    bool is_woken, stop, accepts;
+    struct exchange *resumed; /* a list by next_resumed */
+};
+
+/* Returns false if the system has no descriptor left; inbox_done() is then valid, too. */
+bool inbox_init(struct inbox *inbox, bool accepts);
+void inbox_done(struct inbox *inbox);
+
+/* Adds an exchange to those that go on. */
+void inbox_resume(struct inbox *inbox, struct exchange *exchange);
+
+/* Sets `stop` or `accepts`. */
+void inbox_set(struct inbox *inbox, bool *flag, bool value);
+
+/* Wakes the thread. */
+void inbox_wake_locked(struct inbox *inbox);
+
+/* Takes the exchanges that go on; later news wakes the thread again. Returns false to stop. */
+bool inbox_take(struct inbox *inbox, struct exchange **ret_resumed, bool *ret_accepts);
