@@ -126,12 +126,6 @@ bool connection_send_pending_refusal(struct connection *connection)
     return true;
 }
 
-/* The callbacks of struct tls_reader run on the thread that drives the session. */
-static void before_session_read(void *context)
-{
-    (void)connection_send_pending_refusal(context);
-}
-
 static void note_read_locked(struct connection *connection)
 {
     if (connection->phase != CONNECTION_AWAITS_REQUEST || connection->header_since)
@@ -140,20 +134,50 @@ static void note_read_locked(struct connection *connection)
     connection_place_locked(connection);
 }
 
-static void after_session_read(void *context)
+/* The next three functions run on the thread that drives a session. */
+static ssize_t pull(gnutls_transport_ptr_t pointer, void *bytes, size_t size)
 {
-    struct connection *connection = context;
-    LOCK(&connection->table->lock);
-    note_read_locked(connection);
+    struct connection *connection = pointer;
+    (void)connection_send_pending_refusal(connection);
+    const ssize_t got = recvfrom(connection->fd, bytes, size, 0, NULL, NULL);
+    if (got > 0) {
+        LOCK(&connection->table->lock);
+        note_read_locked(connection);
+    }
+    return got;
 }
 
-static void after_handshake(void *context)
+/* Finished is the client's last message of the handshake, in TLS 1.2 and 1.3. */
+static int on_finished(gnutls_session_t session, unsigned type, unsigned when, unsigned incoming,
+                       const gnutls_datum_t *message)
 {
-    struct connection *connection = context;
+    (void)type, (void)when, (void)message;
+    struct connection *connection = gnutls_transport_get_ptr(session);
+    if (!incoming)
+        return 0;
     LOCK(&connection->table->lock);
     connection->has_shaken = true;
     connection->header_since = 0; /* later bytes belong to a request */
     connection_place_locked(connection);
+    return 0;
+}
+
+static int pull_timeout(gnutls_transport_ptr_t pointer, unsigned milliseconds)
+{
+    const struct connection *connection = pointer;
+    return gnutls_system_recv_timeout((gnutls_transport_ptr_t)(intptr_t)connection->fd,
+                                      milliseconds);
+}
+
+/* Call it before the handshake. */
+static void watch_session(struct connection *connection)
+{
+    gnutls_transport_set_ptr2(connection->tls, connection,
+                              (gnutls_transport_ptr_t)(intptr_t)connection->fd);
+    gnutls_transport_set_pull_function(connection->tls, pull);
+    gnutls_transport_set_pull_timeout_function(connection->tls, pull_timeout);
+    gnutls_handshake_set_hook_function(connection->tls, GNUTLS_HANDSHAKE_FINISHED, GNUTLS_HOOK_POST,
+                                       on_finished);
 }
 
 void connection_refuse_locked(struct connection *connection, int http, const char *code,
@@ -373,11 +397,6 @@ struct connection *connection_open(struct connections *connections, const struct
     *connection = *given;
     connection->table = connections;
     connection->since = connection->opened = clock_now();
-    connection->reader = (struct tls_reader){.fd = given->fd,
-                                             .before_read = before_session_read,
-                                             .after_read = after_session_read,
-                                             .after_handshake = after_handshake,
-                                             .context = connection};
     connection->is_unix = is_unix_socket(given->fd);
     trusted_proxies_text(given->fd, address, connection->address);
     connection->client = penalty_client(connection->address, NULL);
@@ -394,7 +413,7 @@ struct connection *connection_open(struct connections *connections, const struct
         return NULL;
     }
     if (given->tls)
-        tls_watch(given->tls, &connection->reader);
+        watch_session(connection);
     struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET,
                                 .data.u64 =
                                     (uint64_t)connection->generation << 32 | (uint32_t)given->fd};

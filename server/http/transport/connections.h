@@ -91,10 +91,9 @@ struct connection {
     char address[PEER_ADDRESS_MAX]; /* the client's (trusted_proxies_text()) */
     uint64_t client;                /* penalty_client(address, NULL) */
     uint32_t generation; /* in epoll events, tells successive sockets with the same fd apart */
-    struct tls_reader reader;
-    bool is_unix;   /* the kernel does not count bytes of Unix sockets */
-    bool is_spare;  /* one of the CONNECTION_SPARE ones: serves only probes */
-    int64_t opened; /* clock_now() */
+    bool is_unix;        /* the kernel does not count bytes of Unix sockets */
+    bool is_spare;       /* one of the CONNECTION_SPARE ones: serves only probes */
+    int64_t opened;      /* clock_now() */
 
     /* Used by the connection's own thread only. */
     struct exchange *exchange; /* the current one; or NULL. resume_delayed() reads it, too */

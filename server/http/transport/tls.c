@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -274,42 +273,6 @@ bool tls_session(gnutls_certificate_credentials_t credentials, int fd, const cha
     gnutls_transport_set_int(session, fd);
     *ret = session;
     return true;
-}
-
-static ssize_t pull(gnutls_transport_ptr_t pointer, void *bytes, size_t size)
-{
-    const struct tls_reader *reader = pointer;
-    reader->before_read(reader->context);
-    const ssize_t got = recvfrom(reader->fd, bytes, size, 0, NULL, NULL);
-    if (got > 0)
-        reader->after_read(reader->context);
-    return got;
-}
-
-/* Finished is the client's last message of the handshake, in TLS 1.2 and 1.3. */
-static int on_finished(gnutls_session_t session, unsigned type, unsigned when, unsigned incoming,
-                       const gnutls_datum_t *message)
-{
-    (void)type, (void)when, (void)message;
-    const struct tls_reader *reader = gnutls_transport_get_ptr(session);
-    if (incoming)
-        reader->after_handshake(reader->context);
-    return 0;
-}
-
-static int pull_timeout(gnutls_transport_ptr_t pointer, unsigned milliseconds)
-{
-    const struct tls_reader *reader = pointer;
-    return gnutls_system_recv_timeout((gnutls_transport_ptr_t)(intptr_t)reader->fd, milliseconds);
-}
-
-void tls_watch(gnutls_session_t session, struct tls_reader *reader)
-{
-    gnutls_transport_set_ptr2(session, reader, (gnutls_transport_ptr_t)(intptr_t)reader->fd);
-    gnutls_transport_set_pull_function(session, pull);
-    gnutls_transport_set_pull_timeout_function(session, pull_timeout);
-    gnutls_handshake_set_hook_function(session, GNUTLS_HANDSHAKE_FINISHED, GNUTLS_HOOK_POST,
-                                       on_finished);
 }
 
 void tls_send_last(gnutls_session_t session, const void *bytes, size_t size)

@@ -12,7 +12,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #include "engine/base/status.h"
 
@@ -54,18 +53,6 @@ int tls_on_handshake(gnutls_session_t session, const gnutls_datum_t *names, int 
 bool tls_credentials(gnutls_certificate_credentials_t *ret);
 bool tls_session(gnutls_certificate_credentials_t credentials, int fd, const char *protocol,
                  gnutls_session_t *ret);
-
-struct tls_reader {
-    int fd;
-    void (*before_read)(void *context); /* before each read from the socket */
-    void (*after_read)(void *context);  /* after bytes have been read from it */
-    void (*after_handshake)(void *context);
-    void *context;
-};
-
-/* Sets the callbacks of a session. Call it before the handshake. The thread that drives the session
- * calls the functions of *reader, which must live as long as the session. */
-void tls_watch(gnutls_session_t session, struct tls_reader *reader);
 
 /* Sends `bytes` and ends our side of the session. Call it only from the thread that drives the
  * session. If the client does not read, some or all bytes are lost. */
