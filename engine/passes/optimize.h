@@ -60,8 +60,8 @@ enum status optimize_specialise(struct graph *graph, const struct shape *shapes,
 /* Moves every data-dependent node (an operand or result has no known shape) into a new graph,
  * *ret_tail, or NULL if there is none. The tail's inputs, in their order, become additional outputs
  * of `graph` after the remaining ones. (*ret_output_of)[i] is the new place of original output i: x
- * >= 0 means output x of `graph`, x < 0 the tail's output -1 - x. The caller frees the tail, before
- * `graph`, whose arena has texts of the tail and *ret_output_of. */
+ * >= 0 means output x of `graph`, x < 0 the tail's output -1 - x. The caller frees the tail;
+ * *ret_output_of lies in the arena of `graph`. */
 enum status optimize_split(struct graph *graph, struct graph **ret_tail, int **ret_output_of,
                            struct error *err) MUST_USE;
 

@@ -12,162 +12,108 @@ static bool is_dynamic_value(const struct value *value)
     return value && !value->known && (!shape_is_known(&value->shape) || value->dtype == DTYPE_NONE);
 }
 
-/* Finds nodes of the tail and values that they make. Nodes are sorted, so one sweep is enough. */
-static void mark(const struct graph *graph, bool *in_tail, bool *made)
-{
-    for (size_t n = 0; n < graph->node_count; n++) {
-        const struct node *node = graph->nodes[n];
-        in_tail[n] = edit_has_body(node);
-        for (size_t i = 0; i < node->output_count; i++)
-            in_tail[n] = in_tail[n] || is_dynamic_value(node->outputs[i]);
-        for (size_t i = 0; i < node->input_count; i++)
-            in_tail[n] = in_tail[n] || is_dynamic_value(node->inputs[i]) ||
-                         (node->inputs[i] && made[node->inputs[i]->index]);
-        for (size_t i = 0; i < node->output_count; i++)
-            if (node->outputs[i])
-                made[node->outputs[i]->index] = in_tail[n];
-    }
-}
-
 struct tail_split {
-    struct graph *graph, *tail;
-    struct value **in_tail;  /* by value->index of graph: the corresponding value of the tail */
-    struct value **crossing; /* values of graph that become the tail's inputs, in their order */
-    size_t crossing_count;
+    struct graph *graph, *tail; /* a clone: its values and nodes have the same places */
+    bool *in_tail;              /* by position: nodes of the tail */
+    bool *made;                 /* by value->index: results of these nodes */
+    bool *crosses;              /* by value->index: inputs of the tail */
 };
 
-/* Returns the tail's counterpart of a value of the graph, and makes it if there is none. The
- * counterpart becomes an input of the tail if the static part computes the value. */
-static struct value *carry(struct tail_split *split, struct value *value, bool made_in_tail)
+/* Finds nodes of the tail and values that they make. Nodes are sorted, so one sweep is enough.
+ * Returns false if there are none. */
+static bool mark(const struct tail_split *split)
 {
-    struct value *copy = split->in_tail[value->index];
-    if (copy)
-        return copy;
-    if (value->known) {
-        copy = graph_add_constant(split->tail, value->name, value->known);
-    } else {
-        copy = graph_add_value(split->tail, value->name, value->dtype, &value->shape);
-        if (copy && !made_in_tail) {
-            split->crossing[split->crossing_count] = value;
-            split->tail->inputs[split->crossing_count++] = copy;
-        }
+    bool any = false;
+    for (size_t n = 0; n < split->graph->node_count; n++) {
+        const struct node *node = split->graph->nodes[n];
+        bool in_tail = edit_has_body(node);
+        for (size_t i = 0; i < node->output_count; i++)
+            in_tail = in_tail || is_dynamic_value(node->outputs[i]);
+        for (size_t i = 0; i < node->input_count; i++)
+            in_tail = in_tail || is_dynamic_value(node->inputs[i]) ||
+                      (node->inputs[i] && split->made[node->inputs[i]->index]);
+        for (size_t i = 0; i < node->output_count; i++)
+            if (node->outputs[i])
+                split->made[node->outputs[i]->index] = in_tail;
+        split->in_tail[n] = in_tail;
+        any = any || in_tail;
     }
-    split->in_tail[value->index] = copy;
-    return copy;
+    return any;
 }
 
-static bool move_node(struct tail_split *split, struct node *node)
+/* Makes a value that the tail reads an input of the tail if the static part computes it. */
+static void cross(const struct tail_split *split, const struct value *value)
 {
-    struct node *moved =
-        graph_add_node(split->tail, node->op, node->name, node->input_count, node->output_count);
-    struct value **captures =
-        arena_alloc(split->tail->arena, node->capture_count, sizeof *captures);
-    struct attr *attrs =
-        arena_copy(split->tail->arena, node->attrs, node->attr_count, sizeof *attrs);
-    if (!moved || !captures || !attrs)
-        return false;
-    moved->opset = node->opset;
-    moved->attrs = attrs; /* tensors and bodies move; their texts lie in graph's arena, which the
-                             caller keeps as long as the tail */
-    moved->attr_count = node->attr_count;
-    node->attr_count = 0;
-    for (size_t i = 0; i < node->input_count; i++)
-        if (node->inputs[i] && !(moved->inputs[i] = carry(split, node->inputs[i], false)))
-            return false;
-    moved->captures = captures;
-    moved->capture_count = node->capture_count;
-    for (size_t i = 0; i < node->capture_count; i++) {
-        struct value *from = node->captures[i];
-        if (!(captures[i] = carry(split, from, false)))
-            return false;
-        for (size_t a = 0; a < moved->attr_count; a++) {
-            if (attrs[a].kind != ATTR_GRAPH)
-                continue;
-            attrs[a].g->parent = split->tail;
-            for (size_t v = 0; v < attrs[a].g->value_count; v++)
-                if (attrs[a].g->values[v]->outer == from)
-                    attrs[a].g->values[v]->outer = captures[i];
-        }
-    }
-    for (size_t i = 0; i < node->output_count; i++) {
-        struct value *value = node->outputs[i] ? carry(split, node->outputs[i], true) : NULL;
-        if (node->outputs[i] && !value)
-            return false;
-        node_set_output(moved, i, value);
-    }
-    edit_kill(node);
-    return true;
+    struct graph *tail = split->tail;
+    if (!value || value->known || split->made[value->index] || split->crosses[value->index])
+        return;
+    split->crosses[value->index] = true;
+    tail->inputs[tail->input_count++] = tail->values[value->index];
 }
 
-/* Sets the graphs' outputs. `graph` keeps those it computes; values that the tail reads follow. */
-static bool set_outputs(struct tail_split *split, int *output_of)
+/* Divides nodes and outputs between the graph and its clone. `outputs` are those of the graph:
+ * those that it computes, then the values that the tail reads. */
+static void divide(const struct tail_split *split, struct value **outputs, int *output_of)
 {
     struct graph *graph = split->graph, *tail = split->tail;
-    struct value **outputs =
-        arena_alloc(graph->arena, graph->output_count + split->crossing_count, sizeof *outputs);
-    tail->outputs = arena_alloc(tail->arena, graph->output_count, sizeof *tail->outputs);
-    if (!outputs || !tail->outputs)
-        return false;
     size_t kept = 0;
-    for (size_t i = 0; i < graph->output_count; i++) {
-        struct value *copy = split->in_tail[graph->outputs[i]->index];
-        if (copy && copy->producer) {
-            output_of[i] = -1 - (int)tail->output_count;
-            tail->outputs[tail->output_count++] = copy;
-        } else {
-            output_of[i] = (int)kept;
-            outputs[kept++] = graph->outputs[i];
-        }
+    tail->input_count = tail->output_count = 0;
+    for (size_t n = 0; n < graph->node_count; n++) {
+        struct node *node = graph->nodes[n];
+        for (size_t i = 0; split->in_tail[n] && i < node->input_count; i++)
+            cross(split, node->inputs[i]);
+        for (size_t i = 0; split->in_tail[n] && i < node->capture_count; i++)
+            cross(split, node->captures[i]);
+        edit_kill(split->in_tail[n] ? node : tail->nodes[n]);
     }
-    for (size_t i = 0; i < split->crossing_count; i++)
-        outputs[kept++] = split->crossing[i];
+    for (size_t i = 0; i < graph->output_count; i++) {
+        struct value *value = graph->outputs[i];
+        const bool is_made = split->made[value->index];
+        output_of[i] = is_made ? -1 - (int)tail->output_count : (int)kept;
+        if (is_made)
+            tail->outputs[tail->output_count++] = tail->values[value->index];
+        else
+            outputs[kept++] = value;
+    }
+    for (size_t i = 0; i < tail->input_count; i++)
+        outputs[kept++] = graph->values[tail->inputs[i]->index];
     graph->outputs = outputs;
     graph->output_count = kept;
-    tail->input_count = split->crossing_count;
-    return true;
 }
 
 enum status optimize_split(struct graph *graph, struct graph **ret_tail, int **ret_output_of,
                            struct error *err)
 {
-    struct edit edit = {.graph = graph, .err = err};
-    bool *in_tail = arena_alloc(graph->arena, graph->node_count, sizeof *in_tail);
-    int *output_of = arena_alloc(graph->arena, graph->output_count, sizeof *output_of);
-    bool *made = arena_alloc(graph->arena, graph->value_count, sizeof *made);
-    if (!in_tail || !output_of || !made) {
-        edit_no_memory(&edit);
-        return edit.status;
-    }
+    const size_t values = graph->value_count, count = graph->output_count;
+    struct tail_split split = {
+        .graph = graph,
+        .in_tail = arena_alloc(graph->arena, graph->node_count, sizeof *split.in_tail),
+        .made = arena_alloc(graph->arena, values, sizeof *split.made),
+        .crosses = arena_alloc(graph->arena, values, sizeof *split.crosses)};
+    struct value **outputs = arena_alloc(graph->arena, count + values, sizeof *outputs);
+    int *output_of = arena_alloc(graph->arena, count, sizeof *output_of);
+    TRY(check_memory(split.in_tail && split.made && split.crosses && outputs && output_of,
+                     "while optimising the graph", err));
     *ret_tail = NULL;
     *ret_output_of = output_of;
-    for (size_t i = 0; i < graph->output_count; i++)
+    for (size_t i = 0; i < count; i++)
         output_of[i] = (int)i;
-    mark(graph, in_tail, made);
-    bool any = false;
-    for (size_t n = 0; n < graph->node_count; n++)
-        any = any || in_tail[n];
-    if (!any)
+    if (!mark(&split))
         return STATUS_OK;
-    struct tail_split split = {.graph = graph, .tail = graph_create(graph->budget)};
-    bool ok = split.tail != NULL;
-    if (ok) {
-        split.tail->opset = graph->opset;
-        split.in_tail = arena_alloc(graph->arena, graph->value_count, sizeof(struct value *));
-        split.crossing = arena_alloc(graph->arena, graph->value_count, sizeof(struct value *));
-        split.tail->inputs =
-            arena_alloc(split.tail->arena, graph->value_count, sizeof(struct value *));
-        ok = split.in_tail && split.crossing && split.tail->inputs;
-    }
-    for (size_t n = 0; ok && n < graph->node_count; n++)
-        if (in_tail[n])
-            ok = move_node(&split, graph->nodes[n]);
-    if (ok && set_outputs(&split, output_of))
+    TRY(graph_clone(graph, &split.tail, err));
+    struct edit edit = {.graph = graph, .err = err}, tail = {.graph = split.tail, .err = err};
+    split.tail->inputs = arena_alloc(split.tail->arena, values, sizeof *split.tail->inputs);
+    if (split.tail->inputs) {
+        divide(&split, outputs, output_of);
         edit_sweep(&edit);
-    else
+        edit_sweep(&tail);
+    } else {
         edit_no_memory(&edit);
-    if (edit.status == STATUS_OK)
+    }
+    const enum status status = edit.status != STATUS_OK ? edit.status : tail.status;
+    if (status == STATUS_OK)
         *ret_tail = split.tail;
     else
         graph_free(split.tail);
-    return edit.status;
+    return status;
 }
