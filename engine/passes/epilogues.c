@@ -100,39 +100,53 @@ static bool fuse_bias(struct edit *edit, struct node *add)
     return false;
 }
 
-/* Fuses an Add of a residual into a product of the same shape. The product moves to the Add's
- * position, because the residual may be computed after the product. */
-static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
+/* Fuses an Add of a residual into the product that computes the other operand. With `viewed`, the
+ * product is before Reshapes, and the residual is reshaped to its shape. The product moves to the
+ * Add's position, because the residual may be computed after the product. */
+static bool fuse_residual(struct edit *edit, struct node *add, size_t at, bool viewed)
 {
     struct graph *graph = edit->graph;
-    struct node *best = NULL;
-    size_t best_at = 0, side = 0;
+    struct value *y = NULL, *residual = NULL; /* the product's result */
+    size_t from = 0;
     for (size_t i = 0; i < 2; i++) {
-        struct value *x = add->inputs[i], *residual = add->inputs[1 - i];
-        struct node *product = x->producer;
-        if (!product || !is_product(edit, product) || product->op == OP_CONV_TRANSPOSE ||
+        struct value *x = add->inputs[i], *other = add->inputs[1 - i], *made = x;
+        while (viewed && made->producer && made->producer->op == OP_RESHAPE &&
+               edit_single_reader(edit, made))
+            made = made->producer->inputs[0];
+        const struct node *product = made->producer;
+        if (viewed == (made == x) || !product || !is_product(edit, product) ||
+            product->op == OP_CONV_TRANSPOSE || product->gate || node_output(product, 1) ||
             product->epilogue.activation || product->epilogue.residual ||
-            !edit_single_reader(edit, x) || residual->known || residual == x ||
-            residual->dtype != DTYPE_F32 || !shape_equal(&x->shape, &residual->shape))
+            !edit_single_reader(edit, made) || other->known || other == x ||
+            other->dtype != DTYPE_F32 || made->dtype != DTYPE_F32 ||
+            !shape_equal(&x->shape, &other->shape))
             continue;
-        size_t p = edit_position(graph, product);
-        if (!best || p > best_at) { /* the later product's operands are still in the cache */
-            best = product;
-            best_at = p;
-            side = i;
-        }
+        const size_t position = edit_position(graph, product);
+        if (y && (viewed || position < from))
+            continue; /* the later product's operands are still in the cache */
+        y = made;
+        residual = other;
+        from = position;
     }
-    if (!best)
+    if (!y)
         return false;
-    struct value *residual = add->inputs[1 - side];
-    if ((is_integer_product(edit, best) && !complete_operands(edit, best, QUANTIZED_RESIDUAL)) ||
-        !edit_append_input(edit, best, residual))
+    struct node *product = y->producer;
+    if (viewed)
+        residual = edit_insert_value(edit, at, OP_RESHAPE, 13, add->name, &residual, 1, DTYPE_F32,
+                                     &y->shape);
+    if (!residual ||
+        (is_integer_product(edit, product) &&
+         !complete_operands(edit, product, QUANTIZED_RESIDUAL)) ||
+        !edit_append_input(edit, product, residual))
         return false;
-    best->epilogue.residual = residual;
-    edit_take_over(best, add);
-    memmove(graph->nodes + best_at, graph->nodes + best_at + 1,
-            (at - best_at) * sizeof *graph->nodes);
-    graph->nodes[at] = best;
+    product->epilogue = add->epilogue;
+    product->epilogue.residual = residual;
+    add->epilogue = (struct epilogue){0};
+    memmove(graph->nodes + from, graph->nodes + from + 1, (at - from) * sizeof *graph->nodes);
+    graph->nodes[at] = product; /* after the new Reshape, which the memmove has moved down */
+    if (viewed)
+        return edit_become(edit, add, OP_RESHAPE, 13, &y, 1);
+    edit_take_over(product, add);
     return true;
 }
 
@@ -196,44 +210,11 @@ static bool fuse_factor(struct edit *edit, struct node *mul)
     return false;
 }
 
-/* For product → Reshapes → Add: reshapes the residual to the product's shape, and fuses it. */
-static bool fuse_viewed_residual(struct edit *edit, struct node *add, size_t at)
-{
-    struct graph *graph = edit->graph;
-    for (size_t i = 0; i < 2; i++) {
-        struct value *x = add->inputs[i], *residual = add->inputs[1 - i], *y = x;
-        while (y->producer && y->producer->op == OP_RESHAPE && edit_single_reader(edit, y))
-            y = y->producer->inputs[0];
-        struct node *product = y->producer;
-        if (y == x || !product || !is_product(edit, product) || product->op == OP_CONV_TRANSPOSE ||
-            product->gate || node_output(product, 1) || product->epilogue.activation ||
-            product->epilogue.residual || !edit_single_reader(edit, y) || residual->known ||
-            residual->dtype != DTYPE_F32 || y->dtype != DTYPE_F32 ||
-            !shape_equal(&x->shape, &residual->shape))
-            continue;
-        const size_t from = edit_position(graph, product);
-        struct value *viewed = edit_insert_value(edit, at, OP_RESHAPE, 13, add->name, &residual, 1,
-                                                 DTYPE_F32, &y->shape);
-        if (!viewed ||
-            (is_integer_product(edit, product) &&
-             !complete_operands(edit, product, QUANTIZED_RESIDUAL)) ||
-            !edit_append_input(edit, product, viewed))
-            return false;
-        product->epilogue = add->epilogue;
-        product->epilogue.residual = viewed;
-        add->epilogue = (struct epilogue){0};
-        memmove(graph->nodes + from, graph->nodes + from + 1, (at - from) * sizeof *graph->nodes);
-        graph->nodes[at] = product; /* after `viewed`, which the memmove has moved down */
-        return edit_become(edit, add, OP_RESHAPE, 13, &y, 1);
-    }
-    return false;
-}
-
 bool pass_viewed_residuals(struct edit *edit, size_t *n)
 {
     struct node *node = edit->graph->nodes[*n];
     return node->op == OP_ADD && node->outputs[0]->dtype == DTYPE_F32 && node->input_count == 2 &&
-           !node->epilogue.residual && fuse_viewed_residual(edit, node, *n);
+           !node->epilogue.residual && fuse_residual(edit, node, *n, true);
 }
 
 bool pass_epilogues(struct edit *edit, size_t *n)
@@ -242,5 +223,5 @@ bool pass_epilogues(struct edit *edit, size_t *n)
     if (!node->output_count || !node->outputs[0] || node->outputs[0]->dtype != DTYPE_F32)
         return false;
     return fuse_activation(edit, node) || (node->op == OP_MUL && fuse_factor(edit, node)) ||
-           (node->op == OP_ADD && (fuse_bias(edit, node) || fuse_residual(edit, node, *n)));
+           (node->op == OP_ADD && (fuse_bias(edit, node) || fuse_residual(edit, node, *n, false)));
 }
