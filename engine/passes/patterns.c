@@ -30,36 +30,37 @@ static struct value *other(const struct node *node, size_t i)
     return node->inputs[1 - i];
 }
 
-/* Returns x if `value` is Clip(x + 3, 0, 6), otherwise NULL. */
-static struct value *relu6_of_plus_3(const struct value *value)
+/* Returns x if `node` is x op number, where `number` is a constant, or number op x unless op is
+ * Div; otherwise NULL. */
+static struct value *with_number(const struct node *node, enum op op, float number)
 {
-    const struct node *clip = value ? value->producer : NULL;
-    if (!clip || clip->op != OP_CLIP)
-        return NULL;
-    float low, high;
-    const struct node *add = made_by(clip, 0, OP_ADD);
-    if (!add || !edit_clip_limits(clip, &low, &high) || low != 0 || high != 6)
-        return NULL;
-    for (size_t i = 0; i < 2; i++)
-        if (scalar_is(add->inputs[i], 3))
-            return other(add, i);
-    return NULL;
-}
-
-/* Returns v if `node` is v / 6 or v * (1/6), otherwise NULL. */
-static struct value *sixth_of(const struct node *node)
-{
-    if (node->op == OP_DIV && scalar_is(node->inputs[1], 6))
-        return node->inputs[0];
-    for (size_t i = 0; node->op == OP_MUL && i < 2; i++)
-        if (scalar_is(node->inputs[i], 1.0f / 6))
+    for (size_t i = op == OP_DIV; node && node->op == op && i < 2; i++)
+        if (scalar_is(node->inputs[i], number))
             return other(node, i);
     return NULL;
 }
 
+/* Returns x if `node` is x * factor or x / (1 / factor), otherwise NULL. */
+static struct value *times(const struct node *node, float factor)
+{
+    struct value *x = with_number(node, OP_DIV, 1 / factor);
+    return x ? x : with_number(node, OP_MUL, factor);
+}
+
+/* Returns x if `value` is Clip(x + 3, 0, 6), otherwise NULL. */
+static struct value *relu6_of_plus_3(const struct value *value)
+{
+    const struct node *clip = value ? value->producer : NULL;
+    float low, high;
+    if (!clip || clip->op != OP_CLIP || !edit_clip_limits(clip, &low, &high) || low != 0 ||
+        high != 6)
+        return NULL;
+    return with_number(clip->inputs[0]->producer, OP_ADD, 3);
+}
+
 static bool match_hard(struct edit *edit, struct node *node)
 {
-    struct value *v = sixth_of(node);
+    struct value *v = times(node, 1.0f / 6);
     if (!v)
         return false;
     struct value *x = relu6_of_plus_3(v);
@@ -97,21 +98,9 @@ static bool match_gate(struct edit *edit, struct node *node)
 /* Returns x if `value` is 1 + erf(x / sqrt 2), otherwise NULL. */
 static struct value *one_plus_erf(const struct value *value)
 {
-    const struct node *add = value->producer;
-    for (size_t i = 0; add && add->op == OP_ADD && i < 2; i++) {
-        const struct node *erf = made_by(add, i, OP_ERF);
-        if (!erf || !scalar_is(other(add, i), 1))
-            continue;
-        const struct node *scaled = erf->inputs[0]->producer;
-        if (!scaled)
-            return NULL;
-        if (scaled->op == OP_DIV && scalar_is(scaled->inputs[1], sqrtf(2)))
-            return scaled->inputs[0];
-        for (size_t k = 0; scaled->op == OP_MUL && k < 2; k++)
-            if (scalar_is(scaled->inputs[k], sqrtf(0.5f)))
-                return other(scaled, k);
-    }
-    return NULL;
+    const struct value *y = with_number(value->producer, OP_ADD, 1);
+    const struct node *erf = y ? y->producer : NULL;
+    return erf && erf->op == OP_ERF ? times(erf->inputs[0]->producer, sqrtf(0.5f)) : NULL;
 }
 
 /* Matches GELU: the product of x, 1 + erf(x / sqrt 2) and 0.5, in any grouping. */
