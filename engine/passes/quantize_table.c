@@ -21,12 +21,21 @@ struct leaf {
     struct tensor *table; /* the OP_LOOKUP's table; NULL: the leaf is the root */
 };
 
+/* A value whose contents have become all 256 numbers, and what it was before. */
+struct tabulated {
+    struct value *value;
+    enum dtype dtype;
+    struct shape shape;
+};
+
 struct expression {
     struct value *root;
     struct node *nodes[MOST_NODES]; /* in the order of computation */
     size_t node_count;
     struct leaf leaves[MOST_LEAVES];
     size_t leaf_count;
+    struct tabulated tabulated[MOST_NODES + MOST_LEAVES];
+    size_t tabulated_count;
 };
 
 static bool add_leaf(struct expression *e, struct value *stored, enum dtype dtype)
@@ -140,12 +149,6 @@ static bool collect_all(struct expression *e, struct node *node)
     return fits && e->root && table_push(e, node);
 }
 
-/* The state of a value before its contents became all 256 numbers. */
-struct before {
-    enum dtype dtype;
-    struct shape shape;
-};
-
 static enum status all_numbers(struct graph *graph, enum dtype dtype, struct tensor **ret,
                                struct error *err)
 {
@@ -156,16 +159,17 @@ static enum status all_numbers(struct graph *graph, enum dtype dtype, struct ten
     return STATUS_OK;
 }
 
-/* Makes a tensor the contents of `value` until table_take_back(). Takes ownership of the
- * reference. */
-static void table_put(struct value *value, struct tensor *tensor)
+/* Makes a tensor the contents of `value` until the end of evaluate(). Takes ownership of the
+ * reference. NULL: forgets dtype and shape, which a node then infers. */
+static void table_put(struct expression *e, struct value *value, struct tensor *tensor)
 {
+    e->tabulated[e->tabulated_count++] = (struct tabulated){value, value->dtype, value->shape};
     value->known = tensor;
-    value->dtype = tensor->dtype;
-    value->shape = tensor->shape;
+    value->dtype = tensor ? tensor->dtype : DTYPE_NONE;
+    value->shape = tensor ? tensor->shape : SHAPE_NONE;
 }
 
-static enum status put_leaves(struct graph *graph, const struct expression *e, struct error *err)
+static enum status put_leaves(struct graph *graph, struct expression *e, struct error *err)
 {
     for (size_t i = 0; i < e->leaf_count; i++) {
         const struct leaf *leaf = &e->leaves[i];
@@ -176,44 +180,27 @@ static enum status put_leaves(struct graph *graph, const struct expression *e, s
             numbers = tensor_ref(leaf->table);
         else
             TRY(all_numbers(graph, leaf->dtype, &numbers, err));
-        table_put(leaf->stored, numbers);
+        table_put(e, leaf->stored, numbers);
     }
     return STATUS_OK;
 }
 
-static enum status run_nodes(struct graph *graph, const struct expression *e, struct error *err)
+static enum status run_nodes(struct graph *graph, struct expression *e, struct error *err)
 {
     for (size_t i = 0; i < e->node_count; i++) {
-        struct tensor *result = NULL;
         struct value *output = e->nodes[i]->outputs[0];
-        output->shape = SHAPE_NONE;
-        output->dtype = DTYPE_NONE;
-        TRY(interpret_node(e->nodes[i], graph->budget, &result, err));
-        table_put(output, result);
+        table_put(e, output, NULL);
+        TRY(interpret_node(e->nodes[i], graph->budget, &output->known, err));
     }
     return STATUS_OK;
-}
-
-static void table_take_back(struct value *value, const struct before *before)
-{
-    tensor_unref(value->known);
-    value->known = NULL;
-    value->dtype = before->dtype;
-    value->shape = before->shape;
 }
 
 /* Runs the expression on all 256 numbers; ret gets the last node's results. Returns false if a node
  * fails, or the results are not 256 numbers of 8 bits. */
-static bool evaluate(struct edit *edit, const struct expression *e, uint8_t ret[NUMBERS],
+static bool evaluate(struct edit *edit, struct expression *e, uint8_t ret[NUMBERS],
                      enum dtype *ret_dtype)
 {
     struct graph *graph = edit->graph;
-    struct before outputs[MOST_NODES], leaves[MOST_LEAVES];
-    for (size_t i = 0; i < e->node_count; i++)
-        outputs[i] =
-            (struct before){e->nodes[i]->outputs[0]->dtype, e->nodes[i]->outputs[0]->shape};
-    for (size_t i = 0; i < e->leaf_count; i++)
-        leaves[i] = (struct before){e->leaves[i].stored->dtype, e->leaves[i].stored->shape};
     enum status status = put_leaves(graph, e, edit->err);
     IF_OK(status, run_nodes(graph, e, edit->err));
     const struct tensor *last = e->nodes[e->node_count - 1]->outputs[0]->known;
@@ -223,10 +210,13 @@ static bool evaluate(struct edit *edit, const struct expression *e, uint8_t ret[
         memcpy(ret, last->data, NUMBERS);
         *ret_dtype = last->dtype;
     }
-    for (size_t i = 0; i < e->node_count; i++)
-        table_take_back(e->nodes[i]->outputs[0], &outputs[i]);
-    for (size_t i = 0; i < e->leaf_count; i++)
-        table_take_back(e->leaves[i].stored, &leaves[i]);
+    for (size_t i = 0; i < e->tabulated_count; i++) {
+        const struct tabulated *before = &e->tabulated[i];
+        tensor_unref(before->value->known);
+        before->value->known = NULL;
+        before->value->dtype = before->dtype;
+        before->value->shape = before->shape;
+    }
     if (status == STATUS_NO_MEMORY)
         edit->status = status; /* other failures leave the file's nodes unchanged */
     return ok;
