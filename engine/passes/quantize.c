@@ -14,87 +14,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/tensor/quantized_number.h"
-
-/* ---- clamping by storing ---- */
-
-/* The node whose result a QuantizeLinear stores, and the clamp by a Relu or Clip between the
- * two. */
-struct stored {
-    struct node *producer; /* NULL: none, or the producer's or clamp's result has another reader */
-    bool clamp;            /* clamp to [low, high], because storing does not do so */
-    float low, high;
-};
-
-static int lowest_of(const struct ends *ends)
-{
-    return ends->zero->known->dtype == DTYPE_I8 ? -128 : 0;
-}
-
-/* True if storing as `to` clamps to [low, high] anyway. */
-static bool clamps(const struct ends *to, double low, double high)
-{
-    const double scale = tensor_number(to->scale->known, 0);
-    const double zero = (double)tensor_int(to->zero->known, 0), lowest = lowest_of(to);
-    return (lowest - zero) * scale >= low && (lowest + 255 - zero) * scale <= high * (1 + 1e-6);
-}
-
-static struct stored stored_maker(const struct edit *edit, const struct node *quantize,
-                                  const struct ends *to)
-{
-    struct stored stored = {.low = 0, .high = INFINITY};
-    const struct value *value = quantize->inputs[0];
-    struct node *node = value->producer;
-    if (!node || !edit_single_reader(edit, value))
-        return stored;
-    if (node->op == OP_CLIP) {
-        if (!edit_clip_limits(node, &stored.low, &stored.high) || !(stored.low <= stored.high))
-            return stored;
-    } else if (node->op != OP_RELU) {
-        stored.producer = node;
-        return stored;
-    }
-    value = node->inputs[0];
-    stored.clamp = !clamps(to, (double)stored.low, (double)stored.high);
-    if (edit_single_reader(edit, value))
-        stored.producer = value->producer;
-    return stored;
-}
-
-/* Returns `real` as a stored number. */
-static int store(const struct ends *to, float real)
-{
-    return (int)quantized_number(real, (float)tensor_number(to->scale->known, 0),
-                                 (int)tensor_int(to->zero->known, 0),
-                                 to->zero->known->dtype == DTYPE_I8);
-}
-
-/* Adds an OP_LOOKUP after node n that clamps its stored numbers. Stored numbers have the same order
- * as the real numbers. */
-static void add_clamp(struct edit *edit, size_t n, const struct ends *to,
-                      const struct stored *stored)
-{
-    uint8_t table[256];
-    const int low = store(to, stored->low), high = store(to, stored->high);
-    const enum dtype dtype = to->zero->known->dtype;
-    for (int byte = 0; byte < 256; byte++) {
-        const int number = dtype == DTYPE_I8 ? (int8_t)byte : byte;
-        const int above = number > low ? number : low;
-        table[byte] = (uint8_t)(above < high ? above : high);
-    }
-    struct node *producer = edit->graph->nodes[n];
-    struct value *output = producer->outputs[0];
-    struct value *between = graph_add_value(edit->graph, "", dtype, &output->shape);
-    struct value *inputs[2] = {between, edit_constant(edit, dtype, &SHAPE(256), table)};
-    struct node *lookup = edit_insert_node(edit, n + 1, OP_LOOKUP, 1, producer->name, inputs, 2);
-    if (!between || !lookup) {
-        edit_no_memory(edit);
-        return;
-    }
-    node_set_output(producer, 0, between);
-    node_set_output(lookup, 0, output);
-}
-
 /* ---- operators on stored numbers ---- */
 
 /* Reads an activation, or a stored constant in which all dimensions but the last are 1. */
@@ -292,19 +211,54 @@ static void prepare(struct edit *edit)
     }
 }
 
+/* True for a Relu, or a Clip to a range that is not empty. */
+static bool is_clamp(const struct node *node)
+{
+    float low, high;
+    return node && (node->op == OP_RELU ||
+                    (node->op == OP_CLIP && edit_clip_limits(node, &low, &high) && low <= high));
+}
+
+/* For an operator, a Relu or Clip, and the QuantizeLinear at *n: quantizes before the clamp, too,
+ * so that the clamp becomes a table, or nothing if the stored range ends at its limits. */
+static bool split_clamp(struct edit *edit, size_t *n, struct node *clamp, const struct ends *to)
+{
+    struct node *quantize = edit->graph->nodes[*n];
+    struct value *x = clamp->inputs[0];
+    const size_t at = edit_position(edit->graph, clamp);
+    struct value *inputs[3] = {x, to->scale, to->zero};
+    if (!x->producer || !edit_single_reader(edit, x))
+        return false;
+    struct value *stored =
+        edit_insert_value(edit, at, OP_QUANTIZE_LINEAR, quantize->opset, quantize->name, inputs, 3,
+                          to->zero->known->dtype, &x->shape);
+    ++*n;
+    if (!stored || !match(edit, stored->producer, x->producer, to)) {
+        if (stored)
+            edit_kill(stored->producer);
+        return false;
+    }
+    inputs[0] = stored;
+    clamp->inputs[0] = edit_insert_value(edit, at + 1, OP_DEQUANTIZE_LINEAR, quantize->opset,
+                                         quantize->name, inputs, 3, DTYPE_F32, &x->shape);
+    ++*n;
+    if (clamp->inputs[0])
+        (void)quantize_table(edit, quantize);
+    return true;
+}
+
 static bool quantize_visit(struct edit *edit, size_t *n)
 {
     struct node *node = edit->graph->nodes[*n];
     struct ends to;
     if (quantize_table(edit, node))
         return true;
-    if (edit->status != STATUS_OK || !quantize_read_quantize(node, &to))
+    if (edit->status != STATUS_OK || !quantize_read_quantize(node, &to) ||
+        !edit_single_reader(edit, node->inputs[0]))
         return false;
-    const struct stored stored = stored_maker(edit, node, &to);
-    const bool changed = stored.producer && match(edit, node, stored.producer, &to);
-    if (changed && stored.clamp)
-        add_clamp(edit, *n, &to, &stored);
-    return changed;
+    struct node *producer = node->inputs[0]->producer;
+    return is_clamp(producer) ? split_clamp(edit, n, producer, &to)
+                              : producer && match(edit, node, producer, &to);
 }
 
 static bool product_visit(struct edit *edit, size_t *n)
