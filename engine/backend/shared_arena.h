@@ -3,10 +3,12 @@
  * so that another session's run does not overwrite them. A new arena has 0 bytes.
  *
  * Thread-safe. A run holds the lock from start to end, so sessions that share an arena run one
- * after another. */
+ * after another. Runs in streams hold it together; none begins
+ * while a thread wants to resize the arena. */
 #pragma once
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 
 struct backend;
@@ -17,6 +19,7 @@ struct shared_arena {
     struct backend *users;      /* linked by next_user; guarded by lock */
     const struct backend *last; /* the backend whose program ran last; guarded by lock */
     _Atomic size_t bytes;       /* changes under the lock */
+    atomic_int waiting;         /* threads that want to resize the arena */
     size_t booked;              /* bytes, counted by a memory budget and guarded by its lock */
 };
 

@@ -25,6 +25,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/cpu.h"
+#include "engine/base/thread.h"
 
 #define CACHE_LINES 128  /* cache lines are fetched in pairs */
 #define MOST        1024 /* maximum number of members of a team */
@@ -295,23 +296,13 @@ int forkjoin_prepare(int threads)
     return gather(threads - 1) + 1;
 }
 
-static int64_t cpu_time(clockid_t clock)
-{
-    struct timespec now = {0};
-    clock_gettime(clock, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
-
 int forkjoin_cpu_times(int64_t *times, int most)
 {
     int count = 0;
     if (most > 0)
-        times[count++] = cpu_time(CLOCK_THREAD_CPUTIME_ID);
-    for (int i = 0; own && i < own->count && count < most; i++) {
-        clockid_t clock;
-        const bool known = pthread_getcpuclockid(own->members[i]->handle, &clock) == 0;
-        times[count++] = known ? cpu_time(clock) : 0;
-    }
+        times[count++] = clock_thread();
+    for (int i = 0; own && i < own->count && count < most; i++)
+        times[count++] = thread_cpu_time(own->members[i]->handle);
     return count;
 }
 

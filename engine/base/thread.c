@@ -40,6 +40,15 @@ bool thread_start(pthread_t *ret, const char *name, void *(*run)(void *argument)
     return started;
 }
 
+int64_t thread_cpu_time(pthread_t thread)
+{
+    struct timespec now = {0};
+    clockid_t clock;
+    if (pthread_getcpuclockid(thread, &clock) == 0)
+        clock_gettime(clock, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
 void condition_init(pthread_cond_t *condition)
 {
     pthread_condattr_t attributes;

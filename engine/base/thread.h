@@ -14,6 +14,9 @@
  * memory is short or the system refuses another thread. */
 bool thread_start(pthread_t *ret, const char *name, void *(*run)(void *argument), void *argument);
 
+/* CPU time of a thread in nanoseconds; 0 if the system does not know it. */
+int64_t thread_cpu_time(pthread_t thread);
+
 void condition_init(pthread_cond_t *condition);
 /* Waits like pthread_cond_wait(), at most until clock_now() reaches `until` (INT64_MAX: forever).
  * It may wake up spuriously: check the state again. */

@@ -39,7 +39,7 @@ static double cpu_time_ms(const struct backend *backend)
     const int counted = there < backend->options.threads ? there : backend->options.threads;
     for (int i = 0; i < counted; i++)
         sum += times[i];
-    return clock_ms(sum) / counted;
+    return clock_ms(sum) / counted + streams_cpu_ms(backend);
 }
 
 static enum status cpu_enter(struct backend *backend, struct error *err)
@@ -52,10 +52,11 @@ static void cpu_close(struct backend *backend)
     if (!backend)
         return;
     node_programs_free(backend);
+    streams_free(backend);
     weights_free(backend);
     arena_leave(backend);
     shared_arena_done(&backend->own_arena);
-    (void)pages_resize(&backend->outputs, backend->output_bytes, 0);
+    (void)pages_resize(&backend->outputs, backend->output_pages, 0);
     free(backend);
 }
 
@@ -81,6 +82,7 @@ static enum status cpu_open(const struct backend_options *options, struct backen
 
 static enum status cpu_reserve(struct backend *backend, struct error *err)
 {
+    streams_keep_if_small(backend);
     TRY(programs_place(backend, err));
     weights_seal(backend);
     return STATUS_OK;
@@ -90,11 +92,12 @@ static enum status cpu_reserve(struct backend *backend, struct error *err)
  * another session ran in the arena last, keeps its pages: that session may run soon. */
 static void cpu_release_pages(struct backend *backend)
 {
+    streams_stop(backend);
     LOCK(&backend->arena->lock);
     if (backend->arena->base && backend->arena->last == backend)
         madvise(backend->arena->base, backend->arena->bytes, MADV_DONTNEED);
     if (backend->outputs)
-        madvise(backend->outputs, backend->output_bytes, MADV_DONTNEED);
+        madvise(backend->outputs, backend->output_pages, MADV_DONTNEED);
 }
 
 static size_t cpu_share_arena(struct backend *backend, struct shared_arena *arena)
@@ -105,18 +108,29 @@ static size_t cpu_share_arena(struct backend *backend, struct shared_arena *aren
 static enum status cpu_submit(struct program *program, const struct run_request *request,
                               struct error *err)
 {
+    struct backend *backend = program->backend;
     (void)err;
-    assert(!program->backend->submitted);
-    program->backend->submitted = program;
-    program->backend->submitted_inputs = request->inputs;
+    assert(!backend->submitted);
+    if (request->in_streams && streams_submit(program, request->inputs, request->rows))
+        return STATUS_OK;
+    assert(!streams_are_running(backend));
+    backend->submitted = program;
+    backend->submitted_inputs = request->inputs;
     return STATUS_OK;
 }
 
 static enum status cpu_collect(struct backend *backend, const void **outputs, struct error *err)
 {
     struct program *program = backend->submitted;
+    if (!program)
+        return streams_collect(backend, outputs, err);
     backend->submitted = NULL;
     return program_run(program, backend->submitted_inputs, outputs, err);
+}
+
+static bool cpu_may_submit(struct backend *backend)
+{
+    return !backend->submitted && !atomic_load(&backend->arena->waiting);
 }
 
 const struct backend_ops backend_cpu = {
@@ -129,11 +143,15 @@ const struct backend_ops backend_cpu = {
     .multiplies_to_float = true,
     .rounds_dynamically = true,
     .compile = cpu_compile,
+    .compile_streams = cpu_compile_streams,
+    .stream_count = streams_count,
     .free_program = program_free,
     .reserve = cpu_reserve,
     .release_pages = cpu_release_pages,
     .share_arena = cpu_share_arena,
     .depth = 1,
+    .may_submit = cpu_may_submit,
+    .run_has_ended = streams_have_ended,
     .submit = cpu_submit,
     .collect = cpu_collect,
     .run_node = cpu_run_node,

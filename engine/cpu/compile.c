@@ -62,7 +62,8 @@ static enum status add_steps(struct program *program, const struct graph *graph,
     const struct backend_options *options = &program->backend->options;
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
-        if (options->on_node && !options->on_node(options->context, n, graph->node_count))
+        if (options->on_node && !program->is_stream &&
+            !options->on_node(options->context, n, graph->node_count))
             return error_set(err, STATUS_CANCELLED, "loading was cancelled");
         if (plan_shares_bytes(&program->plan, node))
             continue;
@@ -95,12 +96,15 @@ static enum status set_outputs(struct program *program, const struct graph *grap
     return STATUS_OK;
 }
 
-enum status cpu_compile(struct backend *backend, const struct graph *graph, struct program **ret,
-                        struct error *err)
+static enum status compile(struct backend *backend, const struct graph *graph, int threads,
+                           bool is_stream, struct program **ret, struct error *err)
 {
     struct program *program = calloc(1, sizeof *program);
     TRY(check_memory(program, "while compiling", err));
     program->backend = backend;
+    program->graph = graph;
+    program->threads = threads;
+    program->is_stream = is_stream;
     program->next = backend->programs;
     program->weights_before = backend->weights;
     backend->programs = program;
@@ -119,4 +123,36 @@ enum status cpu_compile(struct backend *backend, const struct graph *graph, stru
     }
     *ret = program;
     return STATUS_OK;
+}
+
+enum status cpu_compile(struct backend *backend, const struct graph *graph, struct program **ret,
+                        struct error *err)
+{
+    return compile(backend, graph, backend->options.threads, false, ret, err);
+}
+
+bool program_is_fast(const struct program *program)
+{
+    for (size_t i = 0; i < program->step_count; i++)
+        if (program->steps[i]->is_reference)
+            return false;
+    return program->step_count > 0;
+}
+
+/* Bytes for an image. With larger outputs there are no streams: each run in flight has its own. */
+#define MOST_STREAM_OUTPUTS ((size_t)128 << 10)
+
+enum status cpu_compile_streams(struct backend *backend, struct error *err)
+{
+    const struct program *single = backend->programs;
+    const int count = single->threads < STREAMS_MOST ? single->threads : STREAMS_MOST;
+    if (count < 2 || !program_is_fast(single) || program_output_bytes(single) > MOST_STREAM_OUTPUTS)
+        return STATUS_OK;
+    for (size_t i = 0; i < single->output_count; i++) /* not a constant or an input */
+        if (single->plan.places[single->output_values[i]].kind != PLACE_ARENA)
+            return STATUS_OK;
+    const enum status status = streams_create(backend, single, count, compile, err);
+    if (status != STATUS_OK)
+        streams_free(backend);
+    return status == STATUS_NO_MEMORY ? STATUS_OK : status;
 }

@@ -12,6 +12,11 @@
 bool cpu_claim(const struct node *node, struct kernel_caps *ret);
 enum status cpu_compile(struct backend *backend, const struct graph *graph, struct program **ret,
                         struct error *err) MUST_USE;
+/* compile_streams() of backend_ops. */
+enum status cpu_compile_streams(struct backend *backend, struct error *err) MUST_USE;
+
+/* True if no step runs a reference kernel, and there are steps. */
+bool program_is_fast(const struct program *program);
 
 /* ---- node_runner.c: single nodes ---- */
 

@@ -144,14 +144,6 @@ static enum status graph_of(const struct node_call *call, struct node_program *k
     return STATUS_OK;
 }
 
-static bool is_all_fast(const struct program *program)
-{
-    for (size_t i = 0; i < program->step_count; i++)
-        if (program->steps[i]->is_reference)
-            return false;
-    return program->step_count > 0;
-}
-
 static enum status compile_node(struct backend *backend, const struct node_call *call,
                                 struct node_program *kept, struct error *err)
 {
@@ -172,7 +164,7 @@ static enum status compile_node(struct backend *backend, const struct node_call 
         if (graph->nodes[n]->attrs == call->node->attrs)
             graph->nodes[n]->attr_count = 0;
     graph_free(graph);
-    if (status == STATUS_OK && !is_all_fast(kept->program)) {
+    if (status == STATUS_OK && !program_is_fast(kept->program)) {
         program_free(kept->program);
         kept->program = NULL;
     }

@@ -223,6 +223,8 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
     TRY(optimize_for_backend(c->graph, &optimize, err));
     TRY(session_take_image(session, c->graph, session->compiled_count == 0, err));
     TRY(session->ops->compile(session->backend, c->graph, &c->program, err));
+    if (size == 1 && !c->tail && !session->options.trial && session->ops->compile_streams)
+        TRY(session->ops->compile_streams(session->backend, err));
     TRY(wrap_outputs(session, c, err));
     drop_constants(c->graph);
     return STATUS_OK;

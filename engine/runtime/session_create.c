@@ -202,6 +202,8 @@ static enum status finish(struct session *session, struct error *err)
 {
     progress(session, PHASE_MEASURE, PROGRESS_ROWS);
     TRY(session_measure(session, err));
+    if (session->info.has_streams)
+        session->info.depth = session->ops->stream_count(session->backend);
     describe_weights(session);
     if (session->compiled_count > 1) /* unused sizes should not hold memory */
         session_release_pages(session);
@@ -263,6 +265,7 @@ static enum status build(struct session *session, const struct graph *graph, str
                                             .memory = is_cpu ? &session->memory : NULL,
                                             .on_node = on_node,
                                             .is_stopped = session_is_stopped,
+                                            .on_run_ended = session_run_ended,
                                             .context = session};
     progress(session, PHASE_OPTIMISE, PROGRESS_WEIGHTS);
     TRY(session->ops->open(&options, &session->backend, err));

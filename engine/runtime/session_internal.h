@@ -26,7 +26,7 @@ struct compiled_size {
     struct tensor **tail_outputs;
 };
 
-#define SESSION_MOST_DEPTH 2
+#define SESSION_MOST_DEPTH 8
 
 /* A run in flight. */
 struct submitted_run {
@@ -68,6 +68,8 @@ struct session {
     struct session_options options;
     bool (*stop)(void *context); /* set by session_set_stop() */
     void *stop_context;
+    void (*run_ended)(void *context); /* set by session_set_run_ended() */
+    void *run_ended_context;
     bool image_is_integer; /* the file declares integers, but the caller passes float32 */
 
     /* used by session_run.c: */
@@ -78,6 +80,9 @@ struct session {
 };
 
 /* ---- session_state.c ---- */
+
+/* Calls the session's run_ended(); for backend_options.on_run_ended. */
+void session_run_ended(void *session);
 
 /* True if the session's run must stop (session_set_stop()); for backend_options.is_stopped. */
 bool session_is_stopped(void *session);

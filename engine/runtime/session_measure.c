@@ -14,6 +14,14 @@
 #define BUDGET_MS 50
 #define ALONE_MS  5 /* instead of BUDGET_MS for a single size */
 
+/* Streams run the images if they take at most this share of the time of a batch: while nothing else
+ * runs, both take about as long, but where other threads need a core, too, streams are up to a half
+ * faster (docs/measurements/threads.md). Models whose weights are large beside their work are
+ * faster in batches. */
+#define STREAMS_SHARE   1.25
+#define STREAMS_TRIES   3   /* as long as they seem to take longer: the first run allocates pages */
+#define STREAMS_MOST_MS 200 /* a slower model is not measured in streams: it gains least */
+
 struct feed {
     void **buffers;
     size_t count;
@@ -76,11 +84,13 @@ struct session_measurement {
     struct session *session;
     struct feed feed;
     const struct tensor **outputs;
-    int runs, most;      /* runs made so far; runs of all rounds, at most */
+    int runs, most; /* runs made so far; runs of all rounds, at most */
+    size_t sizes;   /* number of sizes that autotune_choose() measures */
+    int streams;    /* then it measures one image in each of these streams; 0: there are none */
     double wall_per_cpu; /* lowest ratio of wall-clock time to CPU time of any run */
 };
 
-/* Runs compiled size `i` once. */
+/* Runs compiled size `i` once, or the streams for i == m->sizes. */
 static enum status measure_run(void *context, size_t i, struct autotune_run *ret, struct error *err)
 {
     struct session_measurement *m = context;
@@ -91,11 +101,13 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
     const double before = session_cpu_ms(session);
     const int64_t start = clock_now();
     /* Send images as the server does: as bytes if the session accepts them. */
-    const int size = session->compiled[i].size;
+    const int size = i == m->sizes ? m->streams : session->compiled[i].size;
+    session->info.has_streams = i == m->sizes;
     const struct session_request run = {.batch = size,
                                         .inputs = (const void *const *)m->feed.buffers,
                                         .are_pixels = session->all_pixels,
-                                        .valid_rows = size};
+                                        .valid_rows = size,
+                                        .in_streams = session->info.has_streams};
     enum status status = session_submit(session, &run, err);
     IF_OK(status, session_collect(session, m->outputs, err));
     const double ms = clock_ms(clock_now() - start), cpu = session_cpu_ms(session) - before;
@@ -135,12 +147,39 @@ static bool recall_times(struct session *session)
     size_t found = 0;
     for (size_t i = 0; i < SESSION_MAX_BATCHES && found < session->compiled_count; i++) {
         const struct session_batch *known = &session->options.known[i];
-        if (known->size == session->info.batches[found].size)
-            session->info.batches[found++].milliseconds = known->milliseconds;
+        struct session_batch *batch = &session->info.batches[found];
+        if (known->size != batch->size)
+            continue;
+        batch->milliseconds = known->milliseconds;
+        batch->in_streams = known->in_streams;
+        session->info.has_streams |=
+            known->in_streams && session->ops->stream_count(session->backend);
+        found++;
     }
     /* A tail packs its weights in its first run, so it must run now. */
     return found == session->compiled_count && session->info.device.kind == DEVICE_CPU &&
            !session->tail_backend;
+}
+
+/* Decides whether streams are used. `cost`: that of a run of one image in each stream. */
+static enum status choose_streams(struct session_measurement *m, double cost, struct error *err)
+{
+    struct session *session = m->session;
+    struct session_batch *batches = session->info.batches;
+    const size_t first = (size_t)(compiled_for(session, m->streams) - session->compiled);
+    const double factor = fmax(m->wall_per_cpu, 1);
+    /* A size that was not measured takes about as long as its images one by one. */
+    const double most = STREAMS_SHARE * (first < m->sizes ? batches[first].milliseconds
+                                                          : batches[0].milliseconds * m->streams);
+    struct autotune_run run = {.cost = cost};
+    for (int i = 0; i < STREAMS_TRIES && run.cost * factor > most; i++)
+        TRY(measure_run(m, m->sizes, &run, err));
+    session->info.has_streams = run.cost * factor <= most;
+    for (size_t i = first; session->info.has_streams && i < session->compiled_count; i++) {
+        batches[i].milliseconds = run.cost * factor * batches[i].size / m->streams;
+        batches[i].in_streams = true;
+    }
+    return STATUS_OK;
 }
 
 enum status session_measure(struct session *session, struct error *err)
@@ -149,10 +188,12 @@ enum status session_measure(struct session *session, struct error *err)
         return STATUS_OK;
     const size_t count = session->compiled_count;
     size_t ignored;
-    double costs[SESSION_MAX_BATCHES];
+    double costs[SESSION_MAX_BATCHES + 1];
     struct autotune_run first = {0};
-    struct session_measurement m = {
-        .session = session, .most = 1 + (int)count * (1 + ROUNDS), .wall_per_cpu = INFINITY};
+    struct session_measurement m = {.session = session,
+                                    .most = 1 + (int)(count + 1) * (1 + ROUNDS),
+                                    .sizes = SIZE_MAX,
+                                    .wall_per_cpu = INFINITY};
     const double budget = count > 1 ? BUDGET_MS : ALONE_MS;
     struct autotune tune = {
         .rounds = ROUNDS, .budget = budget, .all = true, .run = measure_run, .context = &m};
@@ -160,20 +201,26 @@ enum status session_measure(struct session *session, struct error *err)
     enum status status = m.outputs ? feed_init(session, &session->compiled[count - 1], &m.feed, err)
                                    : error_no_memory(err, "while creating a session");
     IF_OK(status, measure_run(&m, 0, &first, err));
-    tune.count = count_to_measure(session, first.spent);
+    m.sizes = tune.count = count_to_measure(session, first.spent);
+    if (session->ops->stream_count)
+        m.streams = session->ops->stream_count(session->backend);
+    tune.count += m.streams > 0 && session->compiled[count - 1].size >= m.streams &&
+                  first.spent * m.streams <= STREAMS_MOST_MS;
     if (status == STATUS_OK && tune.count > 1)
         status = autotune_choose(&tune, costs, &ignored, err);
     else if (status == STATUS_OK && first.spent < budget)
         status = measure_run(&m, 0, &first, err);
     if (tune.count == 1)
         costs[0] = first.cost; /* the second run's cost, if there was one */
-    feed_done(&m.feed);
-    free(m.outputs);
-    TRY(status);
-    for (size_t i = 0; i < tune.count; i++)
+    for (size_t i = 0; status == STATUS_OK && i < m.sizes; i++)
         session->info.batches[i].milliseconds =
             isfinite(costs[i]) ? costs[i] * fmax(m.wall_per_cpu, 1) : 0;
-    return STATUS_OK;
+    session->info.has_streams = false;
+    if (tune.count > m.sizes)
+        IF_OK(status, choose_streams(&m, costs[m.sizes], err));
+    feed_done(&m.feed);
+    free(m.outputs);
+    return status;
 }
 
 enum status session_profile(struct session *session, int batch, int runs, struct session_step **ret,

@@ -19,7 +19,11 @@ static size_t input_bytes(const struct session *session, const struct compiled_s
         const struct value *value = c->graph->inputs[i];
         batch = size_sum(batch, size_product(shape_count(&value->shape), dtype_size(value->dtype)));
     }
-    return size_sum(size_product(batch, options->input_batches),
+    /* Runs in streams are in flight together. */
+    const int streams =
+        session->ops->stream_count ? session->ops->stream_count(session->backend) : 0;
+    const size_t batches = options->input_batches + (size_t)(streams > 1 ? streams - 1 : 0);
+    return size_sum(size_product(batch, options->input_batches ? batches : 0),
                     size_product(batch / (size_t)c->size, options->input_images));
 }
 

@@ -93,8 +93,11 @@ static struct run_request request_of(struct session *session, const struct compi
                                      const struct session_request *run)
 {
     const bool has_rows = session->info.batched && c->size > 1 && !c->tail;
+    const bool in_streams =
+        session->info.has_streams && (run->in_streams || under_way(session) > 0);
     struct run_request request = {.inputs = run->inputs,
-                                  .rows = has_rows ? run->batch : 0,
+                                  .rows = has_rows || in_streams ? run->batch : 0,
+                                  .in_streams = in_streams,
                                   .valid_rows = c->size > 1 ? run->valid_rows : 0,
                                   .are_pixels = run->are_pixels};
     if (!run->wanted || c->tail)
@@ -105,11 +108,23 @@ static struct run_request request_of(struct session *session, const struct compi
     return request;
 }
 
+bool session_may_submit(const struct session *session)
+{
+    return under_way(session) == 0 ||
+           (under_way(session) < session->info.depth &&
+            (!session->ops->may_submit || session->ops->may_submit(session->backend)));
+}
+
+bool session_run_has_ended(const struct session *session)
+{
+    return session->ops->run_has_ended(session->backend);
+}
+
 enum status session_submit(struct session *session, const struct session_request *run,
                            struct error *err)
 {
     struct compiled_size *c = compiled_for(session, run->batch);
-    assert(under_way(session) < session->info.depth);
+    assert(session_may_submit(session));
     if (!c)
         return error_set(err, STATUS_INTERNAL, "a batch of %d; the largest is %d", run->batch,
                          session->compiled[session->compiled_count - 1].size);

@@ -45,6 +45,19 @@ bool session_is_stopped(void *session)
     return s->stop && s->stop(s->stop_context);
 }
 
+void session_set_run_ended(struct session *session, void (*ended)(void *context), void *context)
+{
+    session->run_ended = ended;
+    session->run_ended_context = context;
+}
+
+void session_run_ended(void *session)
+{
+    const struct session *s = session;
+    if (s->run_ended)
+        s->run_ended(s->run_ended_context);
+}
+
 struct compiled_size *compiled_for(struct session *session, int n)
 {
     for (size_t i = 0; n >= 1 && i < session->compiled_count; i++)

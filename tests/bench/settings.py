@@ -2,9 +2,9 @@
 """Settings of `lensd serve` against each other: requests/s, and the CPU time of an image.
 
     settings.py --model PATH [--build build] [--concurrency 1,8] [--seconds 3] [--rounds 3]
-                [--image FILE] "--device cpu" "--device cpu,cpu" …
+                [--image FILE] [--against BUILD] "--device cpu" "--device cpu,cpu" …
 
-A server for each set of options; they take turns, and who has no turn is stopped. Behind the rate: CPU
+A server for each set of options, with --against also one of another build folder; they take turns, and who has no turn is stopped. Behind the rate: CPU
 milliseconds of an image, and in brackets how long that was ready to run and waited for a core, for each
 kind of the server's threads. The last lines are the median rates, and their ratio to the first settings'.
 Needs the load generator (./dev load builds it).
@@ -57,33 +57,35 @@ def main():
     parser.add_argument("--concurrency", default="1,8")
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--against", metavar="BUILD", help="another build folder, with the same options")
     parser.add_argument("settings", nargs="+", metavar="OPTIONS", help="one word each: quote them")
     # argparse takes a word that begins with two dashes for an option of its own, unless it has a space
     options = parser.parse_args([" " + word if word.startswith("--") and " " in word else word
                                  for word in sys.argv[1:]])
-    settings = [words.strip() for words in options.settings]
+    builds = [build for build in (options.against, options.build) if build]
+    settings = [(build, words.strip()) for words in options.settings for build in builds]
     print("\n".join(common.machine()))
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lensd-settings-"))
         manifest = common.write_manifest(folder, options.image)
         daemons = []
-        for words in settings:
+        for build, words in settings:
             daemons.append(stack.enter_context(common.Daemon(
-                options.build, options.model, words.split() + ["--log-level", "warn"])))
+                build, options.model, words.split() + ["--log-level", "warn"])))
             daemons[-1].signal(signal.SIGSTOP)
         rates = collections.defaultdict(list)
         for _ in range(options.rounds):
-            for words, daemon in zip(settings, daemons):
+            for (build, words), daemon in zip(settings, daemons):
                 daemon.signal(signal.SIGCONT)
                 for concurrency in map(int, options.concurrency.split(",")):
                     rate, text = turn(options.build, daemon, manifest, concurrency, options.seconds)
-                    rates[concurrency, words].append(rate)
-                    print(f"{words}, concurrency {concurrency}: {rate:.1f}/s; {text}", flush=True)
+                    rates[concurrency, (build, words)].append(rate)
+                    print(f"{build} {words}, concurrency {concurrency}: {rate:.1f}/s; {text}", flush=True)
                 daemon.signal(signal.SIGSTOP)
-        for (concurrency, words), found in sorted(rates.items(), key=lambda item: item[0][0]):
+        for (concurrency, (build, words)), found in sorted(rates.items(), key=lambda item: item[0][0]):
             first = rates[concurrency, settings[0]]
             ratio = statistics.median(b / a for a, b in zip(first, found))
-            print(f"concurrency {concurrency:3}: {statistics.median(found):8.1f}/s  {ratio:5.2f}  {words}")
+            print(f"concurrency {concurrency:3}: {statistics.median(found):8.1f}/s  {ratio:5.2f}  {build} {words}")
     return 0
 
 

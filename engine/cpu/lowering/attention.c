@@ -358,7 +358,7 @@ STEP_RUN(attention_run)
         s->bias[b].data = program->data[s->bias[b].value];
     const size_t items = (size_t)s->a.batch * s->blocks;
     /* If there are many matrices, a thread takes whole ones, to pack keys and values once. */
-    const size_t threads = (size_t)program->backend->options.threads;
+    const size_t threads = (size_t)program->threads;
     const size_t grain = (size_t)s->a.batch >= 2 * threads ? s->blocks : 1;
     parallel_grains((int)threads, items, grain, (size_t)(s->step.flops / (double)items / 64) + 1,
                     attention_items, s);
@@ -465,7 +465,7 @@ STEP_CREATE(lower_attention)
     TRY(check_memory(ok, "while compiling", err));
     attention_divide(s);
     s->thread_bytes = attention_lay_out(s, NULL, &t);
-    s->step.scratch = s->thread_bytes * (size_t)lowering->backend->options.threads;
+    s->step.scratch = s->thread_bytes * (size_t)lowering->program->threads;
     s->step.flops =
         2 * (double)a.batch * (double)a.rows * (double)a.keys * (double)(a.depth + a.width);
     for (size_t i = 0; i < node->input_count; i++)

@@ -118,8 +118,8 @@ STEP_RUN(concat_run)
         s->parts[p].data = program->data[s->parts[p].value];
     if (!s->count)
         return STATUS_OK; /* producers have written every part */
-    parallel_for(program->backend->options.threads, s->rows,
-                 s->scales ? s->row : bytes / (s->tables ? 16 : 8) + 1, concat_rows, s);
+    parallel_for(program->threads, s->rows, s->scales ? s->row : bytes / (s->tables ? 16 : 8) + 1,
+                 concat_rows, s);
     return STATUS_OK;
 }
 

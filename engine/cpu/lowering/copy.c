@@ -74,8 +74,8 @@ static void transpose_outer(void *context, size_t begin, size_t end)
 STEP_RUN(transpose_run)
 {
     struct transpose_step *s = (struct transpose_step *)base;
-    parallel_for(program->backend->options.threads, s->outer,
-                 s->dims[s->rank - 2] * s->dims[s->rank - 1], transpose_outer, s);
+    parallel_for(program->threads, s->outer, s->dims[s->rank - 2] * s->dims[s->rank - 1],
+                 transpose_outer, s);
     return STATUS_OK;
 }
 
@@ -141,8 +141,8 @@ STEP_RUN(move_run)
 {
     struct move_step *s = (struct move_step *)base;
     if (s->step.x != s->step.y)
-        parallel_for(program->backend->options.threads, (s->count + MOVE_PIECE - 1) / MOVE_PIECE,
-                     MOVE_PIECE / 4, move_pieces, s);
+        parallel_for(program->threads, (s->count + MOVE_PIECE - 1) / MOVE_PIECE, MOVE_PIECE / 4,
+                     move_pieces, s);
     return STATUS_OK;
 }
 

@@ -98,7 +98,7 @@ STEP_RUN(depthwise_run)
         s->partial = (float *)(void *)(s->sums + count);
         memset(s->sums, 0, count * sizeof *s->sums);
     }
-    const int threads = program->backend->options.threads;
+    const int threads = program->threads;
     const size_t bands = s->images * s->groups * s->bands;
     const size_t cost = s->simd->depthwise_rows * d->out_width * d->kernel_height *
                         d->kernel_width * (s->blocks / s->groups);
@@ -199,7 +199,7 @@ STEP_CREATE(lower_depthwise)
     const size_t lanes = step->simd->depthwise_channels;
     const size_t taps = step->kernel.kernel_height * step->kernel.kernel_width;
     step->blocks = (step->kernel.channels + lanes - 1) / lanes;
-    step->threads = (size_t)lowering->backend->options.threads;
+    step->threads = (size_t)lowering->program->threads;
     depthwise_divide(step, step->threads);
     if (node_output(node, 1)) {
         step->step.kernel = "depthwise:mean";

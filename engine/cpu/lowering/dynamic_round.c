@@ -63,7 +63,7 @@ static void set_terms(struct round_step *s, int threads)
 STEP_RUN(round_run)
 {
     struct round_step *s = (struct round_step *)base;
-    const int threads = program->backend->options.threads;
+    const int threads = program->threads;
     const size_t pieces = (s->count + PIECE - 1) / PIECE;
     s->x_data = (const void *)base->x;
     s->y_data = (void *)base->y;
@@ -89,7 +89,7 @@ STEP_CREATE(lower_dynamic_round)
     step->step.kernel = "round";
     step->simd = simd();
     step->count = shape_count(&node->inputs[0]->shape);
-    step->step.scratch = (size_t)lowering->backend->options.threads * sizeof(struct range);
+    step->step.scratch = (size_t)lowering->program->threads * sizeof(struct range);
     step->step.bytes = 2 * step->count * sizeof(float);
     return STATUS_OK;
 }

@@ -140,7 +140,7 @@ STEP_RUN(elementwise_run)
 {
     struct elementwise_step *s = (struct elementwise_step *)base;
     s->b_data = program->data[s->b];
-    int threads = program->backend->options.threads;
+    int threads = program->threads;
     if (s->kind == KIND_ROWS)
         parallel_for(threads, s->rows, s->row, elementwise_vector, s);
     else if (s->rows == 1)

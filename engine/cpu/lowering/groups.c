@@ -72,7 +72,7 @@ static void join(const struct groups_step *s, const float *partial, float *to)
 STEP_RUN(groups_run)
 {
     struct groups_step *s = (struct groups_step *)base;
-    const int threads = program->backend->options.threads;
+    const int threads = program->threads;
     const size_t cost = s->pixels / s->pieces * s->channels / 8 + 1;
     s->partial = (float *)(void *)program->scratch;
     s->wrong = s->partial + s->pieces * s->channels;
@@ -120,7 +120,7 @@ static void lrn_pixels(void *context, size_t begin, size_t end)
 STEP_RUN(lrn_run)
 {
     struct lrn_step *s = (struct lrn_step *)base;
-    parallel_for(program->backend->options.threads, s->pixels, s->channels, lrn_pixels, s);
+    parallel_for(program->threads, s->pixels, s->channels, lrn_pixels, s);
     return STATUS_OK;
 }
 
@@ -154,7 +154,7 @@ STEP_CREATE(lower_lrn)
     s->bias = node_float(node, "bias", 1);
     s->beta = node_float(node, "beta", 0.75f);
     s->thread_bytes = size_align((s->channels + s->size) * sizeof(float), TENSOR_ALIGN);
-    s->step.scratch = s->thread_bytes * (size_t)lowering->backend->options.threads;
+    s->step.scratch = s->thread_bytes * (size_t)lowering->program->threads;
     s->step.bytes = 2 * shape_count(&x->shape) * sizeof(float);
     return STATUS_OK;
 }
@@ -182,8 +182,8 @@ STEP_CREATE(lower_groups)
     s->bias = node->inputs[2]->known->data;
     /* pieces short enough for float32 sums (added in double), and at least one per thread */
     s->pieces = (s->pixels + LONGEST_SUM - 1) / LONGEST_SUM;
-    if (s->pieces < (size_t)lowering->backend->options.threads)
-        s->pieces = (size_t)lowering->backend->options.threads;
+    if (s->pieces < (size_t)lowering->program->threads)
+        s->pieces = (size_t)lowering->program->threads;
     s->pieces = s->pieces < s->pixels ? s->pieces : s->pixels;
     s->step.scratch = (2 * s->pieces + 3) * s->channels * sizeof(float);
     s->step.bytes = 4 * shape_count(&x->shape) * sizeof(float);

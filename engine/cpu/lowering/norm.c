@@ -65,7 +65,7 @@ STEP_RUN(norm_run)
     struct norm_step *s = (struct norm_step *)base;
     s->scale_data = s->has_scale ? program->data[s->scale] : NULL;
     s->bias_data = s->has_bias ? program->data[s->bias] : NULL;
-    parallel_for(program->backend->options.threads, s->rows, s->row, norm_rows, s);
+    parallel_for(program->threads, s->rows, s->row, norm_rows, s);
     return STATUS_OK;
 }
 
@@ -123,7 +123,7 @@ STEP_CREATE(lower_norm)
     step->is_signed = y->dtype == DTYPE_I8;
     if (x->dtype == DTYPE_BF16 || node->epilogue.step != 0) {
         step->bytes_per_thread = (row * sizeof(float) + 63) & ~(size_t)63;
-        step->step.scratch = step->bytes_per_thread * (size_t)lowering->backend->options.threads;
+        step->step.scratch = step->bytes_per_thread * (size_t)lowering->program->threads;
     }
     step->step.bytes = value_bytes(x) + value_bytes(y);
     step->step.flops = 5 * (double)shape_count(&x->shape);

@@ -194,7 +194,7 @@ static void join_pieces(void *context, size_t begin, size_t end)
 static void pool_mean(struct pool_step *s, struct program *program)
 {
     const size_t pixels = (size_t)s->window.in[1];
-    const int threads = program->backend->options.threads;
+    const int threads = program->threads;
     float *y = (float *)(void *)s->step.y;
     s->partial = s->pieces == 1 ? y : (float *)(void *)program->scratch;
     parallel_for(threads, s->images * s->pieces, pixels * s->channels / s->pieces / 4, sum_pieces,
@@ -213,7 +213,7 @@ static void pool_mean(struct pool_step *s, struct program *program)
 STEP_RUN(pool_run)
 {
     struct pool_step *s = (struct pool_step *)base;
-    int threads = program->backend->options.threads;
+    int threads = program->threads;
     const struct window *w = &s->window;
     if (s->global && s->pieces)
         pool_mean(s, program);
@@ -290,7 +290,7 @@ STEP_CREATE(lower_pool)
     step->pitch = pixel_pitch(lowering, y);
     step->dtype = x->dtype;
     if (global && !is_max && x->dtype == DTYPE_F32) {
-        const size_t threads = (size_t)lowering->backend->options.threads;
+        const size_t threads = (size_t)lowering->program->threads;
         step->pieces = step->images >= threads ? 1 : (threads + step->images - 1) / step->images;
         if (step->pieces < (size_t)w->in[1] / LONGEST_SUM)
             step->pieces = (size_t)w->in[1] / LONGEST_SUM;

@@ -56,7 +56,7 @@ enum status product_step_create(const struct lowering *lowering, const struct pr
                                 struct step **ret, struct error *err)
 {
     struct compiled_product *product;
-    TRY(compiled_product_create(lowering->backend->options.threads, desc, &lowering->node->epilogue,
+    TRY(compiled_product_create(lowering->program->threads, desc, &lowering->node->epilogue,
                                 &product, err));
     struct product_step *step = step_create(lowering, sizeof *step, product_step_run, ret, err);
     if (!step) {

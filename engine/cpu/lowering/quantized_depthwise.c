@@ -36,7 +36,7 @@ STEP_RUN(qdepthwise_run)
 {
     struct qdepthwise_step *s = (struct qdepthwise_step *)base;
     const struct depthwise_8bit *d = &s->kernel;
-    parallel_for(program->backend->options.threads, s->images * s->bands,
+    parallel_for(program->threads, s->images * s->bands,
                  d->rows * d->out_width * d->channels * d->taps * d->taps / 64, qdepthwise_bands,
                  s);
     return STATUS_OK;

@@ -154,7 +154,7 @@ static void qrows_means(void *context, size_t begin, size_t end)
 STEP_RUN(qrows_run)
 {
     struct row_step *s = (struct row_step *)base;
-    const int threads = program->backend->options.threads;
+    const int threads = program->threads;
     s->b_data = program->data[s->b];
     if (s->by_channel) {
         parallel_for(threads, s->images * s->pixels, s->channels / 8 + 1, qrows_pixels, s);
@@ -385,7 +385,7 @@ STEP_CREATE(lower_qrows)
                                                  : step->simd->name;
     if (step->kind == ROW_MEAN) {
         step->thread_bytes = size_align(step->channels * sizeof(int32_t), TENSOR_ALIGN);
-        step->step.scratch = step->thread_bytes * (size_t)lowering->backend->options.threads;
+        step->step.scratch = step->thread_bytes * (size_t)lowering->program->threads;
     }
     step->step.bytes = value_bytes(x) + value_bytes(y);
     return STATUS_OK;

@@ -297,7 +297,7 @@ STEP_RUN(recurrent_run)
     for (s->from = 0; s->from < r->steps; s->from = s->to) {
         TRY(backend_check_stop(program->backend, err));
         s->to = s->from + at_once;
-        parallel_for(program->backend->options.threads, units,
+        parallel_for(program->threads, units,
                      at_once * r->batch * r->width * r->hidden * r->directions / units / 16 + 1,
                      recurrent_units, s);
     }
@@ -410,7 +410,7 @@ STEP_CREATE(lower_recurrent)
     s->gates = r->width / r->hidden;
     const size_t panel = s->simd->gemm_columns;
     s->packed = (r->hidden + panel - 1) / panel * panel * r->hidden;
-    divide_units(s, (size_t)lowering->backend->options.threads);
+    divide_units(s, (size_t)lowering->program->threads);
     TRY(recurrent_memory(s, err));
     TRY(check_memory(add_biases(s, node_input(node, RECURRENT_B)), "while compiling", err));
     if (peepholes) {

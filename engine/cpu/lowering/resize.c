@@ -116,8 +116,8 @@ static void resize_rows(void *context, size_t begin, size_t end)
 STEP_RUN(resize_run)
 {
     struct resize_step *s = (struct resize_step *)base;
-    parallel_for(program->backend->options.threads, s->images * s->out_height,
-                 s->out_width * s->channels / 4 + 1, resize_rows, s);
+    parallel_for(program->threads, s->images * s->out_height, s->out_width * s->channels / 4 + 1,
+                 resize_rows, s);
     return STATUS_OK;
 }
 
@@ -217,7 +217,7 @@ STEP_CREATE(lower_resize)
     TRY(taps_init(&s->columns, &plan, &plan.axis[3], err));
     if (!s->nearest) {
         s->thread_bytes = resize_lay_out(s, NULL, &scratch);
-        s->step.scratch = s->thread_bytes * (size_t)lowering->backend->options.threads;
+        s->step.scratch = s->thread_bytes * (size_t)lowering->program->threads;
     }
     s->step.bytes = value_bytes(x) + value_bytes(y);
     return STATUS_OK;

@@ -208,7 +208,7 @@ static void round_sinks(void *context, size_t begin, size_t end)
 STEP_RUN(winograd_run)
 {
     struct winograd_step *s = (struct winograd_step *)base;
-    const int threads = program->backend->options.threads;
+    const int threads = program->threads;
     residual_begin(&s->finish.residual, program, s->step.y);
     const size_t cost = POINTS * s->channels * s->out_channels / 32;
     const size_t items = s->panels * SIDE / s->rows, transform = s->panel * s->rows;
@@ -346,7 +346,7 @@ STEP_CREATE(lower_winograd)
     step->step.kernel = step->bf16 ? "winograd bf16" : "winograd";
     step->step.packs_constants = true;
     step->pitch = pixel_pitch(lowering, y);
-    winograd_divide(step, (size_t)lowering->backend->options.threads);
+    winograd_divide(step, (size_t)lowering->program->threads);
     TRY(finish_init(lowering, node_bias(node), &step->finish, err));
     struct tensor *weights = node->inputs[1]->known;
     const struct strided_layout given = conv_weights(weights, 1);

@@ -92,9 +92,20 @@ void program_free(struct program *program)
 
 /* ---- the arena ---- */
 
+size_t program_output_bytes(const struct program *program)
+{
+    return program->plan.arena_bytes - program->plan.outputs_at;
+}
+
+size_t program_arena_bytes(const struct program *program)
+{
+    return size_align(program->plan.outputs_at, 4096) + size_align(program->scratch_bytes, 4096);
+}
+
 size_t program_activation_bytes(const struct program *program)
 {
-    return size_align(program->plan.arena_bytes, 4096) + size_align(program->scratch_bytes, 4096);
+    const size_t runs = program->backend->streams ? STREAM_RUNS : 1;
+    return program_arena_bytes(program) + runs * size_align(program_output_bytes(program), 4096);
 }
 
 /* Sets the addresses of the program's values. There is no arena if no value needs it: for a graph
@@ -102,14 +113,18 @@ size_t program_activation_bytes(const struct program *program)
 static void place(struct program *program)
 {
     const struct plan *plan = &program->plan;
-    unsigned char *base = program->backend->arena->base;
+    unsigned char *base = program->backend->arena->base, *outputs = program->backend->outputs;
     program->base = base;
+    if (program->is_stream) {
+        base += program->at;
+        outputs = base + program_arena_bytes(program);
+    }
     for (size_t v = 0; v < plan->value_count; v++) {
         const size_t offset = plan->places[v].offset;
         if (plan->places[v].kind != PLACE_ARENA)
             continue;
         if (offset >= plan->outputs_at)
-            program->data[v] = program->backend->outputs + (offset - plan->outputs_at);
+            program->data[v] = outputs + (offset - plan->outputs_at);
         else if (base)
             program->data[v] = base + offset;
     }
@@ -118,22 +133,26 @@ static void place(struct program *program)
 
 enum status programs_place(struct backend *backend, struct error *err)
 {
-    size_t most = 0, arena = 0;
-    for (const struct program *program = backend->programs; program; program = program->next) {
-        const struct plan *plan = &program->plan;
-        const size_t outputs = plan->arena_bytes - plan->outputs_at;
-        const size_t bytes =
-            size_align(plan->outputs_at, 4096) + size_align(program->scratch_bytes, 4096);
+    size_t most = 0, arena = 0, streams = 0;
+    for (struct program *program = backend->programs; program; program = program->next) {
+        const size_t outputs = program_output_bytes(program), bytes = program_arena_bytes(program);
+        if (program->is_stream) {
+            program->at = streams;
+            streams += bytes + size_align(outputs, 4096);
+            continue;
+        }
         most = outputs > most ? outputs : most;
         arena = bytes > arena ? bytes : arena;
     }
     most = size_align(most, 4096);
     backend->arena_bytes = arena;
-    if (!arena_fit(backend->arena) || !pages_resize(&backend->outputs, backend->output_bytes, most))
+    backend->output_bytes = most;
+    const size_t all = most * (backend->streams ? STREAM_RUNS : 1);
+    if (!arena_fit(backend->arena) || !pages_resize(&backend->outputs, backend->output_pages, all))
         return error_set(err, STATUS_NO_MEMORY,
                          "out of memory: %zu bytes of activations on the CPU (%s)",
-                         backend->arena_bytes + most, strerror(errno));
-    backend->output_bytes = most;
+                         backend->arena_bytes + all, strerror(errno));
+    backend->output_pages = all;
     for (struct program *program = backend->programs; program; program = program->next)
         place(program);
     return STATUS_OK;
@@ -141,14 +160,18 @@ enum status programs_place(struct backend *backend, struct error *err)
 
 /* ---- run ---- */
 
-/* Call it while the arena is locked. Another session may have made the arena grow and move. */
-static void bind_places(struct program *program, const void *const *inputs)
+/* Another session may have made the arena grow and move. */
+void program_bind(struct program *program, const void *const *inputs, int image)
 {
     if (program->base != program->backend->arena->base)
         place(program);
-    for (size_t v = 0; v < program->plan.value_count; v++)
-        if (program->plan.places[v].kind == PLACE_INPUT)
-            program->data[v] = (void *)(uintptr_t)inputs[program->plan.places[v].input];
+    for (size_t v = 0; v < program->plan.value_count; v++) {
+        const size_t i = program->plan.places[v].input;
+        if (program->plan.places[v].kind != PLACE_INPUT)
+            continue;
+        const size_t offset = image ? (size_t)image * value_bytes(program->graph->inputs[i]) : 0;
+        program->data[v] = (unsigned char *)(uintptr_t)inputs[i] + offset;
+    }
 }
 
 enum status backend_check_stop(const struct backend *backend, struct error *err)
@@ -180,7 +203,7 @@ enum status program_run(struct program *program, const void *const *inputs, cons
                         struct error *err)
 {
     LOCK(&program->backend->arena->lock);
-    bind_places(program, inputs);
+    program_bind(program, inputs, 0);
     const uint64_t mode = cpu_flush_subnormals();
     const enum status status = run_steps(program, err);
     cpu_set_float_mode(mode);
@@ -196,7 +219,7 @@ enum status program_profile(struct program *program, const void *const *inputs,
                             struct error *err)
 {
     LOCK(&program->backend->arena->lock);
-    bind_places(program, inputs);
+    program_bind(program, inputs, 0);
     size_t count = 0;
     enum status status = STATUS_OK;
     const uint64_t mode = cpu_flush_subnormals();

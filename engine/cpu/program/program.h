@@ -21,10 +21,12 @@ struct backend {
     struct backend *next_user;     /* next one in arena->users */
     size_t arena_bytes;            /* bytes that the largest program needs */
     unsigned char *outputs;        /* memory for outputs; the programs use it in turn */
-    size_t output_bytes;
-    struct program *programs;  /* list of all programs, linked by `next` */
-    struct program *submitted; /* collect() will run it; or NULL */
+    size_t output_bytes;           /* bytes that the largest outputs need */
+    size_t output_pages;           /* bytes of `outputs`: with streams, for STREAM_RUNS runs */
+    struct program *programs;      /* list of all programs, linked by `next` */
+    struct program *submitted;     /* collect() will run it; or NULL */
     const void *const *submitted_inputs;
+    struct cpu_streams *streams;        /* NULL: there are none */
     struct node_program *node_programs; /* most recently used first: node_runner.c */
 };
 
@@ -32,6 +34,8 @@ struct program {
     struct backend *backend;
     struct program *next;
     struct weight *weights_before; /* backend->weights when compilation started */
+    const struct graph *graph;     /* lives as long as the program, except in node_runner.c */
+    int threads;                   /* of a run */
     struct plan plan;
     void **data;               /* address of each value, by index */
     const unsigned char *base; /* the arena's base when `data` was set */
@@ -39,6 +43,8 @@ struct program {
     size_t step_count;
     size_t scratch_bytes; /* largest step.scratch; this memory follows the arena's values */
     unsigned char *scratch;
+    bool is_stream; /* one of backend->streams: its outputs follow the scratch memory */
+    size_t at;      /* of a stream: offset of its memory in the arena */
     uint32_t *output_values;
     size_t output_count;
     struct tensor **constants; /* references held for steps that read them in place */
@@ -104,18 +110,52 @@ enum status program_keep_constant(struct program *program, const struct value *v
 
 void program_free(struct program *program); /* NULL is fine */
 
+/* Sets the addresses of all values for a run. The program's batch begins at number `image` of the
+ * inputs. Call it while the arena is locked. */
+void program_bind(struct program *program, const void *const *inputs, int image);
+
 /* Runs all steps. `inputs` as in struct run_request, `outputs` as for collect() of backend_ops. */
 enum status program_run(struct program *program, const void *const *inputs, const void **outputs,
                         struct error *err) MUST_USE;
 enum status program_profile(struct program *program, const void *const *inputs,
                             struct session_step *ret, size_t max, size_t *ret_count,
                             struct error *err) MUST_USE;
+size_t program_arena_bytes(const struct program *program); /* of values, except outputs; scratch */
+size_t program_output_bytes(const struct program *program);
 size_t program_activation_bytes(const struct program *program);
 size_t programs_weight_bytes(const struct backend *backend);
 
 /* Allocates memory for the largest program and sets the addresses of all values.
  * STATUS_NO_MEMORY. */
 enum status programs_place(struct backend *backend, struct error *err) MUST_USE;
+
+/* ---- streams (streams.c) ---- */
+
+#define STREAMS_MOST 8 /* on more threads, a stream has several */
+#define STREAM_RUNS  8 /* runs in flight */
+/* Makes `count` streams that share the threads of `single`, a program for one image without
+ * reference kernels, which write to the graph. compile() makes a stream's program. On failure the
+ * caller frees the streams. Only the session's thread calls these functions. STATUS_NO_MEMORY. */
+typedef enum status (*stream_compile)(struct backend *backend, const struct graph *graph,
+                                      int threads, bool is_stream, struct program **ret,
+                                      struct error *err);
+enum status streams_create(struct backend *backend, const struct program *single, int count,
+                           stream_compile compile, struct error *err) MUST_USE;
+void streams_free(struct backend *backend);
+/* Call it before programs_place(). Frees the streams if they need more memory in the arena than a
+ * batch, because that was compared with the memory limit. */
+void streams_keep_if_small(struct backend *backend);
+int streams_count(const struct backend *backend); /* 0: the backend has no streams */
+
+/* Starts a run of the first `rows` images. The arena stays locked until all runs are collected.
+ * Returns false and starts nothing if the system refuses threads. */
+bool streams_submit(struct program *program, const void *const *inputs, int rows) MUST_USE;
+bool streams_are_running(const struct backend *backend); /* a run is in flight */
+bool streams_have_ended(struct backend *backend);        /* the oldest run in flight has ended */
+double streams_cpu_ms(const struct backend *backend);    /* mean CPU time of the streams so far */
+/* Waits for the oldest run. As collect() of backend_ops. */
+enum status streams_collect(struct backend *backend, const void **outputs, struct error *err);
+void streams_stop(struct backend *backend); /* ends the threads; the next run starts them again */
 
 /* ---- arenas (shared_arena.c) ---- */
 

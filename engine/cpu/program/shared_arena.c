@@ -37,15 +37,27 @@ static bool fit_locked(struct shared_arena *arena, size_t bytes)
     return true;
 }
 
+static pthread_mutex_t *wait_for(struct shared_arena *arena)
+{
+    atomic_fetch_add(&arena->waiting, 1);
+    pthread_mutex_lock(&arena->lock);
+    atomic_fetch_sub(&arena->waiting, 1);
+    return &arena->lock;
+}
+
+/* As LOCK(&arena->lock). */
+#define LOCK_ARENA(arena)                                                                          \
+    pthread_mutex_t *lock_held_ __attribute__((cleanup(lock_end), unused)) = wait_for(arena)
+
 bool arena_fit(struct shared_arena *arena)
 {
-    LOCK(&arena->lock);
+    LOCK_ARENA(arena);
     return fit_locked(arena, 0);
 }
 
 bool arena_join(struct backend *backend, struct shared_arena *arena)
 {
-    LOCK(&arena->lock);
+    LOCK_ARENA(arena);
     if (!fit_locked(arena, backend->arena_bytes))
         return false;
     arena_leave(backend);
@@ -60,7 +72,7 @@ void arena_leave(struct backend *backend)
     struct shared_arena *arena = backend->arena;
     if (!arena)
         return;
-    LOCK(&arena->lock);
+    LOCK_ARENA(arena);
     struct backend **link = &arena->users;
     while (*link != backend)
         link = &(*link)->next_user;

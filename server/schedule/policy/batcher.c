@@ -564,23 +564,23 @@ bool batcher_take(struct batcher *batcher, int index, int64_t now, struct batch 
     return batcher->lanes[index].idle && take(batcher, index, now, ret);
 }
 
-/* True if no batch is closed and all images of the forming batch are ready. */
-static bool may_close_ahead(const struct batcher *batcher)
+/* True if no batch is closed and the forming batch has images that the lane may take. */
+static bool may_close_ahead(const struct batcher *batcher, enum ahead ahead)
 {
-    if (batcher->counts.buffers[BUFFER_CLOSED] > 0 || batcher->forming < 0)
+    if (ahead == AHEAD_CLOSED || batcher->counts.buffers[BUFFER_CLOSED] > 0 || batcher->forming < 0)
         return false;
     const struct buffer *forming = &batcher->buffers[batcher->forming];
-    return forming->ready > 0 && forming->writing == 0;
+    return forming->ready > 0 && (forming->writing == 0 || ahead == AHEAD_BESIDE);
 }
 
-bool batcher_take_ahead(struct batcher *batcher, int index, bool at_last, int64_t now,
+bool batcher_take_ahead(struct batcher *batcher, int index, enum ahead ahead, int64_t now,
                         struct batch *ret)
 {
     const struct lane_state *lane = &batcher->lanes[index];
     if (!lane->works || lane->held_count == 0 || lane->held_count >= batcher->config.depth ||
         a_lane_is_free(batcher))
         return false;
-    if (at_last && may_close_ahead(batcher))
+    if (may_close_ahead(batcher, ahead))
         close_forming(batcher, BATCH_IDLE_DEVICE);
     return take(batcher, index, now, ret);
 }

@@ -42,7 +42,7 @@
 #include "server/schedule/policy/queue.h"
 
 #define BATCHER_MAX_BATCH LATENCY_MAX_BATCH
-#define BATCHER_MAX_DEPTH 2
+#define BATCHER_MAX_DEPTH 8
 
 /* The reason why a batch was closed. */
 enum batch_close {
@@ -185,11 +185,17 @@ bool batcher_can_take(const struct batcher *batcher);
  * batcher_release() or batcher_give_back(). */
 bool batcher_take(struct batcher *batcher, int lane, int64_t now, struct batch *ret);
 
-/* A lane that has a batch and room for another (depth) takes the next one, to run it without a gap.
- * It takes images from a closed batch, or with `at_last` (its device is about to be free) from the
- * forming batch once its images are ready. Returns false while another lane has no batch. In all
- * else as batcher_take(). */
-bool batcher_take_ahead(struct batcher *batcher, int lane, bool at_last, int64_t now,
+/* What a lane that has a batch may take. */
+enum ahead {
+    AHEAD_CLOSED, /* images of a closed batch */
+    AHEAD_READY,  /* also the forming batch once its images are ready: the device is nearly free */
+    AHEAD_BESIDE, /* also the forming batch: it runs beside the lane's other batches */
+};
+
+/* A lane that has a batch and room for another (depth) takes the next one, to run it without a gap
+ * or beside the other. Returns false while another lane has no batch. In all else as
+ * batcher_take(). */
+bool batcher_take_ahead(struct batcher *batcher, int lane, enum ahead ahead, int64_t now,
                         struct batch *ret);
 
 /* Updates L(b): a forward pass of `images` on this lane took `ns`. */

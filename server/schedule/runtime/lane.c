@@ -34,7 +34,9 @@ static enum status allocate(struct lane *lane, struct error *err)
 static size_t needed_bytes(const struct lane *lane, const struct session_options *options)
 {
     size_t rows = (size_t)lane_padded_batch(lane, lane_max_batch(lane)), row_bytes = 0;
-    rows = rows * options->input_batches + options->input_images;
+    const size_t batches =
+        options->input_batches ? options->input_batches + lane->info.depth - 1 : 0;
+    rows = rows * batches + options->input_images;
     for (size_t k = 0; k < lane->input_count; k++)
         row_bytes += lane->retry_layout.row_bytes[k];
     return lane->info.parameter_bytes + lane->info.activation_bytes + rows * row_bytes;
@@ -111,6 +113,11 @@ size_t lane_bytes(const struct lane *lane)
     return lane->needs;
 }
 
+static void wake_scheduler(void *scheduler)
+{
+    scheduler_wake_lanes(scheduler);
+}
+
 /* Starts the team of the lane's thread: each thread that enters a parallel loop has its own team
  * (engine/base/forkjoin.h). A session with several batch sizes has released the pages of its
  * activations, so a pass of one image allocates them in advance. If this pass fails, the first
@@ -127,6 +134,7 @@ static bool warm_up(struct lane *lane)
         (void)!session_run(lane->session, 1, lane->inputs, lane->outputs, &ignored);
         device_turn_end(&lane->turn, 0, false);
     }
+    session_set_run_ended(lane->session, wake_scheduler, lane->scheduler);
     /* Set this after the first pass, which belongs to the load and obeys the load's cancel flag. */
     session_set_stop(lane->session, lane_is_unwanted, lane);
     sem_post(&lane->warm);

@@ -61,24 +61,26 @@ static void inflight_begin(struct lane *lane, const struct batch *taken)
 /* The time when the device has nearly finished the oldest batch in flight and needs the next. */
 static int64_t nearly_free(struct lane *lane)
 {
-    static const int64_t at_least = 100000, share = 8;
+    static const int64_t at_least = 100000, share = 8, look = 1000000000;
+    if (lane->info.has_streams) /* the run's end wakes the lane; look after it meanwhile */
+        return clock_now() + look;
     const struct lane_pass *inflight = inflight_at(lane, 0);
     const int64_t pass = scheduler_latency(lane->scheduler, lane->index, inflight->batch.count);
     const int64_t begun = inflight->begun > lane->ended ? inflight->begun : lane->ended;
     return begun + pass - pass / share - at_least;
 }
 
-/* Takes batches to run after the current one: closed ones, or any when the device is nearly free.
- */
+/* Takes batches to run after the current one: closed ones, or any when the device is nearly free;
+ * or beside the current one, if they run in streams. */
 static void inflight_fill(struct lane *lane)
 {
     struct batch batch;
-    while (lane->inflight_count > 0 && lane->inflight_count < lane->info.depth) {
+    while (lane->inflight_count > 0 && session_may_submit(lane->session)) {
         for (int i = 0; i < lane->inflight_count; i++)
             if (!inflight_at(lane, i)->is_submitted)
                 return; /* it runs alone */
         if (!scheduler_take_ahead(lane->scheduler, lane->index, &lane->turn, nearly_free(lane),
-                                  &batch))
+                                  lane->info.has_streams ? lane->session : NULL, &batch))
             return;
         inflight_begin(lane, &batch);
     }

@@ -136,7 +136,10 @@ void lane_submit(struct lane *lane, struct lane_pass *pass, bool is_retry)
                                   .inputs = pass->inputs,
                                   .are_pixels = marks ? marks + batch->first : NULL,
                                   .valid_rows = batch->count,
-                                  .wanted = pass->wanted};
+                                  .wanted = pass->wanted,
+                                  .in_streams =
+                                      lane->info.has_streams &&
+                                      (batch->count > 1 || scheduler_has_ready(lane->scheduler))};
     if (is_retry && padded != batch->count)
         pad_inputs(lane, padded, pass->inputs, &run);
     pass->status = session_submit(lane->session, &run, &pass->error);
@@ -152,7 +155,7 @@ void lane_collect(struct lane *lane, struct lane_pass *pass)
     const int64_t begun = pass->begun > lane->ended ? pass->begun : lane->ended;
     lane->ended = pass->ended = clock_now();
     pass->has_ended = true;
-    pass->forward_ms = clock_ms(pass->ended - begun);
+    pass->forward_ms = clock_ms(pass->ended - (lane->info.has_streams ? pass->begun : begun));
     note_pass(lane, pass, pass->ended - begun);
     lane_end_pass(lane);
 }

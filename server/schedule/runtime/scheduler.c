@@ -178,7 +178,8 @@ void scheduler_dispatch_and_unlock(struct scheduler *scheduler)
     size_t tickets = batcher_grant(batcher);
     struct batcher_counts counts = batcher_counts(batcher);
     bool wake_lane = (counts.idle_lanes + scheduler->lanes_asleep > 0 && wakes_lane(scheduler)) ||
-                     (scheduler->lanes_waiting_ahead > 0 && counts.buffers[BUFFER_CLOSED] > 0);
+                     (scheduler->lanes_waiting_ahead > 0 && counts.buffers[BUFFER_CLOSED] > 0) ||
+                     (scheduler->lanes_waiting_beside > 0 && batcher_has_ready(batcher));
     bool wake_quarantined = scheduler->quarantined_count == scheduler->lanes;
     bool answered = is_answered_locked(scheduler) && !scheduler->accepting;
     atomic_store_explicit(&scheduler->has_large, batcher_has_large(batcher), memory_order_relaxed);

@@ -128,11 +128,16 @@ void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns
  * batch->first. */
 void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot);
 
-/* A lane that has a batch takes the next one (batcher_take_ahead()), and waits for it until `until`
- * (clock_now()) at most. After `until` it may also take the forming batch. Returns false if there
- * is no batch, or if other lanes wait for the device. */
+/* A lane that has a batch takes the next one (batcher_take_ahead()). It waits for it until `until`
+ * (clock_now()) at most, and then may also take the forming batch. If `beside` is not NULL, it is
+ * the lane's session, which runs the next batch beside the others: the wait also ends when the
+ * oldest of them has, and the lane takes any batch. Returns false if there is no batch, or if other
+ * lanes wait for the device. */
 bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_turn *turn,
-                          int64_t until, struct batch *ret);
+                          int64_t until, const struct session *beside, struct batch *ret);
+
+/* Wakes lanes that wait in scheduler_take_ahead(), because a run has ended. Any thread. */
+void scheduler_wake_lanes(struct scheduler *scheduler);
 
 /* Returns session_request.are_pixels for the slots of a buffer; NULL: all rows are numbers. The
  * owner of a slot's memory owns the slot's entry. */

@@ -77,27 +77,37 @@ enum lane_wake scheduler_next_batch(struct scheduler *scheduler, int lane, struc
 }
 
 bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_turn *turn,
-                          int64_t until, struct batch *ret)
+                          int64_t until, const struct session *beside, struct batch *ret)
 {
     bool taken = false;
     pthread_mutex_lock(&scheduler->lock);
     scheduler->lanes_waiting_ahead++;
+    scheduler->lanes_waiting_beside += beside != NULL;
     for (;;) {
         if (scheduler->stopping || device_turn_is_contended(turn))
             break;
         const int64_t now = clock_now();
-        const bool at_last = now >= until;
+        const bool at_last = now >= until || (beside && session_run_has_ended(beside));
+        const enum ahead ahead = beside ? AHEAD_BESIDE : at_last ? AHEAD_READY : AHEAD_CLOSED;
         const bool others_are_free = scheduler->lanes_asleep + scheduler->lanes_woken > 0;
-        taken = !others_are_free && batcher_take_ahead(scheduler->batcher, lane, at_last, now, ret);
+        taken = !others_are_free && batcher_take_ahead(scheduler->batcher, lane, ahead, now, ret);
         if (taken || at_last)
             break;
         condition_wait(&scheduler->lane_ready, &scheduler->lock, until);
     }
     scheduler->lanes_waiting_ahead--;
+    scheduler->lanes_waiting_beside -= beside != NULL;
     scheduler_dispatch_and_unlock(scheduler);
     if (taken && ret->is_first)
         metric_add(scheduler->deployment->meters.closed[ret->reason], 1);
     return taken;
+}
+
+void scheduler_wake_lanes(struct scheduler *scheduler)
+{
+    LOCK(&scheduler->lock);
+    if (scheduler->lanes_waiting_beside > 0)
+        pthread_cond_broadcast(&scheduler->lane_ready);
 }
 
 void scheduler_quarantine(struct scheduler *scheduler, int lane, const char *reason)

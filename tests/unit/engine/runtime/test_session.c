@@ -3,6 +3,7 @@
  * shows up as a difference. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -650,6 +651,99 @@ Test(session, runs_exactly_one_size)
     graph_free(graph);
     free(nchw);
     free(nhwc);
+}
+
+/* Runs in flight at the same time, each with several images, on streams of one thread and of two.
+ */
+Test(session, streams_give_the_same_answers)
+{
+    enum { H = 24, W = 21, MOST = 6, RUNS = 8 };
+    static const int threads[] = {3, 16};
+    int tested = 0;
+    for (uint32_t seed = 1; seed < 40; seed++) {
+        struct error err = {0};
+        struct graph *graph = random_graph(seed, H, W);
+        struct session *session, *alone = create(graph, MOST);
+        const struct session_options options = {.threads = threads[seed % COUNT_OF(threads)],
+                                                .max_batch = MOST,
+                                                .image_layout = IMAGE_NHWC_F32};
+        cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+        float *nchw = malloc(sizeof *nchw * RUNS * MOST * 3 * H * W);
+        float *nhwc = malloc(sizeof *nhwc * RUNS * MOST * 3 * H * W);
+        make_images(seed, (size_t)RUNS * MOST, H, W, nchw, nhwc);
+        const void *inputs[RUNS];
+        session->info.has_streams = session->info.batched && session->backend->streams;
+        session->info.depth = RUNS;
+        tested += session->info.has_streams;
+        for (int run = 0; session->info.has_streams && run < RUNS; run++) {
+            inputs[run] = nhwc + (size_t)run * MOST * 3 * H * W;
+            const struct session_request request = {.batch = 1 + run % MOST,
+                                                    .inputs = &inputs[run],
+                                                    .valid_rows = 1 + run % MOST,
+                                                    .in_streams = true};
+            cr_assert(session_may_submit(session));
+            cr_assert_eq(session_submit(session, &request, &err), STATUS_OK, "%s", err.message);
+        }
+        for (int run = 0; session->info.has_streams && run < RUNS; run++) {
+            const struct tensor *expected[RANDOM_GRAPH_OUTPUTS], *got[RANDOM_GRAPH_OUTPUTS];
+            cr_assert_eq(session_collect(session, got, &err), STATUS_OK, "%s", err.message);
+            cr_assert_eq(session_run(alone, 1 + run % MOST, &inputs[run], expected, &err),
+                         STATUS_OK);
+            for (size_t o = 0; o < graph->output_count; o++)
+                cr_expect_leq(difference(expected[o], got[o]), 1e-4f, "seed %u, run %d, output %zu",
+                              seed, run, o);
+        }
+        session_free(session);
+        session_free(alone);
+        graph_free(graph);
+        free(nchw);
+        free(nhwc);
+    }
+    cr_expect_gt(tested, 5, "only %d graphs have streams", tested);
+}
+
+static bool stops_once(void *asked)
+{
+    return ++*(int *)asked == 1;
+}
+
+static void count_ended(void *ended)
+{
+    atomic_fetch_add((atomic_int *)ended, 1);
+}
+
+Test(session, a_run_in_streams_can_be_stopped)
+{
+    enum { H = 24, W = 21, MOST = 6 };
+    struct error err = {0};
+    struct graph *graph = random_graph(1, H, W);
+    struct session *session;
+    const struct session_options options = {
+        .threads = 2, .max_batch = MOST, .image_layout = IMAGE_NHWC_F32};
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    cr_assert(session->backend->streams);
+    session->info.has_streams = true;
+    session->info.depth = 2;
+    float *image = calloc((size_t)MOST * H * W * 3, sizeof *image);
+    const void *inputs[] = {image};
+    const struct tensor *outputs[RANDOM_GRAPH_OUTPUTS];
+    const struct session_request request = {
+        .batch = MOST, .inputs = inputs, .valid_rows = MOST, .in_streams = true};
+    int asked = 0;
+    atomic_int ended = 0;
+    session_set_stop(session, stops_once, &asked);
+    session_set_run_ended(session, count_ended, &ended);
+    cr_assert_eq(session_submit(session, &request, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(session_submit(session, &request, &err), STATUS_OK, "%s", err.message);
+    cr_expect(!session_may_submit(session));
+    cr_expect_eq(session_collect(session, outputs, &err), STATUS_CANCELLED);
+    cr_expect_eq(session_collect(session, outputs, &err), STATUS_OK, "%s", err.message);
+    session_release_pages(session); /* ends the threads, so that they have called count_ended() */
+    cr_expect_geq(atomic_load(&ended), 1);
+    cr_assert_eq(session_run(session, 1, inputs, outputs, &err), STATUS_OK, "%s", err.message);
+    session_free(session);
+    graph_free(graph);
+    free(image);
 }
 
 static size_t resident_pages(const struct session *session)

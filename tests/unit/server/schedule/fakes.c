@@ -579,6 +579,19 @@ void session_set_stop(struct session *session, bool (*stop)(void *context), void
     (void)context; /* the fake has no loops */
 }
 
+void session_set_run_ended(struct session *session, void (*ended)(void *context), void *context)
+{
+    (void)session;
+    (void)ended;
+    (void)context; /* the fake has no streams */
+}
+
+bool session_run_has_ended(const struct session *session)
+{
+    (void)session;
+    return false;
+}
+
 size_t session_input_count(const struct session *session)
 {
     (void)session;
@@ -694,6 +707,11 @@ enum status session_run(struct session *session, int batch, const void *const *i
     end_run(session);
     atomic_fetch_sub(&session->inside, 1);
     return status;
+}
+
+bool session_may_submit(const struct session *session)
+{
+    return session->flight_count < session->info.depth;
 }
 
 enum status session_submit(struct session *session, const struct session_request *run,

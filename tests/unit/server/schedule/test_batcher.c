@@ -644,8 +644,9 @@ static void walk_take(struct walk *walk, int lane, bool is_ahead)
     if (is_ahead && walk->has[place])
         return;
     struct batch *batch = &walk->batches[place];
-    if (is_ahead ? !batcher_take_ahead(walk->batcher, lane, rand() % 2, walk->now, batch)
-                 : !batcher_take(walk->batcher, lane, walk->now, batch))
+    if (is_ahead
+            ? !batcher_take_ahead(walk->batcher, lane, (enum ahead)(rand() % 3), walk->now, batch)
+            : !batcher_take(walk->batcher, lane, walk->now, batch))
         return;
     walk->has[place] = true;
     walk->lanes[lane] = LANE_RUNS;
