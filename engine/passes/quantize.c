@@ -98,10 +98,9 @@ static bool match(struct edit *edit, struct node *quantize, const struct node *p
 {
     switch (producer->op) {
     case OP_CONV:
-        return quantize_conv(edit, quantize, producer, to);
     case OP_GEMM:
     case OP_MATMUL:
-        return quantize_gemm(edit, quantize, producer, to);
+        return quantize_product(edit, quantize, producer, to);
     case OP_ADD:
     case OP_MUL:
         return match_binary(edit, quantize, producer, to);
@@ -261,9 +260,13 @@ static bool quantize_visit(struct edit *edit, size_t *n)
                               : producer && match(edit, node, producer, &to);
 }
 
+/* Grouped convolutions have faster kernels in float32. */
 static bool product_visit(struct edit *edit, size_t *n)
 {
-    return quantize_product(edit, edit->graph->nodes[*n]);
+    struct node *node = edit->graph->nodes[*n];
+    return ((node->op == OP_CONV && node_int(node, "group", 1) == 1) || node->op == OP_GEMM ||
+            node->op == OP_MATMUL) &&
+           quantize_product(edit, node, node, NULL);
 }
 
 enum status optimize_quantized(struct graph *graph, bool multiplies_to_float, struct error *err)

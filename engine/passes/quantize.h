@@ -28,17 +28,12 @@ bool quantize_read_quantize(const struct node *node, struct ends *ret);
 bool quantize_become(struct edit *edit, struct node *quantize, const struct node *producer,
                      enum op op, int opset, struct value *const *inputs, size_t count);
 
-/* Turns the QuantizeLinear after a Conv, Gemm or MatMul into QLinearConv, QGemm or QLinearMatMul,
- * if activation and weights are stored in 8 bits and the weights are symmetric. If `to` is NULL, no
- * QuantizeLinear follows: `quantize` is the Conv, Gemm or MatMul, and its result stays float32. */
-bool quantize_conv(struct edit *edit, struct node *quantize, const struct node *conv,
-                   const struct ends *to);
-bool quantize_gemm(struct edit *edit, struct node *quantize, const struct node *gemm,
-                   const struct ends *to);
-
-/* Turns a product without a QuantizeLinear after it into QLinearConv, QGemm or QLinearMatMul with a
- * float32 result, if the backend supports this (optimize_quantized()). */
-bool quantize_product(struct edit *edit, struct node *product);
+/* Turns the QuantizeLinear after a Conv, Gemm without factors or MatMul into QLinearConv, QGemm or
+ * QLinearMatMul, if activation and weights are stored in 8 bits and the weights are constant and
+ * symmetric. If `to` is NULL, no QuantizeLinear follows: `quantize` is the product itself, and its
+ * result stays float32. */
+bool quantize_product(struct edit *edit, struct node *quantize, const struct node *product,
+                      const struct ends *to);
 
 /* True for a product of 8-bit integers with a float32 result. */
 bool quantize_makes_float(const struct node *node);

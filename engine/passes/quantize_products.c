@@ -4,8 +4,6 @@
 
 #include "engine/passes/quantize.h"
 
-/* ---- Conv ---- */
-
 /* Converts unsigned weights with zero point 128 to signed ones with zero point 0. */
 static bool make_signed(struct edit *edit, struct ends *weights)
 {
@@ -108,55 +106,38 @@ static struct value *integer_bias(struct edit *edit, const struct value *from,
     return value;
 }
 
-bool quantize_conv(struct edit *edit, struct node *quantize, const struct node *conv,
-                   const struct ends *to)
+bool quantize_product(struct edit *edit, struct node *quantize, const struct node *product,
+                      const struct ends *to)
 {
+    const bool is_conv = product->op == OP_CONV, is_gemm = product->op == OP_GEMM;
+    const int64_t axis = is_conv || (is_gemm && node_int(product, "transB", 0)) ? 0 : 1;
+    const struct value *from_bias = is_conv || is_gemm ? node_input(product, 2) : NULL;
     struct ends from, weights;
-    if (!quantize_read_activation(node_input(conv, 0), &from) ||
-        !read_weights(edit, conv, 0, &weights))
+    struct value *bias = NULL;
+    if (is_gemm && (node_float(product, "alpha", 1) != 1 || node_int(product, "transA", 0) ||
+                    (from_bias && node_float(product, "beta", 1) != 1)))
         return false;
-    const int64_t channels = weights.stored->known->shape.dims[0];
-    struct value *bias = node_input(conv, 2) ? integer_bias(edit, node_input(conv, 2), from.scale,
-                                                            weights.scale, channels)
-                                             : NULL;
-    if (node_input(conv, 2) && !bias)
+    if (!quantize_read_activation(node_input(product, 0), &from) ||
+        !read_weights(edit, product, axis, &weights) ||
+        (!is_conv && weights.stored->known->shape.rank != 2))
         return false;
-    struct value *inputs[9] = {from.stored,           from.scale,           from.zero,
-                               weights.stored,        weights.scale,        weights.zero,
-                               to ? to->scale : NULL, to ? to->zero : NULL, bias};
-    return quantize_become(edit, quantize, conv, OP_QLINEAR_CONV, 10, inputs, bias ? 9 : 8);
-}
-
-/* ---- Gemm, MatMul ---- */
-
-/* Turns a Gemm without factors into QGemm; a MatMul with constant weights into QLinearMatMul. */
-bool quantize_gemm(struct edit *edit, struct node *quantize, const struct node *gemm,
-                   const struct ends *to)
-{
-    struct ends from, weights;
-    const bool is_gemm = gemm->op == OP_GEMM;
-    const int64_t axis = is_gemm && node_int(gemm, "transB", 0) ? 0 : 1;
-    if (!quantize_read_activation(node_input(gemm, 0), &from) ||
-        !read_weights(edit, gemm, axis, &weights) || weights.stored->known->shape.rank != 2)
+    if (from_bias && !(bias = integer_bias(edit, from_bias, from.scale, weights.scale,
+                                           weights.stored->known->shape.dims[axis])))
         return false;
     struct value *const scale = to ? to->scale : NULL, *const zero = to ? to->zero : NULL;
-    if (!is_gemm) {
-        struct value *inputs[8] = {from.stored,   from.scale,   from.zero, weights.stored,
-                                   weights.scale, weights.zero, scale,     zero};
-        return quantize_become(edit, quantize, gemm, OP_QLINEAR_MATMUL, 10, inputs, 8);
-    }
-    const bool biased = node_input(gemm, 2);
-    if (node_float(gemm, "alpha", 1) != 1 || node_int(gemm, "transA", 0) ||
-        (biased && node_float(gemm, "beta", 1) != 1))
-        return false;
-    const int64_t channels = weights.stored->known->shape.dims[axis];
-    struct value *bias =
-        biased ? integer_bias(edit, node_input(gemm, 2), from.scale, weights.scale, channels)
-               : NULL;
     struct value *inputs[9] = {from.stored,    from.scale,    from.zero,
                                weights.stored, weights.scale, weights.zero,
-                               bias,           scale,         zero};
-    return (bias || !biased) && quantize_become(edit, quantize, gemm, OP_QGEMM, 1, inputs, 9);
+                               scale,          zero,          bias};
+    if (is_gemm) {
+        inputs[6] = bias;
+        inputs[7] = scale;
+        inputs[8] = zero;
+    }
+    return quantize_become(edit, quantize, product,
+                           is_conv   ? OP_QLINEAR_CONV
+                           : is_gemm ? OP_QGEMM
+                                     : OP_QLINEAR_MATMUL,
+                           is_gemm ? 1 : 10, inputs, is_gemm || bias ? 9 : 8);
 }
 
 /* ---- results in float32 ---- */
@@ -172,14 +153,6 @@ bool quantize_makes_float(const struct node *node)
     return y && y->dtype == DTYPE_F32 && is_f32_constant(node_input(node, 1)) &&
            quantize_is_one(node->inputs[1]) && is_f32_constant(scales) && scales->shape.rank <= 1 &&
            node_input(node, 3) && node->inputs[3]->known;
-}
-
-bool quantize_product(struct edit *edit, struct node *product)
-{
-    if (product->op == OP_CONV) /* grouped convolutions have faster kernels in float32 */
-        return node_int(product, "group", 1) == 1 && quantize_conv(edit, product, product, NULL);
-    return (product->op == OP_GEMM || product->op == OP_MATMUL) &&
-           quantize_gemm(edit, product, product, NULL);
 }
 
 /* True if rounding would change the bias of a column whose weights are all 0. Tools give such a
