@@ -153,105 +153,69 @@ static bool keeps_matrices(const struct shape *a, const struct shape *b)
            a->dims[a->rank - 2] == b->dims[b->rank - 2];
 }
 
-/* True if a product is among the first LONGEST nodes upwards from `value`, through Mul, Add, Div
- * and Reshape. */
-static bool leads_to_product(const struct value *value)
-{
-    enum { LONGEST = 6 };
-    for (int i = 0; i < LONGEST && value && value->producer; i++) {
-        const struct node *node = value->producer;
-        switch (node->op) {
-        case OP_MATMUL:
-        case OP_EINSUM:
-            return true;
-        case OP_MUL:
-        case OP_ADD:
-            value = node->inputs[node->inputs[0]->known ? 1 : 0];
-            break;
-        case OP_DIV:
-        case OP_RESHAPE:
-            value = node->inputs[0];
-            break;
-        default:
-            return false;
-        }
-    }
-    return false;
-}
-
-/* Returns the index of the operand that leads to the scores. The other operand is a constant, is
- * broadcast, or does not come from a product. Returns 0 if both may be the scores. */
-static size_t scores_operand(const struct node *node)
-{
-    const struct value *a = node->inputs[0], *b = node->inputs[1];
-    const struct shape *y = &node->outputs[0]->shape;
-    if (a->known || !shape_equal(&a->shape, y))
-        return 1;
-    return !b->known && shape_equal(&b->shape, y) && leads_to_product(b) && !leads_to_product(a);
-}
-
-/* Records a node between the first product and the Softmax. Returns its operand that leads to the
- * product, or NULL if the node does not fit. */
-static struct value *pass_score_node(struct match *m, struct node *node)
+/* Records a node between the first product and the Softmax, if its operand i of two leads to the
+ * product. Returns that operand, or NULL if the node does not fit. */
+static struct value *pass_score_node(struct match *m, const struct node *node, size_t i)
 {
     struct attention *a = &m->attention;
     const struct shape *y = &node->outputs[0]->shape;
+    const size_t at = node->op == OP_WHERE ? i + 1 : i,
+                 other = node->op == OP_WHERE ? 2 - i : 1 - i;
+    struct value *scores = node_input(node, at);
     float factor;
-    size_t i;
+    if (!scores || scores->known)
+        return NULL;
     switch (node->op) {
     case OP_RESHAPE:
     case OP_SQUEEZE:
     case OP_UNSQUEEZE:
-        return keeps_matrices(&node->inputs[0]->shape, y) ? node->inputs[0] : NULL;
+        return i == 0 && keeps_matrices(&scores->shape, y) ? scores : NULL;
     case OP_MUL:
     case OP_DIV:
-        i = node->op == OP_DIV ? 0 : scores_operand(node);
-        if (!edit_scalar(node->inputs[1 - i], &factor) || !shape_equal(&node->inputs[i]->shape, y))
+        if ((node->op == OP_DIV && i > 0) || !edit_scalar(node->inputs[other], &factor) ||
+            !shape_equal(&scores->shape, y))
             return NULL;
         a->scale *= node->op == OP_DIV ? 1 / factor : factor;
-        return node->inputs[i];
+        return scores;
     case OP_ADD: /* a factor that multiplies the sum would scale the bias, too */
-        i = scores_operand(node);
-        return shape_equal(&node->inputs[i]->shape, y) && a->scale == 1 &&
-                       take_bias(m, node->inputs[1 - i], y)
-                   ? node->inputs[i]
+        return shape_equal(&scores->shape, y) && a->scale == 1 &&
+                       take_bias(m, node->inputs[other], y)
+                   ? scores
                    : NULL;
     case OP_WHERE:
-        for (i = 1; i <= 2; i++) {
-            struct value *mask;
-            if (node->inputs[i]->known || !shape_equal(&node->inputs[i]->shape, y) ||
-                a->scale != 1 || node->inputs[3 - i]->known == NULL)
-                continue;
-            mask = mask_of(m, node->inputs[0], i == 1, node->inputs[3 - i]);
-            return mask && take_bias(m, mask, y) ? node->inputs[i] : NULL;
-        }
-        return NULL;
+        if (!shape_equal(&scores->shape, y) || a->scale != 1 || !node->inputs[other]->known)
+            return NULL;
+        return take_bias(m, mask_of(m, node->inputs[0], i == 0, node->inputs[other]), y) ? scores
+                                                                                         : NULL;
     default:
         return NULL;
     }
 }
 
 /* Returns the product that computes the scores, and records the nodes between it and the Softmax in
- * m. Returns NULL if there is no such product. */
-static const struct node *find_scores(struct match *m, struct value *scores)
+ * m. Returns NULL if there is no such product at most `most` nodes upwards. */
+static const struct node *find_scores(struct match *m, struct value *scores, int most)
 {
-    enum { LONGEST = 12 };
-    for (int i = 0; i < LONGEST; i++) {
-        struct node *node = scores->producer;
-        if (!node || !edit_single_reader(m->edit, scores) || node->epilogue.activation)
+    struct node *node = scores->producer;
+    if (!most || !node || !edit_single_reader(m->edit, scores) || node->epilogue.activation)
+        return NULL;
+    if (node->op == OP_MATMUL || node->op == OP_EINSUM) {
+        const struct value *bias = node->op == OP_MATMUL ? node_bias(node) : NULL;
+        if (node->epilogue.residual &&
+            (m->attention.scale != 1 || !take_bias(m, node->epilogue.residual, &scores->shape)))
             return NULL;
-        if (node->op == OP_MATMUL || node->op == OP_EINSUM) {
-            const struct value *bias = node->op == OP_MATMUL ? node_bias(node) : NULL;
-            if (node->epilogue.residual &&
-                (m->attention.scale != 1 || !take_bias(m, node->epilogue.residual, &scores->shape)))
-                return NULL;
-            if (bias && (m->attention.scale != 1 || !take_bias(m, node->inputs[2], &scores->shape)))
-                return NULL;
-            m->scores = scores->shape;
-            return node;
-        }
-        if (node->epilogue.residual || !(scores = pass_score_node(m, node)))
+        if (bias && (m->attention.scale != 1 || !take_bias(m, node->inputs[2], &scores->shape)))
             return NULL;
+        m->scores = scores->shape;
+        return node;
+    }
+    for (size_t i = 0; i < 2 && !node->epilogue.residual; i++) {
+        const struct match before = *m;
+        struct value *next = pass_score_node(m, node, i);
+        const struct node *product = next ? find_scores(m, next, most - 1) : NULL;
+        if (product)
+            return product;
+        *m = before;
     }
     return NULL;
 }
@@ -416,6 +380,7 @@ static bool is_row_softmax(const struct node *node)
  * if there is no attention. */
 static bool find_attention(struct match *m, struct node *softmax, struct node **ret_at)
 {
+    enum { LONGEST = 12 }; /* nodes from the first product to the Softmax */
     struct attention *a = &m->attention;
     struct batched_product first, second;
     bool transposed;
@@ -428,7 +393,7 @@ static bool find_attention(struct match *m, struct node *softmax, struct node **
         return false;
     a->rows = scores->dims[scores->rank - 2];
     a->keys = scores->dims[scores->rank - 1];
-    const struct node *source = find_scores(m, softmax->inputs[0]);
+    const struct node *source = find_scores(m, softmax->inputs[0], LONGEST);
     if (!source || !read_product(source, &first))
         return false;
     /* use the batch count of the first product, because a Reshape may have regrouped the scores */
