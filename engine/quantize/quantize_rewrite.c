@@ -25,7 +25,7 @@ struct rewrite {
 
 /* A layer's weights, rounded. */
 struct stored_layer {
-    struct tensor *weights, *scales; /* int8; float32, one per channel */
+    struct value *weights, *scales; /* constants: int8; float32, one per channel */
     float *corrections; /* by channel, to add to the bias: minus the mean error from rounding */
 };
 
@@ -39,6 +39,15 @@ static struct value *named_constant(struct rewrite *r, const struct value *of, c
         return NULL;
     value->name = arena_copy_text(r->edit.graph->arena, name, (size_t)length);
     return value->name ? value : (edit_no_memory(&r->edit), NULL);
+}
+
+static struct value *named_zeros(struct rewrite *r, const struct value *of, const char *suffix,
+                                 enum dtype dtype, const struct shape *row)
+{
+    struct value *zeros = named_constant(r, of, suffix, dtype, row, NULL);
+    if (zeros)
+        memset(zeros->known->data, 0, zeros->known->bytes);
+    return zeros;
 }
 
 /* Appends a node at the end; graph_sort() moves it. */
@@ -131,8 +140,8 @@ static double round_weights(const float *from, int8_t *to, size_t count, float s
 static void store_numbers(const struct node *layer, const struct number_range *input,
                           const struct axis_layout c, float most, struct stored_layer *ret)
 {
-    const float *from = layer->inputs[1]->known->data, *scales = ret->scales->data;
-    int8_t *to = ret->weights->data;
+    const float *from = layer->inputs[1]->known->data, *scales = ret->scales->known->data;
+    int8_t *to = ret->weights->known->data;
     const bool is_conv = layer->op == OP_CONV;
     const size_t each = is_conv ? (size_t)layer->inputs[1]->known->shape.dims[1] : 1;
     const size_t groups = is_conv && each ? input->channels / each : 1;
@@ -149,30 +158,24 @@ static void store_numbers(const struct node *layer, const struct number_range *i
         }
 }
 
-/* Rounds the weights of a layer. `input` has the statistics of the layer's activation. Free the
- * result with drop_rounded(), even after a failure. */
-static enum status round_layer(const struct node *layer, const struct number_range *input,
-                               float most, struct stored_layer *ret, struct error *err)
+/* Rounds the weights of a layer. The caller frees ret->corrections, even after a failure. */
+static bool round_layer(struct rewrite *r, const struct node *layer, struct stored_layer *ret)
 {
-    const struct tensor *weights = layer->inputs[1]->known;
-    const struct axis_layout c = axis_layout_of(&weights->shape, channel_axis(layer));
+    const struct number_range *input = &r->options->ranges[layer->inputs[0]->index];
+    const struct value *weights = layer->inputs[1];
     const struct value *bias = layer->op == OP_MATMUL ? NULL : node_input(layer, 2);
-    *ret = (struct stored_layer){.corrections = alloc_array(c.extent, sizeof *ret->corrections)};
-    TRY(check_memory(ret->corrections, "while quantizing", err));
-    TRY(tensor_create(NULL, DTYPE_I8, &weights->shape, &ret->weights, err));
-    TRY(tensor_create(NULL, DTYPE_F32, &SHAPE((int64_t)c.extent), &ret->scales, err));
-    memset(ret->scales->data, 0, ret->scales->bytes);
-    choose_scales(weights->data, c, bias ? bias->known->data : NULL, range_scale(input, true).scale,
-                  most, ret->scales->data);
+    const struct axis_layout c = axis_layout_of(&weights->known->shape, channel_axis(layer));
+    const float most = (float)r->options->most;
+    *ret = (struct stored_layer){
+        .weights = named_constant(r, weights, "_quantized", DTYPE_I8, &weights->known->shape, NULL),
+        .scales = named_zeros(r, weights, "_scale", DTYPE_F32, &SHAPE((int64_t)c.extent)),
+        .corrections = alloc_array(c.extent, sizeof *ret->corrections)};
+    if (!ret->weights || !ret->scales || !ret->corrections)
+        return edit_no_memory(&r->edit);
+    choose_scales(weights->known->data, c, bias ? bias->known->data : NULL,
+                  range_scale(input, true).scale, most, ret->scales->known->data);
     store_numbers(layer, input, c, most, ret);
-    return STATUS_OK;
-}
-
-static void drop_rounded(struct stored_layer *layer)
-{
-    tensor_unref(layer->weights);
-    tensor_unref(layer->scales);
-    free(layer->corrections);
+    return true;
 }
 
 static struct value *append_dequantize(struct rewrite *r, const struct value *of,
@@ -188,42 +191,13 @@ static struct value *append_dequantize(struct rewrite *r, const struct value *of
     return value;
 }
 
-static struct value *named_tensor(struct rewrite *r, const struct value *of, const char *suffix,
-                                  struct tensor *tensor)
-{
-    char name[600];
-    snprintf(name, sizeof name, "%.500s%s", of->name, suffix);
-    struct value *value = graph_add_constant(r->edit.graph, name, tensor);
-    return value ? value : (edit_no_memory(&r->edit), NULL);
-}
-
-static struct value *named_zeros(struct rewrite *r, const struct value *of, const char *suffix,
-                                 enum dtype dtype, const struct shape *row)
-{
-    struct value *zeros = named_constant(r, of, suffix, dtype, row, NULL);
-    if (zeros)
-        memset(zeros->known->data, 0, zeros->known->bytes);
-    return zeros;
-}
-
-static struct value *add_weights(struct rewrite *r, const struct node *layer,
-                                 const struct stored_layer *stored)
-{
-    const struct value *weights = layer->inputs[1];
-    return append_dequantize(
-        r, weights, named_tensor(r, weights, "_quantized", stored->weights),
-        named_tensor(r, weights, "_scale", stored->scales),
-        named_zeros(r, weights, "_zero_point", DTYPE_I8, &stored->scales->shape),
-        channel_axis(layer));
-}
-
 /* Returns the bias as int32 in units of input scale x weight scale; in float32 if it does not fit;
  * NULL when out of memory. `unit`: the input's scale. */
 static struct value *add_bias(struct rewrite *r, struct value *bias,
                               const struct stored_layer *stored, double unit)
 {
     const struct shape *row = &bias->known->shape;
-    const float *from = bias->known->data, *scales = stored->scales->data;
+    const float *from = bias->known->data, *scales = stored->scales->known->data;
     struct value *numbers = named_constant(r, bias, "_quantized", DTYPE_I32, row, NULL);
     struct value *units = named_constant(r, bias, "_quantized_scale", DTYPE_F32, row, NULL);
     for (size_t m = 0; numbers && units && m < shape_count(row); m++) {
@@ -245,10 +219,12 @@ static void replace_weights(struct rewrite *r, struct node *layer,
     struct value *weights = layer->inputs[1];
     struct value *bias = layer->op == OP_MATMUL ? NULL : node_input(layer, 2);
     const struct value *shared = r->weights[weights->index];
+    const struct tensor *scales = stored->scales->known;
     if (!shared || node_int(shared->producer, "axis", 0) != channel_axis(layer) ||
-        memcmp(shared->producer->inputs[1]->known->data, stored->scales->data,
-               stored->scales->bytes) != 0)
-        r->weights[weights->index] = add_weights(r, layer, stored);
+        memcmp(shared->producer->inputs[1]->known->data, scales->data, scales->bytes) != 0)
+        r->weights[weights->index] = append_dequantize(
+            r, weights, stored->weights, stored->scales,
+            named_zeros(r, weights, "_zero_point", DTYPE_I8, &scales->shape), channel_axis(layer));
     layer->inputs[1] = r->weights[weights->index];
     if (bias)
         layer->inputs[2] =
@@ -257,12 +233,10 @@ static void replace_weights(struct rewrite *r, struct node *layer,
 
 static bool store_layer(struct rewrite *r, struct node *layer)
 {
-    const struct number_range *input = &r->options->ranges[layer->inputs[0]->index];
-    struct stored_layer stored = {0};
-    r->edit.status = round_layer(layer, input, (float)r->options->most, &stored, r->edit.err);
-    if (r->edit.status == STATUS_OK)
+    struct stored_layer stored;
+    if (round_layer(r, layer, &stored))
         replace_weights(r, layer, &stored);
-    drop_rounded(&stored);
+    free(stored.corrections);
     return r->edit.status == STATUS_OK;
 }
 
