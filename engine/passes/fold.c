@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/op/convert.h"
 #include "engine/op/geometry.h"
 #include "engine/op/interpret.h"
 #include "engine/op/ops.h"
@@ -243,12 +244,7 @@ static enum status promote_tensor(struct edit *edit, struct tensor **tensor)
 {
     struct tensor *wide, *half = *tensor;
     TRY(tensor_create(edit->graph->budget, DTYPE_F32, &half->shape, &wide, edit->err));
-    const uint16_t *from = half->data;
-    float *to = wide->data;
-    bool is_half = half->dtype == DTYPE_F16;
-    size_t count = shape_count(&half->shape);
-    for (size_t i = 0; i < count; i++)
-        to[i] = is_half ? half_to_float(from[i]) : bfloat16_to_float(from[i]);
+    load_floats(half->data, half->dtype, wide->data, shape_count(&half->shape));
     tensor_unref(half);
     *tensor = wide;
     return STATUS_OK;
