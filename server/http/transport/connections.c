@@ -540,44 +540,59 @@ static void release_penalties_locked(struct connections *connections, uint64_t c
     }
 }
 
-int64_t connection_penalty(struct connection *connection, const char *forwarded_for)
+/* True if a penalty may delay the request. Probes and dashboards use GET and are not delayed. */
+static bool may_wait(const char *method)
 {
-    struct connections *connections = connection->table;
-    const uint64_t client = penalty_client(connection->address, forwarded_for);
-    int64_t now = clock_now(), until;
-    LOCK(&connections->lock);
-    if (forwarded_for) {
-        const struct penalty *penalty = penalty_find(&connections->penalties, client);
-        until = penalty ? penalty_until(penalty) : 0;
-    } else {
-        if (!connection->has_asked) {
-            release_penalties_locked(connections, client, now);
-            penalty_take_over(&connections->penalties, client, connection->opened, now,
-                              &connection->penalty);
-        }
-        until = penalty_until(&connection->penalty);
-    }
-    connection->has_asked = true;
-    return until;
+    return !(route_method(method) & (METHOD_GET | METHOD_HEAD | METHOD_OPTIONS));
 }
 
-void connection_note_penalty(struct connection *connection, const char *forwarded_for, bool refused,
-                             bool waited, bool last)
+static uint64_t penalized_client(const struct exchange *x)
 {
+    return penalty_client(x->connection->address, x->forwarded[0] ? x->forwarded : NULL);
+}
+
+int64_t exchange_delay(struct exchange *x, const char *method)
+{
+    struct connection *connection = x->connection;
     struct connections *connections = connection->table;
-    const uint64_t client = penalty_client(connection->address, forwarded_for);
+    const struct penalty *penalty = &connection->penalty;
     const int64_t now = clock_now();
+    if (x->was_delayed || !may_wait(method))
+        return 0;
+    const uint64_t client = penalized_client(x);
     LOCK(&connections->lock);
-    struct penalty *penalty = !forwarded_for ? &connection->penalty
-                              : refused      ? penalty_add(&connections->penalties, client)
-                                             : penalty_find(&connections->penalties, client);
+    if (x->forwarded[0]) {
+        penalty = penalty_find(&connections->penalties, client);
+    } else if (!connection->has_asked) {
+        release_penalties_locked(connections, client, now);
+        penalty_take_over(&connections->penalties, client, connection->opened, now,
+                          &connection->penalty);
+    }
+    connection->has_asked = true;
+    const int64_t until = penalty ? penalty_until(penalty) : 0;
+    x->was_delayed = until > now;
+    return x->was_delayed ? until : 0;
+}
+
+void exchange_note_answer(struct exchange *x, bool last)
+{
+    struct connections *connections = x->connection->table;
+    const bool refused = x->answer.retry_after_s > 0, is_forwarded = x->forwarded[0];
+    const int64_t now = clock_now();
+    if (!may_wait(x->method))
+        return;
+    const uint64_t client = penalized_client(x);
+    LOCK(&connections->lock);
+    struct penalty *penalty = !is_forwarded ? &x->connection->penalty
+                              : refused     ? penalty_add(&connections->penalties, client)
+                                            : penalty_find(&connections->penalties, client);
     if (refused) {
         connections->refused = now;
-        penalty_refused(penalty, waited, now);
+        penalty_refused(penalty, x->was_delayed, now);
     } else if (penalty) {
         penalty_served(penalty);
     }
-    if (last && !forwarded_for) {
+    if (last && !is_forwarded) {
         penalty_leave(&connections->penalties, client, penalty, now);
         penalty_served(penalty); /* so that connection_close() does not store it again */
     }

@@ -128,7 +128,7 @@ struct connection {
     uint64_t taken, run;      /* bytes read from the socket, and loop->runs, at the last tick */
     bool had_unread;          /* at the last tick, unread bytes were waiting */
     struct penalty penalty;
-    bool has_asked; /* connection_penalty() has been called */
+    bool has_asked; /* exchange_delay() has been called */
     int64_t delayed_until;
     struct connection *next_delayed;
 };
@@ -185,19 +185,10 @@ void connections_watch(struct exchange *exchange, struct predict_request *reques
  * themselves. */
 void connections_cancel(struct exchange *exchange);
 
-/* Returns the time (clock_now()) until which a new request must wait; it may have passed already.
- * `forwarded_for`: the client that a trusted proxy names, or NULL. */
-int64_t connection_penalty(struct connection *connection, const char *forwarded_for);
-
 /* Makes the watcher's thread, or connections_end_delays(), call exchange_resume() once for the
  * exchange of a suspended connection: at `until`, or when the client hangs up. Returns false, and
  * does not resume it, if the connection has been refused or delays have ended. */
 bool connection_delay(struct connection *connection, int64_t until);
-
-/* Records whether a request was `refused` (with Retry-After), and whether it had `waited` for a
- * penalty. `last`: the server closes the connection after this answer. */
-void connection_note_penalty(struct connection *connection, const char *forwarded_for, bool refused,
-                             bool waited, bool last);
 
 /* Resumes all delayed connections. Later requests are not delayed. */
 void connections_end_delays(struct connections *connections);

@@ -117,33 +117,6 @@ void exchange_set_client(struct exchange *x, const char *address)
     upload_init(&x->body, share_of(x->server, x->forwarded), 0, 0);
 }
 
-static const char *forwarded_for(const struct exchange *x)
-{
-    return x->forwarded[0] ? x->forwarded : NULL;
-}
-
-/* True if a penalty may delay the request. Probes and dashboards use GET and are not delayed. */
-static bool may_wait(const char *method)
-{
-    return !(route_method(method) & (METHOD_GET | METHOD_HEAD | METHOD_OPTIONS));
-}
-
-int64_t exchange_delay(struct exchange *x, const char *method)
-{
-    if (x->was_delayed || !may_wait(method))
-        return 0;
-    const int64_t until = connection_penalty(x->connection, forwarded_for(x));
-    x->was_delayed = until > clock_now();
-    return x->was_delayed ? until : 0;
-}
-
-void exchange_note_answer(struct exchange *x, bool last)
-{
-    if (may_wait(x->method))
-        connection_note_penalty(x->connection, forwarded_for(x), x->answer.retry_after_s > 0,
-                                x->was_delayed, last);
-}
-
 /* ---- answers ---- */
 
 static bool answer_is_text(const char *type)

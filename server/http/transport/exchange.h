@@ -244,7 +244,7 @@ void exchange_set_client(struct exchange *exchange, const char *address);
 void exchange_find_client(struct exchange *exchange, const char *forwarded_for);
 
 /* Returns the time (clock_now()) until which a request with this method must wait, because its
- * client was refused just before (connection_penalty()); 0: it need not wait. */
+ * client was refused just before (penalty.h); 0: it need not wait. */
 int64_t exchange_delay(struct exchange *exchange, const char *method);
 
 /* Records whether the answer is a refusal, for exchange_delay(). `last`: the server closes the

@@ -24,7 +24,8 @@ ssize_t recv(int fd, void *bytes, size_t size, int flags)
     return got;
 }
 
-/* libmicrohttpd calls this function for decrypted bytes. tls.c reads the encrypted bytes. */
+/* libmicrohttpd calls this function for decrypted bytes. connections.c reads the encrypted bytes.
+ */
 ssize_t gnutls_record_recv(gnutls_session_t session, void *bytes, size_t size)
 {
     unsigned char sequence[8];
