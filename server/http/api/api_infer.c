@@ -533,6 +533,24 @@ static enum status respond_outputs(struct exchange *x, struct infer_work *work, 
     return status;
 }
 
+/* If an image failed, answers with its error and returns true. `row`: the word for an image in the
+ * message, if there are several. */
+static bool respond_failed_row(struct exchange *x, const char *row)
+{
+    const struct predict_request *request = x->work;
+    for (size_t i = 0; i < request->image_count; i++) {
+        const struct predict_image *image = &request->images[i];
+        struct error err = image->error;
+        if (image->status == STATUS_OK)
+            continue;
+        if (request->image_count > 1)
+            error_set(&err, image->status, "%s %zu: %s", row, i, image->error.message);
+        respond_error(x, &err);
+        return true;
+    }
+    return false;
+}
+
 static void infer_finish(struct exchange *x)
 {
     struct infer_work *work = x->work;
@@ -661,8 +679,7 @@ static enum status infer_prepare(struct exchange *x, struct deployment **chosen,
     if (is_raw) {
         TRY(infer_take_raw(x, work, deployment, err));
     } else {
-        request_limits_limit_us(&work->request, (uint64_t)work->v2->timeout_us);
-        TRY(request_limits_set_priority(&work->request, (uint64_t)work->v2->priority, err));
+        TRY(request_limits_of_body(&work->request, work->v2->timeout_us, work->v2->priority, err));
         if (work->v2->input_count == 1 && work->v2->inputs[0].dtype != DTYPE_NONE && !work->is_v1)
             TRY(submission_choose_size(x, &work->v2->inputs[0].shape, chosen, err));
         deployment = *chosen;

@@ -259,6 +259,34 @@ static void predict_finish(struct exchange *x)
         store_in_cache(x);
 }
 
+/* Runs on a thread of the model host or the watcher. */
+static void predict_part_done(struct predict_request *request)
+{
+    const struct predict_image *first = &request->images[0];
+    exchange_offload(request->context,
+                     request->decode_only ? (size_t)first->width * first->height
+                                          : request->image_count * SUBMISSION_LARGE_BODY,
+                     submit_next_part);
+}
+
+/* Offload threads will submit the parts, one after the other. Charges the photos' pixels. */
+static enum status predict_in_parts(struct exchange *x, struct predict_request *request,
+                                    struct error *err)
+{
+    const struct image_limits none = {0};
+    size_t bytes = 0;
+    for (size_t i = 0; i < request->image_count; i++) {
+        const struct predict_image *photo = &request->images[i];
+        struct image_info info;
+        struct error unread;
+        if (photo->preset.status == STATUS_OK &&
+            image_probe(photo->data, photo->size, &none, &info, &unread) == STATUS_OK)
+            bytes = size_sum(bytes, size_product((size_t)info.width * info.height, 3));
+    }
+    request->on_done = predict_part_done;
+    return charge_answer(x, bytes, err);
+}
+
 /* Plans slices, or the stages of a pipeline.json. */
 static enum status plan_slices_or_stages(struct exchange *x, struct predict_work *work,
                                          struct error *err)
@@ -278,7 +306,7 @@ static enum status plan_slices_or_stages(struct exchange *x, struct predict_work
         work->staged->take = take_memory;
         work->staged->context = x;
     }
-    return request->parts ? submission_in_parts(x, request, err) : STATUS_OK;
+    return request->parts ? predict_in_parts(x, request, err) : STATUS_OK;
 }
 
 /* Makes a request for the model host from the body. */

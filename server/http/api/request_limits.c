@@ -63,24 +63,20 @@ enum status request_limits_read(const struct exchange *x, struct predict_request
     return STATUS_OK;
 }
 
-void request_limits_limit_us(struct predict_request *request, uint64_t microseconds)
+enum status request_limits_of_body(struct predict_request *request, int64_t timeout_us,
+                                   int64_t priority, struct error *err)
 {
     /* Ignore a time limit of centuries: it exceeds the range of clock_now(). */
-    if (microseconds == 0 || microseconds > (uint64_t)(INT64_MAX - request->started) / 1000)
-        return;
-    int64_t deadline = request->started + (int64_t)microseconds * 1000;
-    if (request->deadline == 0 || deadline < request->deadline)
-        request->deadline = deadline;
-}
-
-enum status request_limits_set_priority(struct predict_request *request, uint64_t priority,
-                                        struct error *err)
-{
+    if (timeout_us && timeout_us <= (INT64_MAX - request->started) / 1000) {
+        const int64_t deadline = request->started + timeout_us * 1000;
+        if (request->deadline == 0 || deadline < request->deadline)
+            request->deadline = deadline;
+    }
     if (priority > QUEUE_PRIORITIES)
         return error_set(err, STATUS_INVALID,
-                         "priority is %llu; it may be 1 (goes first) to %d (goes last), 0 for the "
+                         "priority is %lld; it may be 1 (goes first) to %d (goes last), 0 for the "
                          "default, %d",
-                         (unsigned long long)priority, QUEUE_PRIORITIES, QUEUE_DEFAULT_PRIORITY);
+                         (long long)priority, QUEUE_PRIORITIES, QUEUE_DEFAULT_PRIORITY);
     if (priority)
         request->priority = (int)priority;
     return STATUS_OK;

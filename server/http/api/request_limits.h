@@ -16,13 +16,11 @@
 enum status request_limits_read(const struct exchange *exchange, struct predict_request *request,
                                 struct error *err) MUST_USE;
 
-/* Applies a time limit from the body (the V2 protocol's `timeout`), in microseconds from
- * request->started; 0: none. The shortest limit applies. */
-void request_limits_limit_us(struct predict_request *request, uint64_t microseconds);
-
-/* Applies the V2 protocol's `priority`; 0: that of the header applies. STATUS_INVALID above 8. */
-enum status request_limits_set_priority(struct predict_request *request, uint64_t priority,
-                                        struct error *err) MUST_USE;
+/* Applies the V2 protocol's `timeout`, in microseconds from request->started, and `priority`;
+ * neither is negative. 0: that of the header applies. The shortest time limit applies.
+ * STATUS_INVALID: a priority above 8. */
+enum status request_limits_of_body(struct predict_request *request, int64_t timeout_us,
+                                   int64_t priority, struct error *err) MUST_USE;
 
 /* For a route's admit: asks model_host_would_admit(), and sets Retry-After if that refuses. The
  * caller has set model, version and size of `request` from the request line and headers. */

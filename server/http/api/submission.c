@@ -262,22 +262,6 @@ void store_in_cache(struct exchange *x)
     respond_header(x, "X-Cache", "miss");
 }
 
-bool respond_failed_row(struct exchange *x, const char *row)
-{
-    const struct predict_request *request = x->work;
-    for (size_t i = 0; i < request->image_count; i++) {
-        const struct predict_image *image = &request->images[i];
-        struct error err = image->error;
-        if (image->status == STATUS_OK)
-            continue;
-        if (request->image_count > 1)
-            error_set(&err, image->status, "%s %zu: %s", row, i, image->error.message);
-        respond_error(x, &err);
-        return true;
-    }
-    return false;
-}
-
 enum status submission_images(struct predict_request *request, size_t count, struct error *err)
 {
     request->images = alloc_array(count, sizeof *request->images);
@@ -341,33 +325,6 @@ void submit_next_part(struct exchange *x)
     }
     respond_error(x, &err);
     exchange_resume(x);
-}
-
-/* Runs on a thread of the model host or the watcher. */
-static void submission_part_done(struct predict_request *request)
-{
-    const struct predict_image *first = &request->images[0];
-    exchange_offload(request->context,
-                     request->decode_only ? (size_t)first->width * first->height
-                                          : request->image_count * SUBMISSION_LARGE_BODY,
-                     submit_next_part);
-}
-
-enum status submission_in_parts(struct exchange *x, struct predict_request *request,
-                                struct error *err)
-{
-    const struct image_limits none = {0};
-    size_t bytes = 0;
-    for (size_t i = 0; i < request->image_count; i++) {
-        const struct predict_image *photo = &request->images[i];
-        struct image_info info;
-        struct error unread;
-        if (photo->preset.status == STATUS_OK &&
-            image_probe(photo->data, photo->size, &none, &info, &unread) == STATUS_OK)
-            bytes = size_sum(bytes, size_product((size_t)info.width * info.height, 3));
-    }
-    request->on_done = submission_part_done;
-    return charge_answer(x, bytes, err);
 }
 
 /* Called on any thread after the load. If the load failed, submitting returns its error. */

@@ -29,10 +29,6 @@ void *submission_create(struct exchange *exchange, size_t size,
                         void (*finish)(struct exchange *exchange),
                         void (*free_work)(struct exchange *exchange));
 
-/* If an image of exchange->work failed, answers with its error and returns true. `row`: the word
- * for an image in the message, if there are several images. */
-bool respond_failed_row(struct exchange *exchange, const char *row);
-
 /* Frees the request's results and images; for the endpoint's free_work. */
 void submission_free(struct exchange *exchange);
 
@@ -52,11 +48,6 @@ size_t submission_output_bytes(const struct served_tensor *output, size_t rows, 
 /* Charges additional memory for the answer. Call it from `prepare` for raw outputs; submit_work()
  * charges predictions. STATUS_OVERLOADED: no room now; STATUS_TOO_LARGE: more than the limit. */
 enum status charge_answer(struct exchange *exchange, size_t bytes, struct error *err) MUST_USE;
-
-/* Call it before submitting a request with request->parts. Offload threads then submit the parts,
- * one after the other. Charges the pixels of the request's images; errors as charge_answer(). */
-enum status submission_in_parts(struct exchange *exchange, struct predict_request *request,
-                                struct error *err) MUST_USE;
 
 /* On an offload thread, when the photos of a request with parts are decoded: submits the next part,
  * or calls exchange->next after the last one. Do not touch the exchange afterwards. */

@@ -90,7 +90,7 @@ static void *event_loop_run(void *context)
             accept_some(loop);
         if (loop->proxied) {
             proxy_pending_run(loop->proxied, room(loop), add_connection, loop);
-            atomic_store(&loop->unread, proxy_pending_count(loop->proxied));
+            atomic_store(&loop->unread, loop->proxied->count);
         }
         MHD_run(loop->mhd);
         loop->added = 0;
@@ -104,7 +104,7 @@ static void *event_loop_run(void *context)
             {.fd = accepts && !is_paused && room(loop) ? loop->listen_fd : -1, .events = POLLIN},
             {.fd = loop->epoll_fd, .events = POLLIN},
             {.fd = loop->inbox.fd, .events = POLLIN},
-            {.fd = loop->proxied ? proxy_pending_fd(loop->proxied) : -1, .events = POLLIN}};
+            {.fd = loop->proxied ? loop->proxied->epoll_fd : -1, .events = POLLIN}};
         is_due = poll(wakers, COUNT_OF(wakers), ms) > 0 && wakers[0].revents;
     }
     /* Stop the daemon on this thread: its callbacks use thread-local variables (recv_hook.c). */

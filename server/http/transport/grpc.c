@@ -144,7 +144,7 @@ static enum status grpc_open(struct grpc_server *grpc, struct error *err)
         (http->options.proxy_protocol && !grpc->proxied) ||
         !grpc_watch(grpc, grpc->listen_fd, EPOLLET, NULL) ||
         !grpc_watch(grpc, grpc->inbox.fd, 0, grpc) ||
-        (grpc->proxied && !grpc_watch(grpc, proxy_pending_fd(grpc->proxied), 0, NULL)))
+        (grpc->proxied && !grpc_watch(grpc, grpc->proxied->epoll_fd, 0, NULL)))
         return error_set(err, STATUS_IO,
                          "cannot open what --grpc-port needs (%s); raise the limit of open files "
                          "(ulimit -n)",

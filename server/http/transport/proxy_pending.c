@@ -12,20 +12,6 @@
 #include "server/http/transport/proxy_header.h"
 #include "server/observe/log.h"
 
-struct proxy_pending {
-    const struct trusted_proxies *proxies;
-    int epoll_fd;
-    struct metric *invalid_total;
-    bool has_more; /* some headers may have arrived that were not read for lack of `room` */
-    size_t count;
-    struct proxied_socket {
-        int fd;
-        int64_t since;
-        struct sockaddr_storage address;
-        socklen_t size;
-    } sockets[PROXY_PENDING_MAX]; /* oldest first */
-};
-
 struct proxy_pending *proxy_pending_create(const struct trusted_proxies *proxies,
                                            struct metrics *metrics)
 {
@@ -51,11 +37,6 @@ void proxy_pending_free(struct proxy_pending *proxied)
         close(proxied->sockets[i].fd);
     close(proxied->epoll_fd);
     free(proxied);
-}
-
-int proxy_pending_fd(const struct proxy_pending *proxied)
-{
-    return proxied->epoll_fd;
 }
 
 /* True if a connection from this address must begin with a header. */
@@ -172,11 +153,6 @@ void proxy_pending_run(struct proxy_pending *proxied, size_t room, proxy_pending
     /* Check time limits only now, because this thread may be late although the header was not. */
     while (proxied->count && clock_now() >= proxied_deadline(proxied))
         proxy_pending_refuse(proxied, 0, "no PROXY header within 3 s");
-}
-
-size_t proxy_pending_count(const struct proxy_pending *proxied)
-{
-    return proxied->count;
 }
 
 int proxy_pending_sleep_ms(const struct proxy_pending *proxied, size_t room)

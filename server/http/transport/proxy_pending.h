@@ -20,7 +20,19 @@
 
 #define ACCEPT_PAUSE_MS 100 /* pause after accept() failed for lack of descriptors or memory */
 
-struct proxy_pending;
+struct proxy_pending {
+    const struct trusted_proxies *proxies;
+    int epoll_fd; /* readable when bytes or hang-ups have arrived for proxy_pending_run() */
+    struct metric *invalid_total;
+    bool has_more; /* some headers may have arrived that were not read for lack of `room` */
+    size_t count;
+    struct proxied_socket {
+        int fd;
+        int64_t since;
+        struct sockaddr_storage address;
+        socklen_t size;
+    } sockets[PROXY_PENDING_MAX]; /* oldest first */
+};
 
 /* Borrows `proxies` and `metrics`. NULL when out of memory or descriptors. */
 struct proxy_pending *proxy_pending_create(const struct trusted_proxies *proxies,
@@ -28,9 +40,6 @@ struct proxy_pending *proxy_pending_create(const struct trusted_proxies *proxies
 
 /* Closes the waiting connections. Accepts NULL. */
 void proxy_pending_free(struct proxy_pending *proxied);
-
-/* A descriptor that is readable when bytes or hang-ups have arrived for proxy_pending_run(). */
-int proxy_pending_fd(const struct proxy_pending *proxied);
 
 /* Passes at most `room` connections whose header has arrived to `take`, which becomes their owner.
  * `address` is the client in the header, or the connection's peer if the header names none. The
@@ -45,9 +54,6 @@ void proxy_pending_run(struct proxy_pending *proxied, size_t room, proxy_pending
  * client waits, or if resources run out; in that case, *ret_full_until says when to retry. */
 bool proxy_pending_accept(struct proxy_pending *proxied, int listen_fd, proxy_pending_take *take,
                           void *context, int64_t *ret_full_until);
-
-/* The number of waiting connections. */
-size_t proxy_pending_count(const struct proxy_pending *proxied);
 
 /* Returns the milliseconds until proxy_pending_run() has work without an event, or -1: never. */
 int proxy_pending_sleep_ms(const struct proxy_pending *proxied, size_t room);

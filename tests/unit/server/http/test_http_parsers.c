@@ -403,20 +403,25 @@ Test(http_budget, a_share_leaves_room_for_others)
 
 /* ---- time limits ---- */
 
+static void limit(struct predict_request *request, int64_t timeout_us)
+{
+    cr_assert_eq(request_limits_of_body(request, timeout_us, 0, NULL), STATUS_OK);
+}
+
 Test(urgency, the_shorter_limit_holds)
 {
     const int64_t second = 1000000000;
     struct predict_request request = {.started = 5 * second};
-    request_limits_limit_us(&request, 0);
+    limit(&request, 0);
     cr_assert_eq(request.deadline, 0);
-    request_limits_limit_us(&request, UINT64_MAX);
-    request_limits_limit_us(&request, (uint64_t)1 << 62);
+    limit(&request, INT64_MAX);
+    limit(&request, INT64_C(1) << 62);
     cr_assert_eq(request.deadline, 0, "no clock goes so far");
-    request_limits_limit_us(&request, (uint64_t)7200 * 1000000);
+    limit(&request, INT64_C(7200) * 1000000);
     cr_assert_eq(request.deadline, 7205 * second, "two hours are two hours");
-    request_limits_limit_us(&request, (uint64_t)1 << 53);
+    limit(&request, INT64_C(1) << 53);
     cr_assert_eq(request.deadline, 7205 * second);
-    request_limits_limit_us(&request, 1500000);
+    limit(&request, 1500000);
     cr_assert_eq(request.deadline, 6500000000);
 }
 
