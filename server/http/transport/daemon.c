@@ -61,18 +61,17 @@ static const char *outcome(const struct exchange *x, bool was_cut,
     }
 }
 
-static struct connection *connection_of(struct MHD_Connection *handle)
+/* Returns zeros if libmicrohttpd does not know. */
+static union MHD_ConnectionInfo info_of(struct MHD_Connection *handle,
+                                        enum MHD_ConnectionInfoType what)
 {
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(handle, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    return info ? info->socket_context : NULL;
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(handle, what);
+    return info ? *info : (union MHD_ConnectionInfo){0};
 }
 
 static int socket_of(struct MHD_Connection *handle)
 {
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CONNECTION_FD);
-    return info ? info->connect_fd : -1;
+    return info_of(handle, MHD_CONNECTION_INFO_CONNECTION_FD).connect_fd;
 }
 
 static const char *daemon_header(const struct exchange *x, const char *name)
@@ -166,10 +165,10 @@ static void check_head(const struct exchange *x, const char *method, const char 
 static struct request_head daemon_read_head(const struct exchange *x, const char *method,
                                             const char *version)
 {
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(x->handle, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
     struct request_head head = {
-        .method = method, .version = version, .size = info ? info->header_size : 0};
+        .method = method,
+        .version = version,
+        .size = info_of(x->handle, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE).header_size};
     check_head(x, method, version, &head);
     return head;
 }
@@ -329,7 +328,8 @@ __attribute__((format(printf, 2, 0))) static void on_log(void *context, const ch
 static void *on_uri(void *context, const char *uri, struct MHD_Connection *handle)
 {
     struct event_loop *loop = context;
-    struct connection *connection = connection_of(handle);
+    struct connection *connection =
+        info_of(handle, MHD_CONNECTION_INFO_SOCKET_CONTEXT).socket_context;
     /* The target is copied: libmicrohttpd is about to split it in place. */
     struct exchange *x =
         connection ? exchange_create(loop->server, &daemon_carrier, loop->server->options.routes,
@@ -529,10 +529,8 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
     if (how == MHD_REQUEST_TERMINATED_COMPLETED_OK && x->answered)
         connection_note_idle(x->connection, x->answered);
     /* Without an answer of ours, libmicrohttpd may have answered the request itself. */
-    const union MHD_ConnectionInfo *status =
-        MHD_get_connection_info(handle, MHD_CONNECTION_INFO_HTTP_STATUS);
-    if (!x->answer.status && status)
-        x->answer.status = (int)status->http_status;
+    if (!x->answer.status)
+        x->answer.status = (int)info_of(handle, MHD_CONNECTION_INFO_HTTP_STATUS).http_status;
     connections_watch(x, NULL);
     const bool refused = !connection_enter(x->connection, CONNECTION_AWAITS_REQUEST);
     /* There is no answer: the watcher refused a late body, or the client left. */
@@ -555,19 +553,16 @@ static void on_connection(void *context, struct MHD_Connection *handle, void **s
     struct http_server *server = loop->server;
     struct connection *connection = *socket_context;
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-        /* libmicrohttpd 1.0 returns each answer in the same memory: read it before asking again. */
-        const int fd = socket_of(handle);
-        const union MHD_ConnectionInfo *info =
-            MHD_get_connection_info(handle, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-        const struct sockaddr *address = info ? info->client_addr : NULL;
-        info = server->daemon->tls
-                   ? MHD_get_connection_info(handle, MHD_CONNECTION_INFO_GNUTLS_SESSION)
-                   : NULL;
-        const struct connection given = {.fd = fd,
-                                         .tls = info ? info->tls_session : NULL,
-                                         .loop = loop,
-                                         .is_admin = loop->is_admin};
-        *socket_context = fd >= 0 ? connection_open(server->connections, &given, address) : NULL;
+        const struct connection given = {
+            .fd = socket_of(handle),
+            .tls = server->daemon->tls
+                       ? info_of(handle, MHD_CONNECTION_INFO_GNUTLS_SESSION).tls_session
+                       : NULL,
+            .loop = loop,
+            .is_admin = loop->is_admin};
+        *socket_context =
+            connection_open(server->connections, &given,
+                            info_of(handle, MHD_CONNECTION_INFO_CLIENT_ADDRESS).client_addr);
     } else if (connection) {
         /* libmicrohttpd 1.0 skips on_completed() when a chunk's extension is too long. */
         void *exchange = connection->exchange;
