@@ -44,17 +44,9 @@ void exchange_wait(struct exchange *x, struct predict_request *request,
         x->carrier->suspend(x);
 }
 
-static void run_offloaded(void *context)
-{
-    struct exchange *x = context;
-    x->offloaded(x);
-}
-
 void exchange_offload(struct exchange *x, size_t bytes, void (*run)(struct exchange *exchange))
 {
-    x->offloaded = run;
-    x->offload =
-        (struct offload_job){.run = run_offloaded, .context = x, .is_long = bytes >= LONG_JOB};
+    x->offload = (struct offload_job){.run = run, .exchange = x, .is_long = bytes >= LONG_JOB};
     offload_run(x->server->offload, &x->offload);
 }
 

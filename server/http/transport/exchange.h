@@ -150,7 +150,6 @@ struct exchange {
     void (*finish)(struct exchange *exchange);    /* answers; called if there is no answer yet */
     void (*free_work)(struct exchange *exchange); /* frees what `work` owns; or NULL */
     struct offload_job offload;                   /* private to exchange_offload() */
-    void (*offloaded)(struct exchange *exchange); /* private to exchange_offload() */
     void (*awaited)(struct exchange *exchange);   /* called when the requested model is loaded */
     prepare_fn *prepare;                          /* reads the body for that model (submission.h) */
     struct predict_request *watched;              /* for connections.c only, like the next member */

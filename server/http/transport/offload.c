@@ -46,7 +46,7 @@ static void *offload_run_jobs(void *context)
             job = offload_pop(&offload->short_jobs);
         if (job) {
             pthread_mutex_unlock(&offload->lock);
-            job->run(job->context);
+            job->run(job->exchange);
             pthread_mutex_lock(&offload->lock);
         } else if (offload->stop) {
             break;
@@ -108,7 +108,7 @@ void offload_run(struct offload *offload, struct offload_job *job)
         pthread_mutex_unlock(&offload->lock);
     }
     if (!queued)
-        job->run(job->context);
+        job->run(job->exchange);
 }
 
 void offload_stop(struct offload *offload)

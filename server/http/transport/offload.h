@@ -8,12 +8,13 @@
 
 #include "engine/base/status.h"
 
+struct exchange;
 struct offload;
 
 /* Owned by the caller until `run` is called. */
 struct offload_job {
-    void (*run)(void *context);
-    void *context;
+    void (*run)(struct exchange *exchange);
+    struct exchange *exchange;
     bool is_long;                     /* more than about ten milliseconds */
     STAILQ_ENTRY(offload_job) queued; /* for offload.c only */
 };

@@ -4,21 +4,21 @@
 #include <stdatomic.h>
 
 #include "engine/base/size.h"
-#include "server/http/transport/offload.h"
+#include "server/http/transport/exchange.h"
 #include "tests/unit/tap.h"
 
 #define JOBS 1000
 
 struct note {
-    struct offload_job job;
+    struct exchange exchange;
     sem_t *wait_for, *tell; /* NULL: nothing */
 };
 
 static _Atomic int done;
 
-static void run(void *context)
+static void run(struct exchange *exchange)
 {
-    struct note *note = context;
+    struct note *note = exchange->handle;
     if (note->tell)
         CHECK(!sem_post(note->tell));
     if (note->wait_for)
@@ -38,8 +38,10 @@ static struct offload *create(void)
 static void post(struct offload *offload, struct note *note, bool is_long, sem_t *wait_for,
                  sem_t *tell)
 {
-    *note = (struct note){{.run = run, .context = note, .is_long = is_long}, wait_for, tell};
-    offload_run(offload, &note->job);
+    *note = (struct note){{.handle = note}, wait_for, tell};
+    note->exchange.offload =
+        (struct offload_job){.run = run, .exchange = &note->exchange, .is_long = is_long};
+    offload_run(offload, &note->exchange.offload);
 }
 
 /* Long jobs that do not end, as many as you like: a short one is done all the same, and one long
