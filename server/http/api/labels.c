@@ -289,7 +289,13 @@ static enum status find_vectors(struct exchange *x, const struct deployment *dep
     labels->texts.count = 0;
     const char *text = labels->prompts;
     for (size_t i = 0; i < labels->count; i++, text += strlen(text) + 1) {
-        if (text_cache_find(deployment->text_cache, text, labels->scores.vectors + i * size, size))
+        size_t found = 0;
+        float *kept = text_cache_copy(deployment->text_cache, text, &found);
+        const bool is_kept = kept && found == size;
+        if (is_kept)
+            memcpy(labels->scores.vectors + i * size, kept, size * sizeof *kept);
+        free(kept);
+        if (is_kept)
             continue;
         labels->missing[labels->texts.count] = i;
         labels->texts.items[labels->texts.count++] =

@@ -60,19 +60,6 @@ static struct kept_text *place_of(struct text_cache *cache, const char *text)
     return &cache->places[(hash ^ hash >> 32) % TEXT_CACHE_PLACES];
 }
 
-bool text_cache_find(struct text_cache *cache, const char *text, float *ret, size_t size)
-{
-    if (!cache)
-        return false;
-    LOCK(&cache->lock);
-    struct kept_text *place = place_of(cache, text);
-    if (!place->text || place->size != size || strcmp(place->text, text) != 0)
-        return false;
-    place->used = ++cache->uses;
-    memcpy(ret, place->vector, size * sizeof *ret);
-    return true;
-}
-
 float *text_cache_copy(struct text_cache *cache, const char *text, size_t *ret_size)
 {
     if (!cache)

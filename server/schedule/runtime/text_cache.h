@@ -19,10 +19,8 @@ struct text_cache;
 struct text_cache *text_cache_create(size_t most);
 void text_cache_free(struct text_cache *cache); /* NULL is fine */
 
-/* Copies the vector of a text to `ret` if it has `size` numbers. Returns false if there is none. A
+/* Returns a malloc'ed copy of a text's vector, with *ret_size numbers; NULL if there is none. A
  * NULL cache is empty. */
-bool text_cache_find(struct text_cache *cache, const char *text, float *ret, size_t size);
-/* Returns a malloc'ed copy of a text's vector, with *ret_size numbers; NULL if there is none. */
 float *text_cache_copy(struct text_cache *cache, const char *text, size_t *ret_size);
 /* Stores a copy of a vector of `size` numbers, if it fits. `budget` is charged for it, and must be
  * the same in all calls for a cache; may be NULL. */
