@@ -17,3 +17,9 @@ enum status base64_decode(const char *text, size_t size, uint8_t *dst, size_t *r
 
 /* Encodes in the standard alphabet with padding, terminated; malloc'ed, NULL when out of memory. */
 char *base64_text(const uint8_t *data, size_t size);
+
+/* Decodes an image that was sent as text, plain or as a data: URI (RFC 2397), in place; *ret points
+ * into `text`. STATUS_INVALID if the text is not base64, is a data: URI without ";base64", or is a
+ * URL: lensd fetches none. */
+enum status picture_text_decode(char *text, size_t size, uint8_t **ret, size_t *ret_size,
+                                struct error *err) MUST_USE;

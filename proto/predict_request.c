@@ -7,8 +7,8 @@
 
 #include "engine/base/size.h"
 #include "engine/base/text.h"
+#include "proto/base64.h"
 #include "proto/dialects.h"
-#include "proto/picture_text.h"
 
 /* ---- parameters ---- */
 

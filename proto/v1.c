@@ -7,9 +7,9 @@
 
 #include "engine/base/size.h"
 #include "engine/base/text.h"
+#include "proto/base64.h"
 #include "proto/dialects.h"
 #include "proto/json_extract.h"
-#include "proto/picture_text.h"
 #include "proto/strbuf.h"
 #include "proto/writer.h"
 

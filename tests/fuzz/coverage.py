@@ -16,7 +16,7 @@ TARGETS = {
     "config": ["models/folder/labels.c", "models/folder/pbtxt.c", "models/folder/preprocess_config.c",
                "models/folder/triton_config.c"],
     "daemon": ["server/http/transport/daemon.c", "server/http/transport/routes.c"],
-    "dialects": ["proto/predict_request.c", "proto/openai.c", "proto/doods.c", "proto/picture_text.c"],
+    "dialects": ["proto/predict_request.c", "proto/openai.c", "proto/doods.c", "proto/base64.c"],
     "folder": ["models/folder/task_config.c", "models/folder/triton_config.c", "models/tasks/task_detect_kind.c"],
     "frigate": ["proto/frigate.c"],
     "head": ["server/http/transport/admit.c", "server/http/transport/trusted_proxies.c", "server/http/transport/trace.c"],

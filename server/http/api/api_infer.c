@@ -15,7 +15,7 @@
 #include "engine/base/size.h"
 #include "engine/base/text.h"
 #include "models/tasks/class_scores.h"
-#include "proto/picture_text.h"
+#include "proto/base64.h"
 #include "proto/v1.h"
 #include "server/answers/describe.h"
 #include "server/http/api/request_limits.h"

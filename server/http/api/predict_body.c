@@ -10,7 +10,7 @@
 #include "engine/base/size.h"
 #include "engine/base/text.h"
 #include "engine/base/utf8.h"
-#include "proto/picture_text.h"
+#include "proto/base64.h"
 #include "server/answers/describe.h"
 #include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"
