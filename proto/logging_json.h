@@ -18,6 +18,6 @@ struct logging_settings {
 char *logging_json(const struct logging_settings *settings);
 
 /* Changes the settings in the object `text`, and no others. STATUS_INVALID for an unknown name, an
- * invalid value, and a log_file: requests must not name paths. Then *settings is unchanged. */
+ * invalid value, and a log_file: requests must not name paths. Then *settings is undefined. */
 enum status logging_json_read(const char *text, size_t size, struct logging_settings *settings,
                               struct error *err) MUST_USE;

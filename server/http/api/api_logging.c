@@ -15,12 +15,6 @@ static struct logging_settings current(void)
                                      .as_json = log_is_json()};
 }
 
-static void respond_settings(struct exchange *x)
-{
-    struct logging_settings settings = current();
-    respond_json(x, 200, logging_json(&settings));
-}
-
 static void change(struct exchange *x, const struct logging_settings *wanted)
 {
     enum log_level lowest = wanted->verbose > 0 ? LOG_DEBUG
@@ -51,5 +45,6 @@ void logging_handle(struct exchange *x)
         }
         change(x, &settings);
     }
-    respond_settings(x);
+    settings = current();
+    respond_json(x, 200, logging_json(&settings));
 }
