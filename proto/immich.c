@@ -32,9 +32,8 @@ static const struct immich_task tasks[] = {
  * is empty or too long. */
 static bool clean_name(const char *name, char *ret, size_t room)
 {
-    const char *slash = strrchr(name, '/');
     size_t used = 0;
-    for (const char *at = slash ? slash + 1 : name; *at && used < room; at++)
+    for (const char *at = basename(name); *at && used < room; at++)
         if (*at != '.')
             ret[used++] = (char)(*at == ':' || *at == '\\' ? '_' : *at);
     if (used == 0 || used == room)

@@ -24,6 +24,14 @@ char *path_join(const char *folder, const char *name)
     return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
 }
 
+void path_folder(const char *path, char ret[static PATH_MAX])
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        path = ".";
+    snprintf(ret, PATH_MAX, "%.*s", !slash || slash == path ? 1 : (int)(slash - path), path);
+}
+
 bool path_is_file(const char *path)
 {
     struct stat info;

@@ -2,6 +2,7 @@
  * data. */
 #pragma once
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -9,6 +10,9 @@
 
 /* Returns "FOLDER/NAME", which the caller frees, or NULL when out of memory. */
 char *path_join(const char *folder, const char *name);
+
+/* Writes the folder of `path`: "." for a bare name, "/" for a file in the root. */
+void path_folder(const char *path, char ret[static PATH_MAX]);
 
 /* True if the path leads to a regular file, or to a folder; both functions follow links. */
 bool path_is_file(const char *path);

@@ -19,6 +19,13 @@ static inline bool text_read_ms(const char *text, double *ret)
     return !*end || !strcmp(end, "s") || !strcmp(end, "ms") || !strcmp(end, "m");
 }
 
+/* True if `text` ends with `ending`. */
+static inline bool text_ends(const char *text, const char *ending)
+{
+    const size_t length = strlen(text), size = strlen(ending);
+    return length >= size && !strcmp(text + length - size, ending);
+}
+
 /* First position in text[at … size) that is not JSON whitespace (space, tab, line feed, carriage
  * return); `size` if there is none. */
 static inline size_t text_skip_blanks(const char *text, size_t at, size_t size)

@@ -59,12 +59,6 @@ static void name_of_path(const char *path, char ret[static MODEL_PLACE_NAME])
              end > start ? path + start : "model");
 }
 
-static void parent_of(const char *path, char ret[static PATH_MAX])
-{
-    const char *slash = strrchr(path, '/');
-    model_path(ret, "%.*s", slash && slash != path ? (int)(slash - path) : 1, slash ? path : ".");
-}
-
 /* The result of listing a folder once. */
 struct survey {
     char only[PATH_MAX]; /* a *.onnx file, the last one found */
@@ -84,18 +78,12 @@ bool model_version_number(const char *text, uint64_t *ret)
     return true;
 }
 
-static bool ends_with(const char *name, const char *ending)
-{
-    size_t length = strlen(name), tail = strlen(ending);
-    return length > tail && !strcmp(name + length - tail, ending);
-}
-
 /* True for weights of a framework that models/export/ supports, or a model in ORT format. */
 static bool is_weights(const char *name)
 {
-    return ends_with(name, ".safetensors") || ends_with(name, ".pt") || ends_with(name, ".pth") ||
-           ends_with(name, ".ckpt") || ends_with(name, ".ort") ||
-           (!strncmp(name, "pytorch_model", 13) && ends_with(name, ".bin"));
+    return text_ends(name, ".safetensors") || text_ends(name, ".pt") || text_ends(name, ".pth") ||
+           text_ends(name, ".ckpt") || text_ends(name, ".ort") ||
+           (!strncmp(name, "pytorch_model", 13) && text_ends(name, ".bin"));
 }
 
 /* Notes a checkpoint. Prefers weights to config.json, and among weights the first by name. */
@@ -115,7 +103,7 @@ static void survey_entry(const char *folder, const char *name, const char *wante
     char path[PATH_MAX];
     model_path(path, "%s/%s", folder, name);
     const bool is_file = path_is_file(path);
-    if (is_file && name[0] != '.' && ends_with(name, ".onnx")) {
+    if (is_file && name[0] != '.' && text_ends(name, ".onnx")) {
         survey->files++;
         memcpy(survey->only, path, sizeof path);
     } else if (is_file) {
@@ -152,7 +140,7 @@ static enum status nothing_found(const struct survey *survey, struct error *err)
     if (survey->checkpoint[0])
         return error_set(
             err, STATUS_NOT_FOUND, "no .onnx file, but %.80s: %s", survey->checkpoint,
-            ends_with(survey->checkpoint, ".ort")
+            text_ends(survey->checkpoint, ".ort")
                 ? "this is ONNX Runtime's own format; add the .onnx file that it was made from"
                 : "export it to ONNX first (models/export/README.md)");
     return error_set(err, STATUS_NOT_FOUND,
@@ -268,7 +256,7 @@ static void set_half(struct model_place *place, const char *name)
 {
     memcpy(place->folders[1], place->folders[0], PATH_MAX);
     model_path(place->file, "%s/%s", place->folders[1], name);
-    parent_of(place->file, place->folders[0]);
+    path_folder(place->file, place->folders[0]);
     place->is_half = true;
     if (!strcmp(place->folders[0], place->folders[1]))
         place->folders[1][0] = '\0';
@@ -388,7 +376,7 @@ static enum status folder_find(const char *path, const char *version, struct mod
         return find_in_folder(place, version, err);
     }
     model_path(place->file, "%s", path);
-    parent_of(path, place->folders[0]);
+    path_folder(path, place->folders[0]);
     if (!strcmp(place->name, "model")) /* the folder's name is more specific */
         name_of_path(place->folders[0], place->name);
     name_second_half(place, path);
@@ -400,7 +388,7 @@ enum status model_place_find(const char *path, const char *version, struct model
 {
     char file[PATH_MAX] = "";
     *ret = (struct model_place){.version = "1"};
-    if (ends_with(path, MODEL_TEXT_ENDING) && !path_is_file(path))
+    if (text_ends(path, MODEL_TEXT_ENDING) && !path_is_file(path))
         model_path(file, "%.*s", (int)(strlen(path) - strlen(MODEL_TEXT_ENDING)), path);
     /* The path may name the half for texts of a file that has both halves. */
     ret->wants_texts = path_is_file(file);

@@ -12,6 +12,7 @@
 #include "engine/base/file.h"
 #include "engine/base/hash.h"
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "engine/base/utf8.h"
 #include "models/folder/model_internal.h"
 #include "models/onnx/access.h"
@@ -303,7 +304,7 @@ static enum status add_entry(void *context, const char *path, const char *entry,
     const size_t length = strlen(entry);
     size_t stem = length;
     if (!path_is_folder(path)) {
-        if (length <= 5 || strcmp(entry + length - 5, ".onnx") != 0 || !path_is_file(path))
+        if (!text_ends(entry, ".onnx") || !path_is_file(path))
             return STATUS_OK;
         stem = length - 5;
     }

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/base/file.h"
 #include "engine/base/size.h"
 
 /* True if ProtectHome= hides the path: systemd replaces these folders by empty ones without
@@ -30,8 +31,7 @@ static bool is_behind_link(const char *path)
 {
     char folder[PATH_MAX];
     struct stat info;
-    const char *slash = strrchr(path, '/');
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    path_folder(path, folder);
     return (lstat(path, &info) == 0 && S_ISLNK(info.st_mode)) ||
            (lstat(folder, &info) == 0 && S_ISLNK(info.st_mode));
 }

@@ -72,15 +72,6 @@ static enum status onnx_read_file(const char *path, struct onnx_file *file, stru
     return STATUS_OK;
 }
 
-static int open_folder_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    char *folder = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
-    int fd = folder ? open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
-    free(folder);
-    return fd;
-}
-
 static struct onnx_file new_file(const struct onnx_options *options)
 {
     const size_t limit = options ? options->memory_limit : 0;
@@ -99,12 +90,14 @@ void onnx_file_borrow(struct onnx_file *file, const void *data, size_t size,
 enum status onnx_file_open(struct onnx_file *file, const char *path,
                            const struct onnx_options *options, struct error *err)
 {
+    char folder[PATH_MAX];
     *file = new_file(options);
     TRY(onnx_read_file(path, file, err));
     const char *known = wire_recognise(file->data, file->size);
     if (known)
         return error_set(err, STATUS_MODEL, "%s", known);
-    file->folder = open_folder_of(path);
+    path_folder(path, folder);
+    file->folder = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
     return STATUS_OK;
 }
 

@@ -21,12 +21,6 @@ decided(struct task *task, enum task_kind kind, const char *format, ...)
 
 /* ---- outputs ---- */
 
-static bool has_suffix(const char *name, const char *suffix)
-{
-    const size_t length = strlen(name), tail = strlen(suffix);
-    return length >= tail && !strcmp(name + length - tail, suffix);
-}
-
 /* Returns the index of the output with this name, or SIZE_MAX. TensorFlow may append ":0" to it. */
 static size_t output_named(const struct task_facts *facts, const char *name)
 {
@@ -396,7 +390,7 @@ static bool take_yolo_nas(const struct task_facts *facts, struct task *task)
     const struct task_output *boxes = facts->outputs, *scores = boxes + 1;
     const int64_t classes = facts->output_count == 2 ? dim_of(scores, 1) : 0;
     const int64_t labels = (int64_t)facts->label_count, cells = grid_cells(facts);
-    if (facts->output_count == 1 && has_suffix(boxes->name, "flat_predictions") &&
+    if (facts->output_count == 1 && text_ends(boxes->name, "flat_predictions") &&
         dim_of(boxes, 0) == 7)
         task->layout = LAYOUT_YOLO_NAS_FLAT;
     else if (classes > 0 && boxes->shape.rank == 3 && scores->shape.rank == 3 &&
@@ -599,7 +593,7 @@ static void decide_embedding(const struct task_facts *facts, struct task *task)
     if (facts->text_size)
         decided(task, TASK_ZERO_SHOT, "vectors of texts in zero_shot.json, output '%.60s'", name);
     else if (architecture &&
-             (has_suffix(architecture, "Model") || has_suffix(architecture, "ModelWithProjection")))
+             (text_ends(architecture, "Model") || text_ends(architecture, "ModelWithProjection")))
         decided(task, TASK_EMBEDDING, "%.80s in config.json, output '%.60s'", architecture, name);
     else if (facts->is_headless)
         decided(task, TASK_EMBEDDING, "\"num_classes\": 0 in config.json, output '%.60s'", name);
@@ -631,7 +625,7 @@ static void decide_depth(const struct task_facts *facts, struct task *task)
     if (at == SIZE_MAX)
         return;
     const char *name = facts->outputs[at].name;
-    if (architecture && has_suffix(architecture, "ForDepthEstimation"))
+    if (architecture && text_ends(architecture, "ForDepthEstimation"))
         decided(task, TASK_DEPTH, "%.80s in config.json", architecture);
     else if (!strcmp(name, "predicted_depth") || !strcmp(name, "depth"))
         decided(task, TASK_DEPTH, "output '%.60s', by its name", name);
@@ -661,7 +655,7 @@ static void decide_text(const struct task_facts *facts, struct task *task)
     const char *architecture = facts->architecture ? facts->architecture : "";
     const size_t map = find_depth(facts);
     const bool is_detector =
-        !strncmp(architecture, "PPOCR", 5) && has_suffix(architecture, "DetForObjectDetection");
+        !strncmp(architecture, "PPOCR", 5) && text_ends(architecture, "DetForObjectDetection");
     if (facts->are_characters) {
         task->outputs[0] = find_text(facts);
         task->output_count = task->outputs[0] != SIZE_MAX;
@@ -704,7 +698,7 @@ static void decide_segmentation(const struct task_facts *facts, struct task *tas
         return;
     const struct task_output *output = &facts->outputs[at];
     const char *architecture = facts->architecture;
-    const bool is_pose = architecture && has_suffix(architecture, "ForPoseEstimation");
+    const bool is_pose = architecture && text_ends(architecture, "ForPoseEstimation");
     if (is_pose && !strncmp(architecture, "VitPose", 7) && take_heatmaps(facts, task)) {
         decided(task, TASK_POSE, "%.80s in config.json", architecture);
         return;
@@ -714,7 +708,7 @@ static void decide_segmentation(const struct task_facts *facts, struct task *tas
                 "%.80s in config.json: output '%.60s' is a heatmap for each point of one body, "
                 "which lensd decodes only for VitPose; request tensors",
                 architecture, output->name);
-    else if (architecture && has_suffix(architecture, "ForSemanticSegmentation"))
+    else if (architecture && text_ends(architecture, "ForSemanticSegmentation"))
         decided(task, TASK_SEGMENTATION, "%.80s in config.json", architecture);
     else if (facts->label_count > 1 && dim_of(output, 0) == (int64_t)facts->label_count &&
              (facts->class_output == SIZE_MAX || facts->class_output == at))

@@ -117,16 +117,6 @@ static void allow(struct file_rules *rules, const char *path, uint64_t access)
     close(fd);
 }
 
-/* Writes the folder of `path`: "." for a bare name, "/" for a file in the root. */
-static void folder_of(const char *path, char folder[static PATH_MAX])
-{
-    const char *slash = strrchr(path, '/');
-    if (!slash)
-        snprintf(folder, PATH_MAX, ".");
-    else
-        snprintf(folder, PATH_MAX, "%.*s", slash == path ? 1 : (int)(slash - path), path);
-}
-
 /* Allows reading the folder of a file and, if the file is a link, the folder of its target, because
  * new files may replace both. NULL is ignored. */
 static void allow_beside(struct file_rules *rules, const char *path)
@@ -136,7 +126,7 @@ static void allow_beside(struct file_rules *rules, const char *path)
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         if (!names[i])
             continue;
-        folder_of(names[i], folder);
+        path_folder(names[i], folder);
         allow(rules, strcmp(folder, "/") != 0 ? folder : names[i], READ);
     }
 }
@@ -200,7 +190,7 @@ static void allow_models(struct file_rules *rules, const struct config *config)
         return;
     }
     allow_beside(rules, path);
-    folder_of(path, folder);
+    path_folder(path, folder);
     allow_blobs(rules, folder);
 }
 
@@ -210,7 +200,7 @@ static void allow_made(struct file_rules *rules, const char *path, uint64_t acce
     char folder[PATH_MAX];
     if (!path)
         return;
-    folder_of(path, folder);
+    path_folder(path, folder);
     allow(rules, folder, access);
 }
 
@@ -221,7 +211,7 @@ static void allow_core_dumps(struct file_rules *rules)
     char pattern[PATH_MAX] = "|", folder[PATH_MAX], real[PATH_MAX];
     FILE *file = fopen("/proc/sys/kernel/core_pattern", "re");
     if (file && fgets(pattern, sizeof pattern, file) && pattern[0] != '|') {
-        folder_of(pattern, folder);
+        path_folder(pattern, folder);
         if (realpath(folder, real) && strcmp(real, "/") != 0)
             allow(rules, real, WRITE_FILE | TRUNCATE | MAKE_REG | REMOVE_FILE);
     }

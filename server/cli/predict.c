@@ -199,8 +199,7 @@ static enum status prepare_annotate(const struct config *config, size_t count, s
 static enum status annotated_path(const char *out, const char *path, enum annotate_format *ret,
                                   char *ret_path, size_t size, struct error *err)
 {
-    const char *slash = strrchr(path, '/');
-    const char *name = slash ? slash + 1 : !strcmp(path, STANDARD_INPUT) ? "stdin" : path;
+    const char *name = !strcmp(path, STANDARD_INPUT) ? "stdin" : basename(path);
     const char *end = strrchr(name, '.');
     int length;
     *ret = ANNOTATE_JPEG;

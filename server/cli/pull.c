@@ -203,18 +203,6 @@ static enum status list_files(struct pull *p, struct error *err)
 
 /* ---- which files ---- */
 
-static const char *hub_base(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
-static bool has_ending(const char *path, const char *ending)
-{
-    const size_t length = strlen(path), size = strlen(ending);
-    return length > size && !strcmp(path + length - size, ending);
-}
-
 /* Finds the .onnx file: the one the user named, model.onnx, onnx/model.onnx, or the only one. */
 static enum status choose_model(const struct pull *p, const char **ret, struct error *err)
 {
@@ -227,7 +215,7 @@ static enum status choose_model(const struct pull *p, const char **ret, struct e
             if (!strcmp(*ret = p->files.paths[i], usual[n]))
                 return STATUS_OK;
     for (size_t i = 0; i < p->files.count; i++) {
-        if (!has_ending(p->files.paths[i], ".onnx"))
+        if (!text_ends(p->files.paths[i], ".onnx"))
             continue;
         *ret = p->files.paths[i];
         const size_t used = strlen(found);
@@ -247,7 +235,7 @@ static enum status choose_model(const struct pull *p, const char **ret, struct e
  * begins with the model's file name belongs to another model, and is not needed. */
 static bool is_needed(const char *path, const char *model)
 {
-    const char *name = hub_base(path);
+    const char *name = basename(path);
     const size_t stem = strlen(model) - strlen(".onnx");
     if (name[0] == '.' || !name[0] || strlen(name) > 200)
         return false;
@@ -255,9 +243,9 @@ static bool is_needed(const char *path, const char *model)
         (!strncmp(path + stem, ".onnx", 5) || !strcmp(path + stem, ".data")))
         return true;
     return name == path &&
-           (hub_base(model) == model ||
-            strncmp(name, hub_base(model), strlen(hub_base(model))) != 0) &&
-           (has_ending(name, ".json") || has_ending(name, ".txt") || !strcmp(name, "LICENSE"));
+           (basename(model) == model ||
+            strncmp(name, basename(model), strlen(basename(model))) != 0) &&
+           (text_ends(name, ".json") || text_ends(name, ".txt") || !strcmp(name, "LICENSE"));
 }
 
 /* ---- the files ---- */
@@ -292,8 +280,8 @@ static enum status complete_file(struct pull *p, const char *path, FILE *file, s
     add_escaped(url, path, "-_.~/");
     if (fstat(fileno(file), &info) != 0)
         return error_set(err, STATUS_IO, "%s", strerror(errno));
-    struct hub_answer to = {.file = file, .have = (size_t)info.st_size, .shown = hub_base(path)};
-    to.most = has_ending(path, ".json") || has_ending(path, ".txt") ? SIDE_MAX : MODEL_MAX;
+    struct hub_answer to = {.file = file, .have = (size_t)info.st_size, .shown = basename(path)};
+    to.most = text_ends(path, ".json") || text_ends(path, ".txt") ? SIDE_MAX : MODEL_MAX;
     const enum status status = hub_get(p, url, &to, err);
     if (fflush(file) != 0 || fsync(fileno(file)) != 0)
         return error_set(err, STATUS_IO, "cannot write: %s", strerror(errno));
@@ -308,7 +296,7 @@ static enum status complete_file(struct pull *p, const char *path, FILE *file, s
 
 static enum status pull_file(struct pull *p, const char *path, size_t *bytes, struct error *err)
 {
-    const int fd = openat(p->folder, hub_base(path),
+    const int fd = openat(p->folder, basename(path),
                           O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
     FILE *file = fd >= 0 ? fdopen(fd, "a+") : NULL;
     if (!file)
@@ -330,11 +318,11 @@ static enum status open_partial(struct pull *p, const char *model, struct error 
 {
     const char *folder = p->config->loader.models ? p->config->loader.models : ".",
                *given = p->config->output;
-    p->out = given ? strdup(given) : path_join(folder, hub_base(p->repo));
+    p->out = given ? strdup(given) : path_join(folder, basename(p->repo));
     TRY(command_folder(p->out, err));
-    const int front = (int)(hub_base(p->out) - p->out);
+    const int front = (int)(basename(p->out) - p->out);
     if (asprintf(&p->partial, "%.*s.%s.%s.%.12s.pull", front, p->out, p->out + front,
-                 hub_base(model), p->files.commit) < 0)
+                 basename(model), p->files.commit) < 0)
         return error_no_memory(err, NULL);
     if (mkdir(p->partial, 0755) == 0 || errno == EEXIST)
         p->folder = open(p->partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -350,13 +338,13 @@ static enum status open_partial(struct pull *p, const char *model, struct error 
 /* Removes the partial folders that interrupted pulls of the model's other commits left behind. */
 static void remove_other_partials(const struct pull *p)
 {
-    const char *own = hub_base(p->partial);
+    const char *own = basename(p->partial);
     const size_t size = strlen(own), same = size - strlen("0123456789ab.pull");
     char *parent = strndup(p->partial, (size_t)(own - p->partial)), *path;
     DIR *dir = parent ? opendir(parent[0] ? parent : ".") : NULL;
     for (const struct dirent *entry; dir && (entry = readdir(dir));) {
         if (strlen(entry->d_name) != size || strncmp(entry->d_name, own, same) != 0 ||
-            !has_ending(entry->d_name, ".pull") ||
+            !text_ends(entry->d_name, ".pull") ||
             asprintf(&path, "%s%s", parent, entry->d_name) < 0)
             continue;
         const int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -382,7 +370,7 @@ static enum status read_source(struct pull *p, const char *source, struct error 
     p->wanted = source[end] == ':' ? source + end + 1 : "";
     const char *slash = strchr(p->repo, '/');
     if (!slash || slash == p->repo || !slash[1] || strchr(slash + 1, '/') ||
-        strstr(p->repo, "..") || (source[end] && !has_ending(p->wanted, ".onnx")) ||
+        strstr(p->repo, "..") || (source[end] && !text_ends(p->wanted, ".onnx")) ||
         strlen(p->wanted) > 400)
         return error_set(err, STATUS_CONFIG,
                          "'%.200s' names no model of a hub; write hf:ORG/REPO, "

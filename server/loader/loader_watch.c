@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/file.h"
@@ -40,21 +39,18 @@ static void watch_add(const struct watch *watch, const char *folder, int depth)
 struct watch *watch_create(const char *path)
 {
     struct watch *watch = calloc(1, sizeof *watch);
-    struct stat info;
+    char folder[PATH_MAX];
     if (!watch)
         return NULL;
     watch->fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    if (path_is_file(path)) {
+        path_folder(path, folder);
+        path = folder;
+    }
     watch->folder = strdup(path);
-    if (watch->fd < 0 || !watch->folder || stat(path, &info) != 0) {
+    if (watch->fd < 0 || !watch->folder || access(path, F_OK) != 0) {
         watch_free(watch);
         return NULL;
-    }
-    if (!S_ISDIR(info.st_mode)) {
-        char *slash = strrchr(watch->folder, '/');
-        if (slash)
-            slash[slash == watch->folder] = '\0';
-        else
-            watch->folder[0] = '.', watch->folder[1] = '\0';
     }
     watch_renew(watch);
     return watch;

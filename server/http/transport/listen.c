@@ -16,6 +16,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "engine/base/file.h"
+
 #define BACKLOG 1024
 
 static enum status cannot_listen(const struct listen_options *options, int cause, struct error *err)
@@ -327,11 +329,8 @@ enum status listen_check_path(const char *path, const char *option, struct error
     TRY(fill_address(path, option, &address, err));
     if (lstat(path, &there) == 0)
         return S_ISSOCK(there.st_mode) ? STATUS_OK : no_socket(path, option, err);
-    char folder[sizeof address.sun_path] = ".";
-    const char *slash = strrchr(address.sun_path, '/');
-    if (slash)
-        snprintf(folder, sizeof folder, "%.*s",
-                 slash == address.sun_path ? 1 : (int)(slash - address.sun_path), address.sun_path);
+    char folder[PATH_MAX];
+    path_folder(address.sun_path, folder);
     if (access(folder, W_OK | X_OK) != 0)
         return error_set(err, STATUS_CONFIG, "cannot listen on %s '%s': %s", option, path,
                          strerror(errno));
