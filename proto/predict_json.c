@@ -187,6 +187,8 @@ char *predict_answer_json(const struct predict_answer *answer)
 {
     const struct answer_image *first = &answer->images[0];
     struct writer w = {.root = write_root()};
+    if (answer->name)
+        write_text(&w, w.root, "name", answer->name);
     if (answer->dialect) {
         answer->dialect->write(&w, answer);
     } else if (!answer->as_list && first->error) {

@@ -18,7 +18,6 @@
 #include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "models/folder/repository.h"
-#include "proto/writer.h"
 #include "server/answers/annotate.h"
 #include "server/answers/describe.h"
 #include "server/app/process.h"
@@ -361,18 +360,9 @@ static void print_json_line(const char *path, const struct photo *photo)
 {
     const struct describe_how how = {
         .answer = {.model = photo->staged ? photo->staged->name : NULL,
+                   .name = path,
                    .total_ms = clock_ms(clock_now() - photo->request.started)}};
-    struct writer w = {.root = write_root()};
-    write_text(&w, w.root, "name", path);
-    char *name = write_finish(&w);
-    char *answer = describe_predictions(&photo->request, &how, NULL);
-    /* Joins {"name":…} and {…}: drops both braces between them. */
-    char *end = name ? strrchr(name, '}') : NULL;
-    if (end && answer && answer[0] == '{')
-        printf("%.*s,%s", (int)(end - name), name, answer + 1);
-    else
-        fprintf(stderr, "lensd: out of memory\n");
-    FREE_ALL(name, answer);
+    (void)print_json(describe_predictions(&photo->request, &how, NULL));
 }
 
 static int print_as_json(const struct prediction_run *run)
