@@ -194,8 +194,7 @@ static enum status check_arguments(const struct config_reading *reading, char *c
 
 /* Sets the options that flags give, and copies the other arguments to `words`, in their order. */
 static enum status read_flags(struct config_reading *reading, int argc, char *const *argv,
-                              char **words, size_t *ret_count, enum config_action *ret_action,
-                              struct error *err)
+                              char **words, size_t *ret_count, struct error *err)
 {
     size_t count = 0;
     bool only_words = false;
@@ -206,7 +205,7 @@ static enum status read_flags(struct config_reading *reading, int argc, char *co
         } else if (!strcmp(word, "--")) {
             only_words = true;
         } else if (!strcmp(word, "--help") || !strcmp(word, "-h")) {
-            *ret_action = CONFIG_HELP;
+            reading->config->wants_help = true;
             return STATUS_OK;
         } else if (!strcmp(word, "-o") &&
                    reading->config->command & (COMMAND_QUANTIZE | COMMAND_PULL)) {
@@ -720,16 +719,19 @@ static enum status settle(struct config_reading *reading, struct error *err)
     return STATUS_OK;
 }
 
-static enum status read_all(struct config_reading *reading, int argc, char *const *argv,
-                            enum config_action *ret_action, struct error *err)
+enum status config_read(enum command command, int argc, char *const *argv, struct config *ret,
+                        struct error *err)
 {
-    struct config *config = reading->config;
+    struct config *config = ret;
+    struct config_reading state = {.config = config}, *reading = &state;
+    *config = (struct config){.command = command};
+    assert(config_option_count <= COUNT_OF(reading->set));
     char **words = alloc_array((size_t)argc, sizeof *words);
     TRY(check_memory(words, NULL, err));
     config->arguments = words;
     size_t count = 0;
-    TRY(read_flags(reading, argc, argv, words, &count, ret_action, err));
-    if (*ret_action == CONFIG_HELP)
+    TRY(read_flags(reading, argc, argv, words, &count, err));
+    if (config->wants_help)
         return STATUS_OK;
     size_t first = 0;
     if (count > 0 &&
@@ -755,16 +757,6 @@ static enum status read_all(struct config_reading *reading, int argc, char *cons
     TRY(read_defaults(reading, err));
     config->cache_folder = tuning_folder(config->cache);
     return check_together(config, err);
-}
-
-enum status config_read(enum command command, int argc, char *const *argv, struct config *ret,
-                        enum config_action *ret_action, struct error *err)
-{
-    *ret = (struct config){.command = command};
-    *ret_action = CONFIG_RUN;
-    struct config_reading reading = {.config = ret};
-    assert(config_option_count <= COUNT_OF(reading.set));
-    return read_all(&reading, argc, argv, ret_action, err);
 }
 
 void config_done(struct config *config)

@@ -40,6 +40,7 @@ enum config_note {
 /* The settings of one run. It owns texts and lists; `arguments` points to strings of argv. */
 struct config {
     enum command command;
+    bool wants_help; /* print the command's help instead; the other options are not read */
     char *config_file;
     char notes[CONFIG_NOTES][512]; /* sentences for the user; "" for none */
 
@@ -93,15 +94,12 @@ struct config {
     int64_t log_level;          /* enum log_level */
 };
 
-/* What the caller of config_read() must do: run the command, or print its help. */
-enum config_action { CONFIG_RUN, CONFIG_HELP };
-
 /* Reads argv[0 … argc), which starts after the command's name, then the environment, then the file.
  * STATUS_CONFIG: an option is wrong, or the file cannot be read; the message names the option and
  * the remedy. STATUS_DEVICE: a device is missing. Free *ret with config_done() in every case.
  * `argv` must outlive *ret. */
 enum status config_read(enum command command, int argc, char *const *argv, struct config *ret,
-                        enum config_action *ret_action, struct error *err) MUST_USE;
+                        struct error *err) MUST_USE;
 void config_done(struct config *config);
 
 /* Returns the options of the model host, which borrow the texts of `config`. `metrics` may be

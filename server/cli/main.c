@@ -77,11 +77,10 @@ static int run_command(size_t which, int argc, char **argv)
 {
     struct config config;
     struct error err;
-    enum config_action action;
     int result;
-    if (config_read(commands[which].command, argc, argv, &config, &action, &err) != STATUS_OK) {
+    if (config_read(commands[which].command, argc, argv, &config, &err) != STATUS_OK) {
         result = process_failed(&err);
-    } else if (action == CONFIG_HELP) {
+    } else if (config.wants_help) {
         config_help(commands[which].command, stdout);
         result = 0;
     } else {

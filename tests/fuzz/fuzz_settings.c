@@ -25,12 +25,11 @@ static void check_config(const struct config *config)
 static void read_config(int argc, char *const *argv)
 {
     struct config config;
-    enum config_action action;
     struct error err = {0};
-    const enum status status = config_read(COMMAND_SERVE, argc, argv, &config, &action, &err);
+    const enum status status = config_read(COMMAND_SERVE, argc, argv, &config, &err);
     if (status != STATUS_OK)
         HOLDS(err.message[0] && (status == STATUS_CONFIG || status == STATUS_DEVICE));
-    else if (action == CONFIG_RUN)
+    else if (!config.wants_help)
         check_config(&config);
     config_done(&config);
 }
