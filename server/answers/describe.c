@@ -267,41 +267,34 @@ static bool describe_anomaly(const struct predict_image *image, const struct mas
     return !areas->count || describe_mask(&areas->items[0], how, image, described, &ret->mask);
 }
 
-/* Returns false when out of memory. */
-static bool describe_text(const struct text_reading *line, const struct labels *characters,
-                          struct described *described, struct answer_image *ret)
+static void put_line(FILE *out, const struct predict_image *line)
 {
-    char *text = NULL;
-    size_t size;
-    if (!line->is_read)
-        return true;
-    FILE *out = open_memstream(&text, &size);
-    for (size_t i = 0; out && i < line->count; i++) {
-        const char *character = labels_name(characters, line->characters[i]);
+    const struct text_reading *read = &line->answer.text;
+    for (size_t i = 0; i < read->count; i++) {
+        const char *character =
+            labels_name(&line->request->used_model->labels, read->characters[i]);
         fputs(character ? character : " ", out);
     }
-    ret->text_score = line->score;
-    ret->text = text_close(out, &text);
-    return own(described, text);
 }
 
-/* Joins the texts that the next stage read in a page's boxes. Returns false when out of memory. */
-static bool describe_page(const struct detections *found, struct described *described,
-                          struct answer_image *page)
+char *describe_text(const struct predict_image *image)
 {
+    const struct detections *found = &image->answer.detections;
     const struct detection *before = NULL;
     char *text = NULL;
     size_t size;
     FILE *out = open_memstream(&text, &size);
-    for (size_t i = 0; out && i < found->count; i++) {
-        const struct answer_image *crop = page->predictions[i].crop;
-        if (!crop || !crop->text || !crop->text[0])
+    if (out)
+        put_line(out, image);
+    for (size_t i = 0; out && image->crops && i < found->count; i++) {
+        const struct predict_image *crop = image->crops[i];
+        if (!crop || crop->answer.text.count == 0)
             continue;
-        fprintf(out, "%s%s", before ? text_separator(before, &found->items[i]) : "", crop->text);
+        fputs(before ? text_separator(before, &found->items[i]) : "", out);
+        put_line(out, crop);
         before = &found->items[i];
     }
-    page->text = text_close(out, &text);
-    return own(described, text);
+    return text_close(out, &text);
 }
 
 /* Returns how to write masks: as the request asks, or else as the model's options say. */
@@ -374,11 +367,12 @@ static bool describe_image(const struct predict_image *image, const struct descr
             return false;
     if (is_anomaly && !describe_anomaly(image, &masks, described, predictions))
         return false;
-    if (used->task.kind == TASK_TEXT_BOXES && image->crops)
-        return describe_page(&image->answer.detections, described, ret);
-    return used->task.kind == TASK_TEXT
-               ? describe_text(&image->answer.text, &used->labels, described, ret)
-               : describe_depth(&image->answer.depth, described, ret);
+    if ((used->task.kind != TASK_TEXT_BOXES || !image->crops) && !image->answer.text.is_read)
+        return describe_depth(&image->answer.depth, described, ret);
+    char *read = describe_text(image);
+    ret->text = read;
+    ret->text_score = image->answer.text.score;
+    return own(described, read);
 }
 
 char *describe_predictions(const struct predict_request *request, const struct describe_how *how,

@@ -36,5 +36,9 @@ struct describe_how {
 char *describe_predictions(const struct predict_request *request, const struct describe_how *how,
                            size_t *ret_size);
 
+/* Returns the text that was read in a line, or in the crops of a page's boxes. malloc'ed; NULL when
+ * out of memory. */
+char *describe_text(const struct predict_image *image);
+
 /* Returns the kind of the answers to a completed request. */
 enum answer_kind describe_kind(const struct predict_request *request);

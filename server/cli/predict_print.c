@@ -1,7 +1,10 @@
 /* Prints the answers of lensd predict as text. */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/utf8.h"
+#include "server/answers/describe.h"
 #include "server/cli/commands.h"
 
 static void print_points(const struct predict_image *image, size_t box)
@@ -116,43 +119,20 @@ static void print_areas(const struct predict_image *image)
     }
 }
 
-static void print_characters(const struct predict_image *image)
+/* Prints what was read in a line or page. Returns false if the photo is neither. */
+static bool print_text(const struct predict_image *image)
 {
-    const struct text_reading *line = &image->answer.text;
-    char shown[1024];
-    for (size_t i = 0; i < line->count; i++) {
-        const char *character =
-            labels_name(&image->request->used_model->labels, line->characters[i]);
-        fputs(character ? utf8_shown(character, shown, sizeof shown) : " ", stdout);
-    }
-}
-
-static void print_line(const struct predict_image *image)
-{
-    if (!image->answer.text.is_read)
-        return;
-    printf("    %6.2f %%  ", (double)image->answer.text.score * 100);
-    print_characters(image);
-    printf("\n");
-}
-
-/* Prints the text of a page, from the crops of its boxes. Returns false if there are no crops. */
-static bool print_page(const struct predict_image *image)
-{
-    const struct detections *found = &image->answer.detections;
-    const struct detection *before = NULL;
-    if (image->request->used_model->task.kind != TASK_TEXT_BOXES || !image->crops)
+    const bool is_line = image->answer.text.is_read;
+    if (!is_line && (image->request->used_model->task.kind != TASK_TEXT_BOXES || !image->crops))
         return false;
-    for (size_t i = 0; i < found->count; i++) {
-        const struct predict_image *crop = image->crops[i];
-        if (!crop || crop->answer.text.count == 0)
-            continue;
-        const char *separator = before ? text_separator(before, &found->items[i]) : "";
-        printf("%s%s", separator, !before || separator[0] == '\n' ? "    " : "");
-        print_characters(crop);
-        before = &found->items[i];
-    }
-    printf("%s", before ? "\n" : "    no text found\n");
+    char *text = describe_text(image), *rest = text, shown[8192];
+    if (is_line)
+        printf("    %6.2f %%  ", (double)image->answer.text.score * 100);
+    else if (text && !text[0])
+        printf("    no text found");
+    for (const char *line; (line = strsep(&rest, "\n"));)
+        printf("%s%s\n", is_line || !line[0] ? "" : "    ", utf8_shown(line, shown, sizeof shown));
+    free(text);
     return true;
 }
 
@@ -163,10 +143,9 @@ static void print_answer(const struct predict_image *image)
         printf("    %6.2f %%  ", (double)prediction->probability * 100);
         print_class(prediction->label, prediction->index);
     }
-    if (!print_page(image))
+    if (!print_text(image))
         print_boxes(image);
     print_areas(image);
-    print_line(image);
     const struct anomaly *anomaly = &image->answer.anomaly;
     if (anomaly->is_set)
         printf("    %6.2f %%  %s\n", (double)anomaly->score * 100,
