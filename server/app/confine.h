@@ -35,9 +35,6 @@ struct confinement {
     int landlock; /* version of its ABI; 0: none */
     bool seccomp;
     bool is_wide;      /* the CUDA module is loaded, so the rules are wider */
-    bool writes;       /* --faces needs system calls that write files */
-    bool connects;     /* traces are sent to a collector */
-    bool schedules;    /* libzmq's threads set their scheduling policy */
     char missing[256]; /* restrictions that could not be set, and why; "": none */
     char text[320];    /* for /health: "seccomp, Landlock 4"; set by confine_calls */
 };
@@ -47,9 +44,10 @@ struct confinement {
  * rule. If the kernel lacks Landlock, ret->missing says so. */
 void confine_files(const struct config *config, struct confinement *ret);
 
-/* Restricts the system calls of all threads, and completes *confinement. If the kernel lacks
- * seccomp, confinement->missing says so. Call it before any decode worker confines itself. */
-void confine_calls(struct confinement *confinement);
+/* Restricts the system calls of all threads to those that `config` needs, and completes
+ * *confinement. If the kernel lacks seccomp, confinement->missing says so. Call it before any
+ * decode worker confines itself. */
+void confine_calls(const struct config *config, struct confinement *confinement);
 
 /* Restricts the calling thread to the system calls that decoding needs. A failure is ignored. */
 void confine_decode_worker(void);

@@ -252,7 +252,7 @@ static bool hide_clone3(struct call_filter *filter)
     return filter_install(filter, ALLOW, SECCOMP_FILTER_FLAG_TSYNC);
 }
 
-static bool filter_all_threads(const struct confinement *confinement)
+static bool filter_all_threads(const struct config *config, bool is_wide)
 {
     static const struct call_rule threads[] = {CALL_IF(clone, 0, CLONE_THREAD, CLONE_THREAD)};
     static const struct call_rule processes[] = {CALL(clone)};
@@ -260,27 +260,27 @@ static bool filter_all_threads(const struct confinement *confinement)
     if (!hide_clone3(&filter))
         return false;
     filter_begin(&filter);
-    if (confinement->is_wide) {
+    if (is_wide) {
         filter_add(&filter, threads, COUNT_OF(threads), ALLOW);
         filter_add(&filter, processes, COUNT_OF(processes), REFUSE);
         filter_add(&filter, forbidden_calls, COUNT_OF(forbidden_calls), REFUSE);
     } else {
         filter_add_basic(&filter);
         filter_add(&filter, server_calls, COUNT_OF(server_calls), ALLOW);
-        if (confinement->writes)
+        if (config->faces)
             filter_add(&filter, registry_calls, COUNT_OF(registry_calls), ALLOW);
-        if (confinement->schedules)
+        if (config->http.zmq_port)
             filter_add(&filter, schedule_calls, COUNT_OF(schedule_calls), ALLOW);
-        if (confinement->connects)
+        if (config->trace_endpoint)
             filter_add(&filter, client_calls, COUNT_OF(client_calls), ALLOW);
     }
-    return filter_install(&filter, confinement->is_wide ? ALLOW : REFUSE,
+    return filter_install(&filter, is_wide ? ALLOW : REFUSE,
                           SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_LOG);
 }
 
-void confine_calls(struct confinement *confinement)
+void confine_calls(const struct config *config, struct confinement *confinement)
 {
-    confinement->seccomp = ARCHITECTURE && filter_all_threads(confinement);
+    confinement->seccomp = ARCHITECTURE && filter_all_threads(config, confinement->is_wide);
     if (!confinement->seccomp) {
         const size_t used = strlen(confinement->missing);
         snprintf(confinement->missing + used, sizeof confinement->missing - used,

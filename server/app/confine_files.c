@@ -411,10 +411,7 @@ static int restrict_files(const struct config *config, int abi, bool is_wide)
 
 void confine_files(const struct config *config, struct confinement *ret)
 {
-    *ret = (struct confinement){.is_wide = cuda_module(NULL) != NULL,
-                                .connects = config->trace_endpoint != NULL,
-                                .schedules = config->http.zmq_port != NULL,
-                                .writes = config->faces != NULL};
+    *ret = (struct confinement){.is_wide = cuda_module(NULL) != NULL};
     tzset(); /* reads the time zone for the log */
     const long abi = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
     const int cause = abi < 0 ? errno : restrict_files(config, (int)abi, ret->is_wide);

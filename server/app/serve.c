@@ -126,7 +126,7 @@ static void confine(struct serve *serve)
 {
     struct confinement *confinement = &serve->confinement;
     if (is_confined(serve->config)) {
-        confine_calls(confinement);
+        confine_calls(serve->config, confinement);
         log_event(confinement->missing[0] ? LOG_WARN : LOG_DEBUG, "confined",
                   LOG_STR("text", confinement->text));
     } else {
