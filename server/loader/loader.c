@@ -2,6 +2,7 @@
  * loads. */
 #include "server/loader/loader.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
@@ -10,21 +11,29 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/inotify.h>
 #include <sys/queue.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "engine/base/text.h"
 #include "engine/base/thread.h"
 #include "models/folder/repository.h"
-#include "server/loader/loader_watch.h"
 #include "server/observe/log.h"
 #include "server/schedule/runtime/stages.h"
 
 #define JOBS_MAX 64
 #define QUIET_MS 500
-#define LOOK_MS  5000 /* between scans, for file systems where inotify reports nothing */
+/* Between scans, because there are no events if the kernel has no watch left or the file system
+ * reports no changes. */
+#define LOOK_MS 5000
+
+#define WATCH_DEPTH 2 /* folder / model / version */
+#define WATCH_EVENTS                                                                               \
+    (IN_CLOSE_WRITE | IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ATTRIB |            \
+     IN_DELETE_SELF | IN_MOVE_SELF)
 
 /* A version that the loader has tried to load, and the signature of its files at that time.
  * `version` is "" if the whole model has a problem. */
@@ -58,7 +67,6 @@ struct loader {
     _Atomic int interrupt; /* 1 stops trials, because other work waits; they run later */
     _Atomic int has_job;   /* 1 stops the compilation of a size, because a job waits or the loader
                               ends; it runs later */
-    struct watch *watch;
 
     /* used only by the thread */
     struct tracked_version *tracked;
@@ -750,6 +758,32 @@ static bool make_size(struct loader *loader)
 
 /* ---- the thread ---- */
 
+/* Watches a folder and `depth` levels of sub-folders. Keeps existing watches. */
+static void watch_folder(int watch, const char *folder, int depth)
+{
+    if (inotify_add_watch(watch, folder, WATCH_EVENTS | IN_ONLYDIR) < 0 || depth == 0)
+        return;
+    DIR *dir = opendir(folder);
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        char *path = entry->d_name[0] == '.' ? NULL : path_join(folder, entry->d_name);
+        if (path)
+            watch_folder(watch, path, depth - 1); /* IN_ONLYDIR refuses files */
+        free(path);
+    }
+    if (dir)
+        closedir(dir);
+}
+
+/* Reads the pending events. Returns true if there were any. */
+static bool has_changed(int watch)
+{
+    char events[4096] __attribute__((aligned(8)));
+    bool any = false;
+    while (read(watch, events, sizeof events) > 0)
+        any = true;
+    return any;
+}
+
 /* Writes the text of loader_served() for a folder in which some models have failed. */
 static void sum_up(struct loader *loader)
 {
@@ -842,16 +876,22 @@ static void *loader_main(void *argument)
     struct loader *loader = argument;
     const char *watched = loader->options.models ? loader->options.models : loader->options.model;
     const bool watches = loader->options.watch && watched;
+    const int watch = watches ? inotify_init1(IN_NONBLOCK | IN_CLOEXEC) : -1; /* -1: no events */
+    char folder[PATH_MAX];
+    if (watches && path_is_file(watched)) {
+        path_folder(watched, folder);
+        watched = folder;
+    }
     /* The watch starts before the files are first read, so that no change is missed. */
     if (watches)
-        loader->watch = watch_create(watched);
+        watch_folder(watch, watched, WATCH_DEPTH);
     load_first(loader);
     int64_t next_look = watches ? clock_now() + LOOK_MS * NS_PER_MS : INT64_MAX;
     int64_t next_unload = model_host_unload_idle(loader->options.model_host);
     bool has_work = work_on(loader);
     while (!loader->cancel) {
         struct pollfd events[] = {{.fd = loader->wake_fd, .events = POLLIN},
-                                  {.fd = watch_fd(loader->watch), .events = POLLIN}};
+                                  {.fd = watch, .events = POLLIN}};
         const int64_t next = next_look < next_unload ? next_look : next_unload;
         (void)poll(events, 2, has_work ? 0 : ms_until(next));
         uint64_t count;
@@ -863,16 +903,18 @@ static void *loader_main(void *argument)
         has_work = work_on(loader);
         if (!watches || loader->cancel)
             continue;
-        if (watch_take(loader->watch)) /* each event defers the scan, until no more files change */
+        if (has_changed(watch)) /* each event defers the scan, until no more files change */
             next_look = clock_now() + QUIET_MS * NS_PER_MS;
         if (clock_now() < next_look)
             continue;
-        watch_renew(loader->watch);
+        watch_folder(watch, watched, WATCH_DEPTH); /* also new sub-folders */
         rescan(loader);
         has_work = true;
         next_look = clock_now() + LOOK_MS * NS_PER_MS;
     }
     run_jobs(loader); /* fails the remaining jobs with STATUS_DRAINING */
+    if (watch >= 0)
+        close(watch);
     return NULL;
 }
 
@@ -915,7 +957,6 @@ void loader_free(struct loader *loader)
     if (!loader)
         return;
     loader_stop(loader);
-    watch_free(loader->watch);
     repository_done(&loader->first);
     while (loader->tracked_count > 0)
         forget_version(loader, loader->tracked_count - 1);
