@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/text.h"
 #include "proto/dialects.h"
 #include "proto/recognized_texts.h"
 #include "proto/writer.h"
@@ -53,11 +54,10 @@ static char *deepstack_error(int http, const char *sentence, const char *code)
 /* Writes "Found person, car". */
 static void write_found(struct writer *w, const struct answer_image *image)
 {
-    char text[200] = "No objects found";
-    size_t used = 0;
-    for (size_t i = 0; i < image->prediction_count && used < sizeof text; i++)
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i ? ", " : "Found ",
-                                 LABEL_STRING(&image->predictions[i]));
+    char text[200];
+    snprintf(text, sizeof text, image->prediction_count ? "Found " : "No objects found");
+    for (size_t i = 0; i < image->prediction_count; i++)
+        text_append(text, sizeof text, i ? ", " : "", "%s", LABEL_STRING(&image->predictions[i]));
     write_text(w, w->root, "message", text);
 }
 

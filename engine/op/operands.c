@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "engine/op/families.h"
 
 enum status infer_axis(int64_t *axis, int rank, struct error *err)
@@ -118,13 +119,10 @@ enum status infer_list(const struct node *node, const char *name, size_t count, 
 /* Writes a set of dtypes: "float32, float16". */
 static void dtypes_text(unsigned set, char *text, size_t size)
 {
-    size_t used = 0;
     text[0] = '\0';
 #define LIST_DTYPE(name, number, bytes, word, oip)                                                 \
-    if (set & DTYPE_BIT(name) && used < size) {                                                    \
-        int n = snprintf(text + used, size - used, "%s%s", used ? ", " : "", word);                \
-        used += (size_t)n;                                                                         \
-    }
+    if (set & DTYPE_BIT(name))                                                                     \
+        text_append(text, size, ", ", "%s", word);
     DTYPE_LIST(LIST_DTYPE)
 #undef LIST_DTYPE
 }

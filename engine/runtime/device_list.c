@@ -8,6 +8,7 @@
 
 #include "engine/backend/cuda_module.h"
 #include "engine/base/cpu.h"
+#include "engine/base/text.h"
 #include "engine/runtime/nvml.h"
 #include "engine/tensor/device.h"
 
@@ -77,15 +78,10 @@ size_t device_list(struct device_info *ret, size_t max)
 /* Writes the names of the usable devices ("cpu, cuda:0"). */
 static void usable_text(const struct device_info *devices, size_t count, char *text, size_t size)
 {
-    size_t used = 0;
     text[0] = '\0';
-    for (size_t i = 0; i < count && used < size; i++) {
-        if (!devices[i].usable)
-            continue;
-        int n = snprintf(text + used, size - used, "%s%s", used ? ", " : "",
-                         DEVICE_STRING(devices[i].id));
-        used += (size_t)n;
-    }
+    for (size_t i = 0; i < count; i++)
+        if (devices[i].usable)
+            text_append(text, size, ", ", "%s", DEVICE_STRING(devices[i].id));
 }
 
 static enum status push(struct device_id id, struct device_id *ret, size_t *count,

@@ -9,6 +9,7 @@
 
 #include "engine/base/float_bits.h"
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 
 /* Indexed by enum dtype; a size of 0 marks numbers without a dtype. */
 static const struct {
@@ -107,20 +108,15 @@ const char *shape_text(const struct shape *shape, char text[static SHAPE_TEXT])
 {
     if (shape->rank < 0)
         return memcpy(text, "[?]", 4);
-    size_t used = 1;
-    text[0] = '[';
-    text[1] = '\0';
-    for (int i = 0; i < shape->rank && i < TENSOR_MAX_RANK && used < SHAPE_TEXT; i++) {
-        int n = shape->dims[i] == DIM_UNKNOWN
-                    ? snprintf(text + used, SHAPE_TEXT - used, "%s?", i ? ", " : "")
-                    : snprintf(text + used, SHAPE_TEXT - used, "%s%lld", i ? ", " : "",
-                               (long long)shape->dims[i]);
-        used += (size_t)n;
+    memcpy(text, "[", 2);
+    for (int i = 0; i < shape->rank && i < TENSOR_MAX_RANK; i++) {
+        const char *comma = i ? ", " : "";
+        if (shape->dims[i] == DIM_UNKNOWN)
+            text_append(text, SHAPE_TEXT - 1, comma, "?");
+        else
+            text_append(text, SHAPE_TEXT - 1, comma, "%lld", (long long)shape->dims[i]);
     }
-    if (used > SHAPE_TEXT - 2)
-        used = SHAPE_TEXT - 2;
-    text[used] = ']';
-    text[used + 1] = '\0';
+    text_append(text, SHAPE_TEXT, "", "]");
     return text;
 }
 

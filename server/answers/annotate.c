@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "server/image/encode.h"
 #include "server/schedule/runtime/image_answer.h"
 
@@ -127,22 +128,20 @@ static void draw_points(const struct annotation *a, const struct task_point *poi
 /* Adds the best class, or the text, that the next stage of a pipeline found in a box. */
 static void add_crop(const struct predict_image *crop, char text[static LABEL_TEXT])
 {
-    size_t at = strlen(text);
     if (crop->prediction_count) {
         const struct prediction *best = &crop->predictions[0];
         if (best->label)
-            snprintf(text + at, LABEL_TEXT - at, ": %.100s", best->label);
+            text_append(text, LABEL_TEXT, ": ", "%.100s", best->label);
         else
-            snprintf(text + at, LABEL_TEXT - at, ": class %zu", best->index);
-        at = strlen(text);
-        snprintf(text + at, LABEL_TEXT - at, " %.0f %%", (double)best->probability * 100);
+            text_append(text, LABEL_TEXT, ": ", "class %zu", best->index);
+        text_append(text, LABEL_TEXT, " ", "%.0f %%", (double)best->probability * 100);
         return;
     }
     const struct text_reading *line = &crop->answer.text;
-    for (size_t i = 0; i < line->count && at < LABEL_TEXT - 16; i++, at = strlen(text)) {
+    for (size_t i = 0; i < line->count && strlen(text) < LABEL_TEXT - 16; i++) {
         const char *character =
             labels_name(&crop->request->used_model->labels, line->characters[i]);
-        snprintf(text + at, LABEL_TEXT - at, "%s%.8s", i ? "" : ": ", character ? character : " ");
+        text_append(text, LABEL_TEXT, i ? "" : ": ", "%.8s", character ? character : " ");
     }
 }
 
@@ -163,7 +162,7 @@ static void draw_boxes(const struct annotation *a, const struct predict_image *i
         const struct detection *box = &found->items[i];
         write_label(a, box->index, box->score, text);
         if (box->track_id)
-            snprintf(text + strlen(text), LABEL_TEXT - strlen(text), " #%u", box->track_id);
+            text_append(text, LABEL_TEXT, " ", "#%u", box->track_id);
         if (image->crops && image->crops[i] && image->crops[i]->status == STATUS_OK)
             add_crop(image->crops[i], text);
         float corners[4][2], *highest = corners[2]; /* the label stands above this corner */

@@ -45,6 +45,7 @@
 #include <unistd.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "server/app/confine.h"
 
 #if defined __x86_64__
@@ -281,12 +282,9 @@ static bool filter_all_threads(const struct config *config, bool is_wide)
 void confine_calls(const struct config *config, struct confinement *confinement)
 {
     confinement->seccomp = ARCHITECTURE && filter_all_threads(config, confinement->is_wide);
-    if (!confinement->seccomp) {
-        const size_t used = strlen(confinement->missing);
-        snprintf(confinement->missing + used, sizeof confinement->missing - used,
-                 "%sno seccomp: %s", used ? "; " : "",
-                 ARCHITECTURE ? strerror(errno) : "not for this processor");
-    }
+    if (!confinement->seccomp)
+        text_append(confinement->missing, sizeof confinement->missing, "; ", "no seccomp: %s",
+                    ARCHITECTURE ? strerror(errno) : "not for this processor");
     char landlock[32] = "";
     if (confinement->landlock)
         snprintf(landlock, sizeof landlock, "Landlock %d", confinement->landlock);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "engine/base/utf8.h"
 #include "engine/op/ops.h"
 #include "engine/runtime/session.h"
@@ -83,24 +84,17 @@ static bool is_supported(const struct inspection *in)
 /* Writes "[N, 3, height, 224]", with the names of symbolic dimensions. */
 static void describe_shape(const struct value *value, char text[static SHAPE_TEXT])
 {
-    size_t used = 0;
-    if (value->shape.rank == SHAPE_UNKNOWN) {
-        snprintf(text, SHAPE_TEXT, "[?]");
-        return;
-    }
-    text[0] = '\0';
-    for (int i = 0; i < value->shape.rank && used < SHAPE_TEXT; i++) {
+    snprintf(text, SHAPE_TEXT, value->shape.rank == SHAPE_UNKNOWN ? "[?" : "[");
+    for (int i = 0; i < value->shape.rank; i++) {
         char number[32];
         const char *dim = value->dim_names[i] && value->dim_names[i][0] ? value->dim_names[i] : "?";
         if (value->shape.dims[i] != DIM_UNKNOWN) {
             snprintf(number, sizeof number, "%lld", (long long)value->shape.dims[i]);
             dim = number;
         }
-        int n = snprintf(text + used, SHAPE_TEXT - used, "%s%.40s", i ? ", " : "[", dim);
-        used += n < 0 ? 0 : (size_t)n;
+        text_append(text, SHAPE_TEXT, i ? ", " : "", "%.40s", dim);
     }
-    if (used < SHAPE_TEXT)
-        snprintf(text + used, SHAPE_TEXT - used, "%s", value->shape.rank ? "]" : "[]");
+    text_append(text, SHAPE_TEXT, "", "]");
 }
 
 /* ---- the whole ---- */
@@ -358,14 +352,13 @@ static void print_inspection(const struct inspection *in)
 static void print_stage(const struct pipeline_stage *stage, size_t at)
 {
     char title[32], text[400];
-    size_t used = 0;
     snprintf(title, sizeof title, "stage %zu", at + 1);
     snprintf(text, sizeof text, "%s, which gets %s", SHOWN(stage->model),
              at ? "crops of the previous stage's boxes" : "photos");
     inspect_print_wrapped(title, text);
-    for (size_t i = 0; i < stage->label_count && used < sizeof text; i++)
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s",
-                                 i ? ", " : "labels: ", SHOWN(stage->labels[i]));
+    snprintf(text, sizeof text, "labels: ");
+    for (size_t i = 0; i < stage->label_count; i++)
+        text_append(text, sizeof text, i ? ", " : "", "%s", SHOWN(stage->labels[i]));
     if (stage->label_count)
         inspect_print_wrapped("", text);
     if (at)

@@ -218,8 +218,8 @@ static enum status choose_model(const struct pull *p, const char **ret, struct e
         if (!text_ends(p->files.paths[i], ".onnx"))
             continue;
         *ret = p->files.paths[i];
-        const size_t used = strlen(found);
-        snprintf(found + used, sizeof found - used, "%s%s", count++ ? ", " : "", *ret);
+        text_append(found, sizeof found, ", ", "%s", *ret);
+        count++;
     }
     if (count == 1 && !p->wanted[0])
         return STATUS_OK;
