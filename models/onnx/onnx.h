@@ -47,10 +47,12 @@ struct onnx_op_use {
     bool supported;
 };
 
-/* Lists the operators of a file, including bodies and functions. It also works for files that
- * onnx_load_file() refuses for an unsupported operator. *ret is malloc'ed. */
-enum status onnx_list_ops(const char *path, struct onnx_op_use **ret, size_t *ret_count,
-                          struct error *err) MUST_USE;
+/* Lists the operators of a file, or of `data` if `path` is NULL, including bodies and functions. It
+ * also works for files that onnx_load_file() refuses for an unsupported operator. *ret is
+ * malloc'ed.
+ */
+enum status onnx_list_ops(const char *path, const void *data, size_t size, struct onnx_op_use **ret,
+                          size_t *ret_count, struct error *err) MUST_USE;
 
 /* Calls `visit` with the name of each input, then of each output of a file's graph. A damaged or
  * unreadable file has none, nor has one whose names need more than 64 MiB. That is no error here;

@@ -111,17 +111,21 @@ static enum status list_file(struct onnx_file *file, struct onnx_op_use **ret, s
     return STATUS_OK;
 }
 
-enum status onnx_list_ops(const char *path, struct onnx_op_use **ret, size_t *ret_count,
-                          struct error *err)
+enum status onnx_list_ops(const char *path, const void *data, size_t size, struct onnx_op_use **ret,
+                          size_t *ret_count, struct error *err)
 {
     struct error ignored;
     err = err ? err : &ignored;
     struct onnx_file file;
-    enum status status = onnx_file_open(&file, path, NULL, err);
+    enum status status = STATUS_OK;
+    if (path)
+        status = onnx_file_open(&file, path, NULL, err);
+    else
+        onnx_file_borrow(&file, data, size, NULL);
     IF_OK(status, list_file(&file, ret, ret_count, err));
     const enum status whole = onnx_file_check(&file, status, err);
     if (status == STATUS_OK && whole != STATUS_OK)
         free(*ret);
     onnx_file_close(&file);
-    return whole == STATUS_OK ? whole : error_prefix(err, "%.200s", path);
+    return whole == STATUS_OK ? whole : error_prefix(err, "%.200s", path ? path : "embedded");
 }

@@ -5,8 +5,8 @@
 #include "engine/base/size.h"
 #include "engine/base/text.h"
 #include "engine/base/utf8.h"
-#include "engine/op/ops.h"
 #include "engine/runtime/session.h"
+#include "models/folder/embedded.h"
 #include "models/folder/repository.h"
 #include "models/onnx/onnx.h"
 #include "proto/writer.h"
@@ -26,9 +26,9 @@ struct inspection {
     struct onnx_op_use *uses;
     size_t use_count;
     char transform[400];
-    char tokenizer[200];        /* "": the model takes no texts */
-    char second_half[PATH_MAX]; /* file of the model's text encoder or mask decoder; or "" */
-    const char *second_ending;
+    char tokenizer[200]; /* "": the model takes no texts */
+    char second_half[PATH_MAX];
+    const char *text_half, *decoder; /* `second_half`, or NULL */
     const char *formats[IMAGE_FORMATS];
     size_t format_count;
 };
@@ -40,36 +40,6 @@ static void inspection_done(struct inspection *in)
 }
 
 /* ---- operators ---- */
-
-/* Counts a graph's operators, for the embedded model, which has no file. */
-static enum status inspect_count_operators(const struct graph *graph, struct inspection *in,
-                                           struct error *err)
-{
-    in->uses = alloc_array(graph->node_count, sizeof *in->uses);
-    TRY(check_memory(in->uses, NULL, err));
-    for (size_t i = 0; i < graph->node_count; i++) {
-        const struct node *node = graph->nodes[i];
-        struct onnx_op_use *use = in->uses;
-        while (use < in->uses + in->use_count && strcmp(use->name, op_name(node->op)) != 0)
-            use++;
-        if (use == in->uses + in->use_count) {
-            in->use_count++;
-            snprintf(use->name, sizeof use->name, "%s", op_name(node->op));
-            snprintf(use->domain, sizeof use->domain, "%s", op_domain(node->op));
-            use->opset = node->opset;
-            use->supported = op_find(node->op, node->opset) != NULL;
-        }
-        use->count++;
-    }
-    return STATUS_OK;
-}
-
-static enum status list_operators(struct inspection *in, struct error *err)
-{
-    if (!in->file)
-        return inspect_count_operators(in->model->graph, in, err);
-    return onnx_list_ops(in->file, &in->uses, &in->use_count, err);
-}
 
 static bool is_supported(const struct inspection *in)
 {
@@ -125,15 +95,17 @@ static enum status inspect_model(const struct config *config, struct inspection 
         *err = in->problem;
         return status;
     }
-    TRY(list_operators(in, err));
+    TRY(onnx_list_ops(in->file, digits_model, digits_model_size, &in->uses, &in->use_count, err));
     if (!in->model)
         return STATUS_OK;
     if (in->model->image_input != SIZE_MAX)
         preprocess_describe(&in->model->preprocess, in->transform, sizeof in->transform);
     if (in->model->text.tokenizer)
         tokenizer_describe(in->model->text.tokenizer, in->tokenizer, sizeof in->tokenizer);
-    if (in->file && in->model->image_input != SIZE_MAX)
-        (void)model_find_half(config->model, in->second_half, &in->second_ending);
+    const char *ending;
+    if (in->file && in->model->image_input != SIZE_MAX &&
+        model_find_half(config->model, in->second_half, &ending))
+        *(strcmp(ending, MODEL_TEXT_ENDING) ? &in->decoder : &in->text_half) = in->second_half;
     in->format_count = image_formats(in->formats);
     in->compiles = inspect_compile(in->model, in->note, sizeof in->note, &in->problem) == STATUS_OK;
     return STATUS_OK;
@@ -190,10 +162,7 @@ static void write_task(struct writer *w, const struct inspection *in)
             write_text(w, inputs, NULL, model->inputs[i].name);
         write_members(w, w->root, "tokenizer=%s tokens=%zu", in->tokenizer, model->text.length);
     }
-    const char *half = in->second_half[0] ? in->second_half : NULL;
-    const bool is_text = half && !strcmp(in->second_ending, MODEL_TEXT_ENDING);
-    write_members(w, w->root, "text_half=%s decoder?=%s", is_text ? half : NULL,
-                  is_text ? NULL : half);
+    write_members(w, w->root, "text_half=%s decoder?=%s", in->text_half, in->decoder);
     if (model)
         write_members(w, w->root, "task=%s task_evidence=%s", task_name(model->task.kind),
                       model->task.evidence);
@@ -312,9 +281,7 @@ static void print_model(const struct inspection *in, const struct model *model)
         printf("%-12sthe labels that a request looks for, at most %zu tokens in all\n", "words",
                model->text.length);
     if (in->second_half[0])
-        printf("%-12sin the half %s\n",
-               strcmp(in->second_ending, MODEL_TEXT_ENDING) ? "masks" : "texts",
-               SHOWN(in->second_half));
+        printf("%-12sin the half %s\n", in->decoder ? "masks" : "texts", SHOWN(in->second_half));
     inspect_print_wrapped("task", task_name(model->task.kind));
     inspect_print_wrapped("", model->task.evidence);
     if (model->class_count)

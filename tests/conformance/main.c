@@ -271,7 +271,7 @@ static size_t run_all(const struct case_list *list, const struct options *option
             (manifest && !is_in_manifest(manifest, c->name)))
             continue;
         if ((options->op || options->list) &&
-            onnx_list_ops(c->model, &uses, &use_count, NULL) != STATUS_OK)
+            onnx_list_ops(c->model, NULL, 0, &uses, &use_count, NULL) != STATUS_OK)
             use_count = 0;
         if (!options->op || uses_operator(uses, use_count, options->op)) {
             enum result result = judge(c, options);

@@ -368,7 +368,7 @@ Test(onnx_files, lists_all_operators_of_a_file_it_cannot_run)
     close(fd);
     struct onnx_op_use *uses = NULL;
     struct error err = {0};
-    cr_assert_eq(onnx_list_ops(path, &uses, &count, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(onnx_list_ops(path, NULL, 0, &uses, &count, &err), STATUS_OK, "%s", err.message);
     cr_assert_eq(count, 2);
     cr_expect_str_eq(uses[0].name, "Relu");
     cr_expect_eq(uses[0].count, 2);

@@ -147,7 +147,7 @@ static enum status list_onnx(const struct job *job, struct error *err)
 {
     struct onnx_op_use *uses;
     size_t count;
-    TRY(onnx_list_ops(job->path, &uses, &count, err));
+    TRY(onnx_list_ops(job->path, NULL, 0, &uses, &count, err));
     free(uses);
     return STATUS_OK;
 }
