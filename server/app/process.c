@@ -165,6 +165,8 @@ enum status process_find_user(const char *text, struct process_user *ret, struct
 {
     char name[64], *colon;
     struct process_user user = {.name = ""};
+    if (!text)
+        return STATUS_OK;
     snprintf(name, sizeof name, "%s", text);
     colon = strchr(name, ':');
     if (colon)

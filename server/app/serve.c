@@ -139,12 +139,6 @@ static void confine(struct serve *serve)
     http_server_open(serve->http, confinement->text);
 }
 
-static enum status find_user(struct serve *serve, struct error *err)
-{
-    const char *user = serve->config->user;
-    return user ? process_find_user(user, &serve->user, err) : STATUS_OK;
-}
-
 /* Makes the exporter's options; `endpoint` is NULL without --trace-endpoint. STATUS_CONFIG for an
  * invalid address or --trace-sample. */
 static enum status read_traces(const struct config *config, struct metrics *metrics,
@@ -222,15 +216,12 @@ static void warn_of_reload(const struct config *config)
 static enum status become_user(const struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
-    char warning[400] = "";
     if (config->user) {
         TRY(process_become(&serve->user, config->core_dumps, err));
         warn_of_reload(config);
     }
     if (config->cache)
-        precision_check_cache(config->cache_folder, warning, sizeof warning);
-    if (warning[0])
-        log_event(LOG_WARN, "cache", LOG_STR("text", warning));
+        precision_check_cache(config->cache_folder);
     return STATUS_OK;
 }
 
@@ -257,7 +248,7 @@ static enum status set_up(struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
     TRY(take_signals(serve, err));
-    TRY(find_user(serve, err));
+    TRY(process_find_user(config->user, &serve->user, err));
     if (is_confined(config)) {    /* before supervisor_create(), which unsets NOTIFY_SOCKET */
         if (config->cache_folder) /* Landlock rules need folders that exist */
             process_make_folder(config->cache_folder, config->user ? &serve->user : NULL);
@@ -655,7 +646,7 @@ static enum status serve_check(struct serve *serve, struct error *err)
 {
     struct http_warnings warnings;
     serve->loaded_fd = -1;
-    TRY(find_user(serve, err));
+    TRY(process_find_user(serve->config->user, &serve->user, err));
     TRY(create_services(serve, err));
     TRY(http_server_check(&serve->parts, &warnings, err));
     if (warnings.port[0])

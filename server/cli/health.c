@@ -100,33 +100,28 @@ static bool begin_tls(int fd, gnutls_session_t *session,
 }
 
 /* Reads the API key, the only line of a file, without the blanks after it. */
-static enum status health_read_key(const char *path, char key[static KEY_MAX + 3],
+static enum status health_read_key(const char *path, char key[static KEY_MAX + 1],
                                    struct error *err)
 {
     uint8_t *text = NULL;
-    size_t size;
+    size_t size = 0, length = 0;
     struct error cause;
-    enum status status = file_read(path, KEY_MAX + 2, &text, &size, &cause);
+    const enum status status = file_read(path, KEY_MAX + 2, &text, &size, &cause);
     if (status != STATUS_OK && status != STATUS_TOO_LARGE)
         return error_set(err, STATUS_CONFIG, "cannot read --api-key-file '%.200s': %s", path,
                          cause.message);
-    if (status == STATUS_OK)
-        memcpy(key, text, size);
-    else
-        size = 0;
+    while (text && text[length] > ' ' && text[length] <= '~')
+        length++;
+    const bool good = length > 0 && length <= KEY_MAX &&
+                      length + strspn((const char *)text + length, " \t\r\n") == size;
+    if (good)
+        snprintf(key, KEY_MAX + 1, "%.*s", (int)length, (const char *)text);
     free(text);
-    while (size > 0 && strchr(" \t\r\n", key[size - 1]) && key[size - 1])
-        size--;
-    bool good = size > 0 && size <= KEY_MAX;
-    for (size_t i = 0; i < size; i++)
-        good = good && key[i] > ' ' && key[i] <= '~';
-    if (!good)
-        return error_set(err, STATUS_CONFIG,
-                         "--api-key-file '%.200s' must hold one API key and nothing else: the key "
-                         "itself, at most %d bytes, as lensd key shows it",
-                         path, KEY_MAX);
-    key[size] = '\0';
-    return STATUS_OK;
+    return good ? STATUS_OK
+                : error_set(err, STATUS_CONFIG,
+                            "--api-key-file '%.200s' must hold one API key and nothing else: the "
+                            "key itself, at most %d bytes, as lensd key shows it",
+                            path, KEY_MAX);
 }
 
 /* Gets as much of the answer to GET /readyz as `text` holds. `tls` is NULL for plain HTTP. Returns
@@ -180,7 +175,7 @@ static void say_no_answer(const char *where, bool tls, const char *answer, size_
 int command_health(const struct config *config)
 {
     struct error err;
-    char answer[4096], where[160], key[KEY_MAX + 3] = "";
+    char answer[4096], where[160], key[KEY_MAX + 1] = "";
     const char *host = client_host(config->http.host), *path = config->http.unix_path;
     if (path)
         snprintf(where, sizeof where, "'%s'", path);

@@ -326,15 +326,10 @@ static bool waits_for_request(const struct loader *loader, const struct model *m
            (is_running(loader) || !is_preloaded(loader, model->name));
 }
 
-/* Why a version is read. It decides whether to serve the version or only list it. */
-enum load_reason {
-    LOAD_FOUND, /* its files are new or have changed: lazy models are listed */
-    LOAD_ASKED, /* by the API or a request */
-};
-
-/* Reads one version, and serves or lists it. */
+/* Reads one version, and serves or lists it: a lazy model is listed, unless the API or a request
+ * asks for it. */
 static enum status load_version(struct loader *loader, const struct repository_model *model,
-                                const char *version, enum load_reason reason, struct error *err)
+                                const char *version, bool is_asked, struct error *err)
 {
     struct model_host *model_host = loader->options.model_host;
     struct model *loaded = NULL;
@@ -350,7 +345,7 @@ static enum status load_version(struct loader *loader, const struct repository_m
     }
     const bool was_unloaded = model_host_is_unloaded(model_host, name, version);
     model_tell_doubts(loaded, log_doubt);
-    if (reason == LOAD_FOUND && (was_unloaded || waits_for_request(loader, loaded)) &&
+    if (!is_asked && (was_unloaded || waits_for_request(loader, loaded)) &&
         !model_host_is_loaded(model_host, name, version)) {
         status = model_host_list_model(model_host, loaded, err);
         if (status != STATUS_OK)
@@ -391,12 +386,11 @@ static bool serves(const struct loader *loader, const char *name, const char *ex
 /* Loads a version, and records that it was tried. */
 static enum status follow_version(struct loader *loader, const struct repository_model *model,
                                   const struct repository_version *version,
-                                  struct tracked_version *tracked, enum load_reason reason,
-                                  struct error *err)
+                                  struct tracked_version *tracked, bool is_asked, struct error *err)
 {
     tracked->is_tried = true; /* `signature` does not tell this: it may be 0 */
     tracked->signature = version->signature;
-    enum status status = load_version(loader, model, version->version, reason, err);
+    enum status status = load_version(loader, model, version->version, is_asked, err);
     if (status == STATUS_OK)
         tracked->is_served = true;
     else
@@ -415,7 +409,7 @@ static void follow_spares(struct loader *loader, const struct repository_model *
         struct error failure = {0};
         if (!tracked || !tracked->is_served || tracked->signature == version->signature)
             continue;
-        if (follow_version(loader, model, version, tracked, LOAD_FOUND, &failure) != STATUS_OK &&
+        if (follow_version(loader, model, version, tracked, false, &failure) != STATUS_OK &&
             first->status == STATUS_OK)
             *first = failure;
     }
@@ -448,8 +442,7 @@ static enum status load_model(struct loader *loader, const struct repository_mod
         if (!again && tracked->is_tried && tracked->signature == version->signature)
             continue;
         struct error failure = {0};
-        if (follow_version(loader, model, version, tracked, again ? LOAD_ASKED : LOAD_FOUND,
-                           &failure) != STATUS_OK)
+        if (follow_version(loader, model, version, tracked, again, &failure) != STATUS_OK)
             first = first.status == STATUS_OK ? failure : first;
     }
     if (!serves(loader, model->name, ""))
@@ -740,7 +733,7 @@ static bool load_wanted(struct loader *loader)
         status = look_at_version(tracked, &repository, &found, &err);
     /* The model host's table records a failed load. */
     if (status == STATUS_OK && found)
-        (void)!follow_version(loader, &repository.models[0], found, tracked, LOAD_ASKED, &err);
+        (void)!follow_version(loader, &repository.models[0], found, tracked, true, &err);
     else
         model_host_fail(model_host, name, version,
                         status == STATUS_OK ? "its files were removed" : err.message);

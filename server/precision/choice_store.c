@@ -38,17 +38,18 @@ void cache_write(const char *folder)
     log_event(LOG_WARN, "cache", LOG_STR("text", text));
 }
 
-void precision_check_cache(const char *folder, char *warning, size_t size)
+void precision_check_cache(const char *folder)
 {
     struct error err;
-    warning[0] = '\0';
-    if (folder && tuning_try_folder(folder, &err) != STATUS_OK) {
-        (void)atomic_flag_test_and_set(&is_said); /* the caller reports the error */
-        snprintf(warning, size,
-                 "nothing can be stored in --cache '%.200s' (%s), so every start repeats its "
-                 "trials; name a folder that lensd may write to, or none",
-                 folder, err.message);
-    }
+    char text[900];
+    if (!folder || tuning_try_folder(folder, &err) == STATUS_OK)
+        return;
+    (void)atomic_flag_test_and_set(&is_said);
+    snprintf(text, sizeof text,
+             "nothing can be stored in --cache '%.200s' (%s), so every start repeats its trials; "
+             "name a folder that lensd may write to, or none",
+             folder, err.message);
+    log_event(LOG_WARN, "cache", LOG_STR("text", text));
 }
 
 static void hash_text(struct graph_hash *hash, const char *text)

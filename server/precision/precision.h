@@ -113,6 +113,6 @@ enum status calibrate_model(const struct model *model, const struct image_limits
                             struct quantize_options options, struct graph **ret,
                             struct quantize_report *report, struct error *err) MUST_USE;
 
-/* Checks that choices can be written to the folder `cache` (NULL: nothing to check); leaves nothing
- * there. If they cannot, `warning` is a sentence, otherwise "". */
-void precision_check_cache(const char *cache, char *warning, size_t size);
+/* Warns in the log if choices cannot be written to the folder `cache` (NULL: nothing to check).
+ * Leaves nothing there. */
+void precision_check_cache(const char *cache);
