@@ -40,8 +40,13 @@ static uint16_t area_best(const struct area_map *map, const float *scores, size_
 
 void area_classify(struct area_map *map)
 {
-    for (size_t i = 0; i < map->plane; i++)
-        map->best[i] = area_best(map, map->scores + i, map->plane);
+    const float *scores = map->scores, threshold = map->threshold;
+    const size_t plane = map->plane;
+    uint16_t *best = map->best;
+    for (size_t i = 0; i < plane && map->classes == 1; i++)
+        best[i] = scores[i] > threshold ? 0 : AREA_NONE;
+    for (size_t i = 0; i < plane && map->classes > 1; i++)
+        best[i] = area_best(map, scores + i, plane);
 }
 
 /* Sets the ends of runs of pixels with the same `first`. */
@@ -139,23 +144,31 @@ static bool area_column(struct area_map *map, const struct area_place *x, uint32
                         uint32_t bottom)
 {
     const struct area_place *rows = map->rows;
+    const size_t width = (size_t)map->width, first = (size_t)x->first, second = (size_t)x->second;
+    const uint16_t *points = map->best;
+    uint16_t run = AREA_NONE; /* the class of `length` pixels that are not added yet */
+    uint32_t length = 0;
     for (uint32_t y = top, next; y < bottom; y = next) {
+        uint16_t best = AREA_NONE;
+        bool is_one = true;
         next = rows[y].end < bottom ? rows[y].end : bottom;
-        if (x->first < 0 || rows[y].first < 0) {
-            if (!area_add(&map->runs, AREA_NONE, next - y))
-                return false;
+        if (x->first >= 0 && rows[y].first >= 0) {
+            const uint16_t *upper = points + (size_t)rows[y].first * width;
+            const uint16_t *lower = points + (size_t)rows[y].second * width;
+            best = upper[first];
+            is_one = upper[second] == best && lower[first] == best && lower[second] == best;
+        }
+        if (is_one && best == run) {
+            length += next - y;
             continue;
         }
-        const uint16_t *upper = map->best + (size_t)rows[y].first * (size_t)map->width;
-        const uint16_t *lower = map->best + (size_t)rows[y].second * (size_t)map->width;
-        const uint16_t best = upper[x->first];
-        const bool is_one =
-            upper[x->second] == best && lower[x->first] == best && lower[x->second] == best;
-        if (!(is_one ? area_add(&map->runs, best, next - y)
-                     : blend_rows(map, x, rows + y, next - y)))
+        if (!area_add(&map->runs, run, length) ||
+            (!is_one && !blend_rows(map, x, rows + y, next - y)))
             return false;
+        run = best;
+        length = is_one ? next - y : 0;
     }
-    return true;
+    return area_add(&map->runs, run, length);
 }
 
 bool area_run(struct area_map *map, const struct area_part *part)
