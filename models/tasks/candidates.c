@@ -10,8 +10,6 @@
 
 #include "engine/base/size.h"
 
-enum { KEPT_BLOCK = 16 };
-
 void detections_done(struct detections *detections)
 {
     FREE_ALL(detections->items, detections->points);
@@ -117,54 +115,24 @@ void candidates_add(struct candidates *candidates, struct detection box, float s
         heap_make(found->items, found->count, -1);
 }
 
-/* The boxes kept so far, in blocks, so that the compiler can vectorise loops over them. */
-struct kept_boxes {
-    size_t count;
-    float x1[TASK_MAX_DETECTIONS + KEPT_BLOCK], y1[TASK_MAX_DETECTIONS + KEPT_BLOCK];
-    float x2[TASK_MAX_DETECTIONS + KEPT_BLOCK], y2[TASK_MAX_DETECTIONS + KEPT_BLOCK];
-    float area[TASK_MAX_DETECTIONS + KEPT_BLOCK];
-    uint32_t index[TASK_MAX_DETECTIONS + KEPT_BLOCK];
-};
-
-/* True if a kept box of its class, or any if `agnostic`, overlaps `box` by more than `iou`. The
- * rest of the last block is zero: empty boxes, which overlap with nothing. */
-static bool is_suppressed(const struct kept_boxes *kept, const struct detection *box, float iou,
-                          bool agnostic)
+/* True if one of the kept boxes of its class, or any if `agnostic`, overlaps `box` by more than
+ * `iou`. */
+static bool is_suppressed(const struct detection *kept, size_t count, const struct detection *box,
+                          float iou, bool agnostic)
 {
     const float area = detection_area(box);
-    for (size_t first = 0; first < kept->count; first += KEPT_BLOCK) {
-        uint32_t hit = 0;
-        for (size_t i = first; i < first + KEPT_BLOCK; i++) {
-            const float left = box->x1 > kept->x1[i] ? box->x1 : kept->x1[i];
-            const float top = box->y1 > kept->y1[i] ? box->y1 : kept->y1[i];
-            const float right = box->x2 < kept->x2[i] ? box->x2 : kept->x2[i];
-            const float bottom = box->y2 < kept->y2[i] ? box->y2 : kept->y2[i];
-            const float width = right - left > 0 ? right - left : 0;
-            const float height = bottom - top > 0 ? bottom - top : 0;
-            const float shared = width * height;
-            const bool same = (kept->index[i] == box->index) | agnostic;
-            hit |= (uint32_t)(shared / (area + kept->area[i] - shared) > iou) & (uint32_t)same;
-        }
-        if (hit)
+    for (size_t i = 0; i < count; i++) {
+        const struct detection *k = &kept[i];
+        const float width =
+            (box->x2 < k->x2 ? box->x2 : k->x2) - (box->x1 > k->x1 ? box->x1 : k->x1);
+        const float height =
+            (box->y2 < k->y2 ? box->y2 : k->y2) - (box->y1 > k->y1 ? box->y1 : k->y1);
+        const float shared = width * height;
+        if (width > 0 && height > 0 && (agnostic || k->index == box->index) &&
+            shared / (area + detection_area(k) - shared) > iou)
             return true;
     }
     return false;
-}
-
-static void keep(struct kept_boxes *kept, const struct detection *box)
-{
-    const size_t i = kept->count++;
-    if (i % KEPT_BLOCK == 0)
-        for (size_t k = i; k < i + KEPT_BLOCK; k++) {
-            kept->x1[k] = kept->y1[k] = kept->x2[k] = kept->y2[k] = kept->area[k] = 0;
-            kept->index[k] = 0;
-        }
-    kept->x1[i] = box->x1;
-    kept->y1[i] = box->y1;
-    kept->x2[i] = box->x2;
-    kept->y2[i] = box->y2;
-    kept->area[i] = detection_area(box);
-    kept->index[i] = box->index;
 }
 
 /* The candidates compared so far, each as a Gaussian with the covariance matrix [a c; c b]. */
@@ -192,14 +160,16 @@ static void oriented_add(struct oriented_boxes *boxes, const struct detection *b
     boxes->index[i] = box->index;
 }
 
-/* True if the last box overlaps an earlier one of its class, or any if `agnostic`, by over `iou`.
+/* Adds a box. True if it overlaps an earlier one of its class, or any if `agnostic`, by over `iou`.
  *
  * The overlap is 1 - sqrt(1 - exp(-d)), where d is the Bhattacharyya distance of the Gaussians: a
  * part for the centres, and half the logarithm of r for the shapes. So the overlap is above `iou`
  * if d is below a limit; log(r) >= 2 (r - 1) / (r + 1) for r >= 1 saves most logarithms. */
-static bool oriented_is_suppressed(const struct oriented_boxes *boxes, float iou, bool agnostic)
+static bool oriented_is_suppressed(struct oriented_boxes *boxes, const struct detection *box,
+                                   float iou, bool agnostic)
 {
     static const float tiny = 1e-7f; /* as in Ultralytics' batch_probiou() */
+    oriented_add(boxes, box);
     const size_t last = boxes->count - 1;
     const float most = -logf(1 + tiny - (1 - iou) * (1 - iou));
     for (size_t i = 0; i < last; i++) {
@@ -220,53 +190,27 @@ static bool oriented_is_suppressed(const struct oriented_boxes *boxes, float iou
     return false;
 }
 
-/* The boxes with which candidates are compared: the kept ones or, if oriented, all earlier ones. */
-struct candidate_suppression {
-    const struct task_options *options;
-    bool is_oriented;
-    union {
-        struct kept_boxes kept;
-        struct oriented_boxes oriented;
-    };
-};
-
-static bool suppresses(struct candidate_suppression *with, const struct detection *box)
-{
-    const float iou = with->options->iou;
-    const bool agnostic = with->options->agnostic > 0;
-    if (!(iou < 1))
-        return false;
-    if (with->is_oriented) {
-        oriented_add(&with->oriented, box);
-        return oriented_is_suppressed(&with->oriented, iou, agnostic);
-    }
-    if (is_suppressed(&with->kept, box, iou, agnostic))
-        return true;
-    keep(&with->kept, box);
-    return false;
-}
-
 void candidates_suppress(struct candidates *candidates, const struct task_options *options)
 {
     struct detections *found = &candidates->found;
     struct detection *items = found->items;
     const size_t all = found->count, most = (size_t)options->max_detections;
-    struct candidate_suppression with;
+    const float iou = options->iou;
+    const bool agnostic = options->agnostic > 0;
+    struct oriented_boxes oriented;
     size_t kept = 0;
-    with.options = options;
-    with.is_oriented = candidates->is_oriented;
-    if (with.is_oriented)
-        with.oriented.count = 0;
-    else
-        with.kept.count = 0;
+    oriented.count = 0;
     heap_make(items, all, 1);
     /* The heap shrinks at its end; the kept candidates fill the array from there, the best last. */
     for (size_t count = all; count > 0 && kept < most; count--) {
         const struct detection best = items[0];
         items[0] = items[count - 1];
         heap_sift(items, count - 1, 0, 1);
-        if (!suppresses(&with, &best))
-            items[all - 1 - kept++] = best;
+        if (iou < 1 && (candidates->is_oriented
+                            ? oriented_is_suppressed(&oriented, &best, iou, agnostic)
+                            : is_suppressed(items + all - kept, kept, &best, iou, agnostic)))
+            continue;
+        items[all - 1 - kept++] = best;
     }
     for (size_t i = 0; i < all / 2; i++) {
         const struct detection swapped = items[i];
