@@ -201,6 +201,18 @@ void session_drop_outputs(struct session *session);
 enum status session_run(struct session *session, int batch, const void *const *inputs,
                         const struct tensor **outputs, struct error *err) MUST_USE;
 
+/* Synthetic inputs of the largest batch size. */
+struct session_feed {
+    void **buffers;
+    size_t count;
+};
+
+/* Allocates and fills inputs. The images differ and have ordinary values, so that a pass runs as
+ * for a request. Free them with session_feed_done(), even after a failure. STATUS_NO_MEMORY. */
+enum status session_feed_make(const struct session *session, struct session_feed *feed,
+                              struct error *err) MUST_USE;
+void session_feed_done(struct session_feed *feed);
+
 /* Runs `batch` images, padded, `runs` times. *ret (malloc'ed) has each step's shortest time. */
 enum status session_profile(struct session *session, int batch, int runs, struct session_step **ret,
                             size_t *ret_count, struct error *err) MUST_USE;

@@ -22,12 +22,7 @@
 #define STREAMS_TRIES   3   /* as long as they seem to take longer: the first run allocates pages */
 #define STREAMS_MOST_MS 200 /* a slower model is not measured in streams: it gains least */
 
-struct feed {
-    void **buffers;
-    size_t count;
-};
-
-static void feed_done(struct feed *feed)
+void session_feed_done(struct session_feed *feed)
 {
     for (size_t i = 0; feed->buffers && i < feed->count; i++)
         free(feed->buffers[i]);
@@ -55,16 +50,15 @@ static void feed_numbers(void *data, enum dtype dtype, size_t count, bool pixels
     }
 }
 
-/* Allocates and fills inputs for compiled size `c`. The images differ and have ordinary values, so
- * that a pass runs as for a request. Free with feed_done(), even on failure. */
-static enum status feed_init(const struct session *session, const struct compiled_size *c,
-                             struct feed *feed, struct error *err)
+enum status session_feed_make(const struct session *session, struct session_feed *feed,
+                              struct error *err)
 {
-    *feed = (struct feed){.count = session->input_count};
+    const struct graph *largest = session->compiled[session->compiled_count - 1].graph;
+    *feed = (struct session_feed){.count = session->input_count};
     feed->buffers = alloc_array(feed->count, sizeof *feed->buffers);
     TRY(check_memory(feed->buffers, "while creating a session", err));
     for (size_t i = 0; i < feed->count; i++) {
-        const struct value *value = c->graph->inputs[i];
+        const struct value *value = largest->inputs[i];
         size_t count = shape_count(&value->shape), bytes = count * dtype_size(value->dtype);
         feed->buffers[i] = aligned_alloc(TENSOR_ALIGN, size_align(bytes + 1, TENSOR_ALIGN));
         TRY(check_memory(feed->buffers[i], "while creating a session", err));
@@ -82,7 +76,7 @@ double session_cpu_ms(const struct session *session)
 
 struct session_measurement {
     struct session *session;
-    struct feed feed;
+    struct session_feed feed;
     const struct tensor **outputs;
     int runs, most; /* runs made so far; runs of all rounds, at most */
     size_t sizes;   /* number of sizes that autotune_choose() measures */
@@ -198,7 +192,7 @@ enum status session_measure(struct session *session, struct error *err)
     struct autotune tune = {
         .rounds = ROUNDS, .budget = budget, .all = true, .run = measure_run, .context = &m};
     m.outputs = alloc_array(session->output_count, sizeof *m.outputs);
-    enum status status = m.outputs ? feed_init(session, &session->compiled[count - 1], &m.feed, err)
+    enum status status = m.outputs ? session_feed_make(session, &m.feed, err)
                                    : error_no_memory(err, "while creating a session");
     IF_OK(status, measure_run(&m, 0, &first, err));
     m.sizes = tune.count = count_to_measure(session, first.spent);
@@ -218,7 +212,7 @@ enum status session_measure(struct session *session, struct error *err)
     session->info.has_streams = false;
     if (tune.count > m.sizes)
         IF_OK(status, choose_streams(&m, costs[m.sizes], err));
-    feed_done(&m.feed);
+    session_feed_done(&m.feed);
     free(m.outputs);
     return status;
 }
@@ -232,9 +226,9 @@ enum status session_profile(struct session *session, int batch, int runs, struct
         return error_set(err, STATUS_INVALID, "no batch size %d", batch);
     struct session_step *best = alloc_array(MOST_STEPS, sizeof *best);
     struct session_step *once = alloc_array(MOST_STEPS, sizeof *once);
-    struct feed feed = {0};
+    struct session_feed feed = {0};
     size_t count = 0;
-    enum status status = best && once ? feed_init(session, c, &feed, err)
+    enum status status = best && once ? session_feed_make(session, &feed, err)
                                       : error_no_memory(err, "while creating a session");
     for (int run = 0; status == STATUS_OK && run < runs; run++) {
         status = session->ops->profile(c->program, (const void *const *)feed.buffers, once,
@@ -243,7 +237,7 @@ enum status session_profile(struct session *session, int batch, int runs, struct
             if (run == 0 || once[i].milliseconds < best[i].milliseconds)
                 best[i] = once[i];
     }
-    feed_done(&feed);
+    session_feed_done(&feed);
     free(once);
     if (status != STATUS_OK) {
         free(best);
@@ -265,10 +259,10 @@ enum status session_time(struct session *session, int batch, int runs, double *r
                          DEVICE_STRING(session->info.device));
     if (c->tail)
         return error_set(err, STATUS_UNSUPPORTED, "a part of the graph depends on data");
-    struct feed feed;
-    enum status status = feed_init(session, c, &feed, err);
+    struct session_feed feed;
+    enum status status = session_feed_make(session, &feed, err);
     IF_OK(status,
           session->ops->time(c->program, (const void *const *)feed.buffers, runs, ret_ms, err));
-    feed_done(&feed);
+    session_feed_done(&feed);
     return status;
 }

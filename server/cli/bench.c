@@ -41,7 +41,7 @@ struct bench_target {
     struct error problem; /* status != OK: the reason why it is not measured */
     struct session *session;
     struct latency latency;
-    void **inputs; /* room for the largest pass */
+    struct session_feed feed; /* inputs of the largest pass */
     const struct tensor **outputs;
     double *times[BATCHES_MAX]; /* milliseconds of each run */
     size_t counts[BATCHES_MAX];
@@ -135,41 +135,6 @@ static void add_named(struct device_bench *bench)
 
 /* ---- preparation ---- */
 
-static void bench_fill_noise(void *data, enum dtype dtype, size_t bytes)
-{
-    uint32_t seed = 1;
-    memset(data, 0, bytes); /* zero is valid in every dtype, also for indices, lengths and masks */
-    if (dtype != DTYPE_F32)
-        return;
-    float *values = data;
-    for (size_t i = 0; i < bytes / sizeof *values; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        values[i] = (float)(seed >> 8) * (4.0f / 16777216.0f) - 2.0f;
-    }
-}
-
-static enum status bench_make_inputs(struct bench_target *target, struct error *err)
-{
-    const struct session_info *info = session_info(target->session);
-    const size_t images = (size_t)info->batches[info->batch_count - 1].size;
-    const size_t count = session_input_count(target->session);
-    target->inputs = alloc_array(count, sizeof *target->inputs);
-    target->outputs = alloc_array(session_output_count(target->session), sizeof *target->outputs);
-    TRY(check_memory(target->inputs && target->outputs, NULL, err));
-    for (size_t i = 0; i < count; i++) {
-        const struct session_tensor *input = session_input(target->session, i);
-        size_t bytes;
-        TRY(shape_check(&input->shape, input->dtype, NULL, &bytes, err));
-        if (!size_mul(bytes, images, &bytes) || bytes > SIZE_MAX - TENSOR_ALIGN)
-            return error_set(err, STATUS_TOO_LARGE, "input '%s' is too large", input->name);
-        target->inputs[i] = aligned_alloc(TENSOR_ALIGN, size_align(bytes + 1, TENSOR_ALIGN));
-        if (!target->inputs[i])
-            return error_set(err, STATUS_NO_MEMORY, "out of memory for input '%s'", input->name);
-        bench_fill_noise(target->inputs[i], input->dtype, bytes);
-    }
-    return STATUS_OK;
-}
-
 static enum status bench_prepare(struct device_bench *bench, struct bench_target *target,
                                  struct error *err)
 {
@@ -196,7 +161,9 @@ static enum status bench_prepare(struct device_bench *bench, struct bench_target
     TRY(precision_open(model, &how, &options, &choice, &target->session, err));
     const struct session_info *info = session_info(target->session);
     latency_init(&target->latency, info->batches, info->batch_count);
-    TRY(bench_make_inputs(target, err));
+    TRY(session_feed_make(target->session, &target->feed, err));
+    target->outputs = alloc_array(session_output_count(target->session), sizeof *target->outputs);
+    TRY(check_memory(target->outputs, NULL, err));
     for (size_t i = 0; i < bench->batch_count; i++) {
         target->times[i] = alloc_array(RUNS_MAX, sizeof(double));
         TRY(check_memory(target->times[i], NULL, err));
@@ -206,10 +173,8 @@ static enum status bench_prepare(struct device_bench *bench, struct bench_target
 
 static void target_done(struct bench_target *target)
 {
-    if (target->session && target->inputs)
-        for (size_t i = 0; i < session_input_count(target->session); i++)
-            free(target->inputs[i]);
-    FREE_ALL(target->inputs, target->outputs);
+    session_feed_done(&target->feed);
+    free(target->outputs);
     for (size_t i = 0; i < BATCHES_MAX; i++)
         free(target->times[i]);
     session_free(target->session);
@@ -221,7 +186,7 @@ static enum status bench_run_batch(struct bench_target *target, int batch, struc
 {
     for (int left = batch, count; left > 0; left -= count) {
         count = latency_first(&target->latency, left);
-        TRY(session_run(target->session, count, (const void *const *)target->inputs,
+        TRY(session_run(target->session, count, (const void *const *)target->feed.buffers,
                         target->outputs, err));
     }
     return STATUS_OK;
