@@ -213,7 +213,8 @@ enum status session_feed_make(const struct session *session, struct session_feed
                               struct error *err) MUST_USE;
 void session_feed_done(struct session_feed *feed);
 
-/* Runs `batch` images, padded, `runs` times. *ret (malloc'ed) has each step's shortest time. */
+/* Runs `batch` images, padded, `runs` times. *ret (malloc'ed) has the steps of the fastest run: the
+ * shortest times of each step from several runs would add up to less than a run. */
 enum status session_profile(struct session *session, int batch, int runs, struct session_step **ret,
                             size_t *ret_count, struct error *err) MUST_USE;
 

@@ -228,14 +228,21 @@ enum status session_profile(struct session *session, int batch, int runs, struct
     struct session_step *once = alloc_array(MOST_STEPS, sizeof *once);
     struct session_feed feed = {0};
     size_t count = 0;
+    double least_ms = 0;
     enum status status = best && once ? session_feed_make(session, &feed, err)
                                       : error_no_memory(err, "while creating a session");
     for (int run = 0; status == STATUS_OK && run < runs; run++) {
         status = session->ops->profile(c->program, (const void *const *)feed.buffers, once,
                                        MOST_STEPS, &count, err);
+        double ms = 0;
         for (size_t i = 0; status == STATUS_OK && i < count; i++)
-            if (run == 0 || once[i].milliseconds < best[i].milliseconds)
-                best[i] = once[i];
+            ms += once[i].milliseconds;
+        if (run > 0 && ms >= least_ms)
+            continue;
+        struct session_step *slower = best;
+        best = once;
+        once = slower;
+        least_ms = ms;
     }
     session_feed_done(&feed);
     free(once);

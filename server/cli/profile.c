@@ -93,43 +93,19 @@ static struct profile_layer rate(struct profile_layer layer, double total_ms, do
     return layer;
 }
 
-static double profile_sum(const struct session_step *steps, size_t count)
-{
-    double ms = 0;
-    for (size_t i = 0; i < count; i++)
-        ms += steps[i].milliseconds;
-    return ms;
-}
-
-/* Keeps the fastest whole pass, so that its layers add up to the time of a real pass. The fastest
- * times of each layer from several passes would add up to less. */
-static enum status run_passes(struct profile *profile, struct error *err)
-{
-    for (int run = 0; run < PROFILE_RUNS; run++) {
-        struct session_step *steps;
-        size_t count;
-        TRY(session_profile(profile->session, profile->batch, 1, &steps, &count, err));
-        const bool is_best =
-            run == 0 || profile_sum(steps, count) < profile_sum(profile->steps, profile->count);
-        free(is_best ? profile->steps : steps);
-        profile->steps = is_best ? steps : profile->steps;
-        profile->count = count;
-    }
-    return STATUS_OK;
-}
-
 static enum status profile_measure(struct profile *profile, struct error *err)
 {
     const struct session_info *info = session_info(profile->session);
-    TRY(run_passes(profile, err));
+    TRY(session_profile(profile->session, profile->batch, PROFILE_RUNS, &profile->steps,
+                        &profile->count, err));
     profile->layers = alloc_array(profile->count, sizeof *profile->layers);
     TRY(check_memory(profile->layers, NULL, err));
-    profile->total.milliseconds = profile_sum(profile->steps, profile->count);
     double bytes = 0, least_ms = 0; /* least_ms: the time if each layer ran at its peak */
     for (size_t i = 0; i < profile->count; i++) {
         struct peak *peak = &profile->peaks[profile->steps[i].precision];
         if (profile->steps[i].gflop > 0 && !peak->instructions)
             *peak = peak_measure(info->device, profile->steps[i].precision, info->threads);
+        profile->total.milliseconds += profile->steps[i].milliseconds;
         profile->total.gflop += profile->steps[i].gflop;
         bytes += (double)profile->steps[i].bytes;
     }
