@@ -1,6 +1,4 @@
 /* The JSON of KServe's V1 protocol: parses requests; writes classes, rows, model descriptions. */
-#include "proto/v1.h"
-
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +9,7 @@
 #include "proto/dialects.h"
 #include "proto/json_extract.h"
 #include "proto/strbuf.h"
+#include "proto/v2.h"
 #include "proto/writer.h"
 
 static cJSON *find_base64(cJSON *instance)

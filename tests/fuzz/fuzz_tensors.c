@@ -8,7 +8,6 @@
 
 #include "engine/base/size.h"
 #include "proto/json_extract.h"
-#include "proto/v1.h"
 #include "proto/v2.h"
 #include "tests/fuzz/target.h"
 

@@ -16,7 +16,6 @@
 #include "engine/base/text.h"
 #include "models/tasks/class_scores.h"
 #include "proto/base64.h"
-#include "proto/v1.h"
 #include "server/answers/describe.h"
 #include "server/http/api/request_limits.h"
 #include "server/http/api/route_table.h"

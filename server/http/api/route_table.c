@@ -4,7 +4,6 @@
 #include "engine/base/size.h"
 #include "lensd_version.h"
 #include "proto/dialects.h"
-#include "proto/v1.h"
 #include "proto/v2.h"
 
 #define READ (METHOD_GET | METHOD_HEAD)

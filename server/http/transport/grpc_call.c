@@ -457,9 +457,9 @@ void grpc_call_begin(struct grpc_call *call)
         return;
     }
     struct route_match match;
-    call->route = route_find(call->exchange->routes, call->exchange->path, &match);
-    call->is_stream = call->route && call->route->streams;
-    if (call->route && call->route->access != ROUTE_OPEN)
+    const struct route *route = route_find(call->exchange->routes, call->exchange->path, &match);
+    call->is_stream = route && route->streams;
+    if (route && route->access != ROUTE_OPEN)
         call->delayed_until = exchange_delay(call->exchange, "POST");
     if (call->delayed_until)
         call->state = CALL_DELAYED;

@@ -92,9 +92,8 @@ struct grpc_call {
 
     char *headers; /* "name\0value\0" …; malloc'ed */
     size_t headers_size, headers_room;
-    size_t headers_given;      /* size as RFC 9113 counts it, including headers that are not kept */
-    char timeout[24];          /* grpc-timeout in milliseconds, as text */
-    const struct route *route; /* NULL if no route matches the path */
+    size_t headers_given; /* size as RFC 9113 counts it, including headers that are not kept */
+    char timeout[24];     /* grpc-timeout in milliseconds, as text */
     int64_t delayed_until;
     int64_t since; /* when `state` began; while the client reads an answer, when the period began */
 

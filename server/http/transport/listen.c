@@ -1,7 +1,6 @@
 /* Opens the listening TCP or Unix socket, and stops accepting without losing a client. */
 #include "server/http/transport/listen.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -261,11 +260,7 @@ static void describe_passed(bool tls, struct listener *listener)
         describe_path(path->sun_path, tls, listener);
         return;
     }
-    const struct sockaddr_in *v4 = (const void *)&bound;
-    const struct sockaddr_in6 *v6 = (const void *)&bound;
-    (void)inet_ntop(bound.ss_family,
-                    bound.ss_family == AF_INET ? (const void *)&v4->sin_addr : &v6->sin6_addr, host,
-                    sizeof host);
+    (void)getnameinfo((struct sockaddr *)&bound, size, host, sizeof host, NULL, 0, NI_NUMERICHOST);
     listen_describe(host, tls, listener);
 }
 
