@@ -4,13 +4,13 @@
 #include "engine/backend/run.h"
 #include "engine/tensor/device.h"
 
-/* A peak, and the instructions that reach it. */
+/* A peak, and the instruction set whose kernels reach it. */
 struct peak {
     double gflops;            /* a multiply-add counts as two; 0: this device is not measured */
-    const char *instructions; /* "AVX-512 FMA", "AMX bf16" …; static text */
+    const char *instructions; /* "avx512_bf16" …; static text */
 };
 
-/* Runs independent multiply-adds in registers on `threads` threads (0: device_cpu_threads()) for
- * about 30 ms. Returns the best rate of many short intervals, because other programs may use the
- * machine. bf16 products have float32 sums, as in a session. Defined in engine/cpu/peak.c. */
+/* Runs product kernels on `threads` threads (0: device_cpu_threads()) for about 30 ms. Returns the
+ * best rate of many short intervals, because other programs may use the machine. bf16 products have
+ * float32 sums, as in a session. Defined in engine/cpu/peak.c. */
 struct peak peak_measure(struct device_id device, enum precision precision, int threads);
