@@ -1,6 +1,6 @@
 /* Private to engine/cpu/: the files above the lowerings. A file uses only files on its left:
  *
- *     program.h ◀ lowering.h ◀ product_kernels.c ◀ compile.c ◀ node_runner.c ◀ backend.c */
+ *     program.h ◀ lowering.h ◀ compile.c ◀ node_runner.c ◀ backend.c */
 #pragma once
 
 #include "engine/cpu/program/program.h"

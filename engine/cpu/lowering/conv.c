@@ -25,18 +25,6 @@ static struct strided_layout image_layout(const struct lowering *lowering,
     return layout;
 }
 
-struct strided_layout conv_weights(const struct tensor *weights, int64_t group)
-{
-    struct strided_layout layout = {.dtype = weights->dtype};
-    if (group > 1)
-        layout.dims[layout.rank++] = group;
-    layout.dims[layout.rank++] = weights->shape.dims[0] / group;
-    for (int a = 1; a < weights->shape.rank; a++)
-        layout.dims[layout.rank++] = weights->shape.dims[a];
-    strided_layout_row_major(&layout);
-    return layout;
-}
-
 enum status conv_product(const struct lowering *lowering, struct product_desc *desc,
                          struct step **ret, struct error *err)
 {
@@ -79,15 +67,24 @@ static bool multiplies_gate(const struct node *node)
     return can;
 }
 
+/* A node has the abilities of all kernels that may run it, but KERNEL_PITCH only if each of them
+ * has it. */
 KERNEL_CLAIM(conv_claim)
 {
-    if (multiplies_gate(node))
-        ret->can |= KERNEL_GATE;
-    if (!node->epilogue.residual)
-        ret->can |= KERNEL_PITCH;
-    return !node_output(node, 1);
+    const struct value *bias = node_bias(node);
+    if (!claim_reads_image(node) || node->inputs[0]->shape.rank > 5 ||
+        !is_f32_constant(node_input(node, 1)) || (bias && !is_f32_constant(bias)))
+        return false;
+    const bool is_depthwise = depthwise_fits(node);
+    ret->can = KERNEL_CHANNELS_LAST | (is_depthwise ? KERNEL_MEAN : 0) |
+               (multiplies_gate(node) ? KERNEL_GATE : 0) |
+               (is_depthwise || node->epilogue.residual ? 0 : KERNEL_PITCH);
+    ret->narrow = NARROW_PRODUCT;
+    ret->in_place = claim_residual(node);
+    return is_depthwise || !node_output(node, 1);
 }
 
+/* Winograd's kernel creates a step only where it is faster than a product. */
 STEP_CREATE(lower_conv)
 {
     const struct node *node = lowering->node;
@@ -95,7 +92,10 @@ STEP_CREATE(lower_conv)
                                 .weights_input = 1,
                                 .bias = node_bias(node),
                                 .gated = node->gate};
-    return conv_product(lowering, &desc, ret, err);
+    TRY(lower_winograd(lowering, ret, err));
+    if (!*ret)
+        TRY(lower_depthwise(lowering, ret, err));
+    return *ret ? STATUS_OK : conv_product(lowering, &desc, ret, err);
 }
 
 const struct cpu_kernel cpu_conv = {{"conv", {OP_CONV}, conv_claim}, lower_conv};

@@ -1,6 +1,5 @@
 /* Private to engine/cpu/: the lowerings, one file per family. A lowering turns a node into a step.
- * Products (Conv, Gemm, MatMul) use a kernel that product_kernels.c chooses. Other
- * operators use kernels of this folder, or the reference kernels. compile.c has the table. */
+ * compile.c has the table. */
 #pragma once
 
 #include "engine/backend/kernel_table.h"
@@ -23,17 +22,20 @@ struct cpu_kernel {
     static enum status name(struct step *base, struct program *program,                            \
                             __attribute__((unused)) struct error *err)
 
-extern const struct cpu_kernel cpu_product; /* product_kernels.c */
-extern const struct cpu_kernel cpu_winograd, cpu_depthwise, cpu_conv,
-    cpu_matmul; /* in the table of product_kernels.c */
+extern const struct cpu_kernel cpu_conv, cpu_matmul;
 extern const struct cpu_kernel cpu_quantized_conv, cpu_quantized_matmul, cpu_quantized_rows,
     cpu_quantized_concat, cpu_dynamic_round, cpu_recurrent;
 extern const struct cpu_kernel cpu_transpose, cpu_concat, cpu_view, cpu_cast;
 extern const struct cpu_kernel cpu_deconv, cpu_scaled_parts, cpu_pool, cpu_groups, cpu_resize;
 extern const struct cpu_kernel cpu_attention, cpu_elementwise, cpu_norm, cpu_reference;
 
-/* For a QLinearConv that cpu_quantized_conv has claimed: *ret stays NULL if this kernel does not
- * fit. */
+/* True if lower_depthwise() runs this Conv. */
+bool depthwise_fits(const struct node *node);
+
+/* For a Conv that cpu_conv has claimed, or a QLinearConv that cpu_quantized_conv has claimed: *ret
+ * stays NULL if this kernel does not fit, or if Winograd's is not faster. */
+enum status lower_winograd(const struct lowering *lowering, struct step **ret, struct error *err);
+enum status lower_depthwise(const struct lowering *lowering, struct step **ret, struct error *err);
 enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret, struct error *err);
 
 /* Writes to `taps` the addresses of the taps of result pixel (oy, ox) that are inside the

@@ -52,6 +52,8 @@ static bool float_product(const struct node *node)
 KERNEL_CLAIM(matmul_claim)
 {
     const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[1]->shape;
+    ret->narrow = NARROW_PRODUCT;
+    ret->in_place = claim_residual(node);
     return float_product(node) && (node->op != OP_GEMM || claim_gemm_is_plain(node)) &&
            (b->rank == 2 || b->rank == a->rank);
 }

@@ -9,6 +9,18 @@ struct product_step {
     struct residual residual;
 };
 
+struct strided_layout conv_weights(const struct tensor *weights, int64_t group)
+{
+    struct strided_layout layout = {.dtype = weights->dtype};
+    if (group > 1)
+        layout.dims[layout.rank++] = group;
+    layout.dims[layout.rank++] = weights->shape.dims[0] / group;
+    for (int a = 1; a < weights->shape.rank; a++)
+        layout.dims[layout.rank++] = weights->shape.dims[a];
+    strided_layout_row_major(&layout);
+    return layout;
+}
+
 STEP_RUN(product_step_run)
 {
     struct product_step *step = (struct product_step *)base;

@@ -324,15 +324,7 @@ static bool measure_up(const struct node *node, struct winograd_step *ret)
     return true;
 }
 
-KERNEL_CLAIM(winograd_claim)
-{
-    struct winograd_step ignored;
-    if (!node->epilogue.residual)
-        ret->can |= KERNEL_PITCH;
-    return measure_up(node, &ignored);
-}
-
-STEP_CREATE(lower_winograd)
+enum status lower_winograd(const struct lowering *lowering, struct step **ret, struct error *err)
 {
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
@@ -360,5 +352,3 @@ STEP_CREATE(lower_winograd)
     step->step.bytes = value_bytes(x) + value_bytes(y) + packed_layout_bytes(&wanted);
     return STATUS_OK;
 }
-
-const struct cpu_kernel cpu_winograd = {{"winograd", {OP_CONV}, winograd_claim}, lower_winograd};
