@@ -65,6 +65,14 @@ struct scale_rows {
     size_t x_step, y_step;
 };
 
+/* Rows of numbers, whose columns are pooled: taps[t][c]. Maxima ignore NaN. */
+struct pool_rows {
+    const void *const *taps;
+    size_t count;
+    bool is_max;
+    float factor; /* for the sum */
+};
+
 /* Rows of bytes, x_step and y_step apart; each byte x becomes table[x]. `table` has 256 entries. */
 struct lookup_rows {
     const uint8_t *table;
@@ -247,23 +255,15 @@ struct simd_kernels {
     void (*scale_rows_8bit)(const struct scale_rows *s, const void *x, enum dtype from, void *y,
                             enum dtype to, size_t rows, size_t n);
 
-    /* y[c] = max over taps of taps[t][c]; the result for NaN is undefined. count >= 1. */
-    void (*pool_max)(const float *const *taps, size_t count, float *y, size_t n);
-
-    /* y[c] = factor * sum over taps of taps[t][c]; count may be 0. */
-    void (*pool_sum)(const float *const *taps, size_t count, float factor, float *y, size_t n);
+    /* y[c] = the maximum or the sum of a column; -inf or 0 without taps. Types: float32 or bfloat16
+     * for both, or for sums bfloat16 to float32. */
+    void (*pool)(const struct pool_rows *p, enum dtype from, void *y, enum dtype to, size_t n);
 
     /* y[c] = sum over taps of weights[t] * taps[t][c]; count >= 1. y may be a tap. */
     void (*blend)(const float *const *taps, const float *weights, size_t count, float *y, size_t n);
 
-    /* pool_max and pool_sum for bfloat16, with float32 sums. */
-    void (*pool_max_bf16)(const uint16_t *const *taps, size_t count, uint16_t *y, size_t n);
-    void (*pool_sum_bf16)(const uint16_t *const *taps, size_t count, float factor, uint16_t *y,
-                          size_t n);
-
     /* y[c] += x[c] */
     void (*accumulate)(const float *x, float *y, size_t n);
-    void (*accumulate_bf16)(const uint16_t *x, float *y, size_t n);
 
     /* Softmax of one row: exp(x - max) / sum. y may be x. */
     void (*softmax)(const float *x, float *y, size_t n);

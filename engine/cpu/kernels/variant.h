@@ -58,8 +58,8 @@
  * simd_kernels). Kernels of the first list are compiled for avx512_bf16, too. */
 /* clang-format off */
 #define SIMD_NAMED_KERNELS(X)                                                                      \
-    X(winograd_source) X(winograd_sink) X(depthwise) X(pool_max) X(pool_sum) X(pool_max_bf16)      \
-    X(winograd_filters) X(pool_sum_bf16) X(accumulate_bf16) X(blend) X(sum_rows) X(finish_tile)
+    X(winograd_source) X(winograd_sink) X(depthwise) X(pool)      \
+    X(winograd_filters) X(blend) X(sum_rows) X(finish_tile)
 #define SIMD_COMMON_KERNELS(X)                                                                     \
     X(gemm) X(gemm_copies) X(gemm_pack) X(tile_pairs) X(pack_rows)                                                \
     X(pack_columns) X(pack_pairs) X(score_row) X(activate) X(softmax) X(sum_row) X(norm_row)       \

@@ -5,7 +5,6 @@
 #include "engine/cpu/program/parallel.h"
 #include "engine/op/families.h"
 
-#include <math.h>
 #include <string.h>
 
 #define MOST_TAPS 256
@@ -16,10 +15,8 @@ struct pool_step {
     struct window window; /* extended to two spatial dimensions */
     bool is_max, count_include_pad, global;
     size_t images, channels;
-    size_t pitch;  /* elements from one result pixel to the next */
-    size_t pieces; /* partial sums per image, for a global mean in float32; otherwise 0 */
+    size_t pitch; /* elements from one result pixel to the next */
     enum dtype dtype;
-    float *partial;
 };
 
 /* Returns how many taps along an axis of the window at `start` are inside the image. *ret_first is
@@ -58,27 +55,6 @@ size_t pool_taps(const struct window *w, const unsigned char *image, size_t pixe
     return count;
 }
 
-static void reduce_taps(const struct pool_step *s, const void *const *taps, size_t count,
-                        float factor, void *y, size_t n)
-{
-    bool wide = s->dtype == DTYPE_F32;
-    if (s->is_max && !count) { /* a window entirely in the padding: its maximum is -inf */
-        for (size_t c = 0; c < n; c++)
-            if (wide)
-                ((float *)y)[c] = -INFINITY;
-            else
-                ((uint16_t *)y)[c] = 0xff80;
-    } else if (s->is_max && wide) {
-        s->simd->pool_max((const float *const *)taps, count, y, n);
-    } else if (s->is_max) {
-        s->simd->pool_max_bf16((const uint16_t *const *)taps, count, y, n);
-    } else if (wide) {
-        s->simd->pool_sum((const float *const *)taps, count, factor, y, n);
-    } else {
-        s->simd->pool_sum_bf16((const uint16_t *const *)taps, count, factor, y, n);
-    }
-}
-
 static void pool_pixel(const struct pool_step *s, size_t image, int64_t oy, int64_t ox)
 {
     const struct window *w = &s->window;
@@ -89,12 +65,17 @@ static void pool_pixel(const struct pool_step *s, size_t image, int64_t oy, int6
                                    pixel, oy, ox, taps, &counted);
     const size_t at = (image * (size_t)w->out[0] + (size_t)oy) * (size_t)w->out[1] + (size_t)ox;
     const int64_t divisor = s->count_include_pad ? counted : (int64_t)count;
-    const float factor = divisor > 0 ? 1.0f / (float)divisor : 0.0f;
-    reduce_taps(s, taps, count, factor, s->step.y + at * s->pitch * dtype_size(s->dtype),
-                s->channels);
+    const struct pool_rows rows = {
+        .taps = taps,
+        .count = count,
+        .is_max = s->is_max,
+        .factor = divisor > 0 ? 1.0f / (float)divisor : 0.0f,
+    };
+    s->simd->pool(&rows, s->dtype, s->step.y + at * s->pitch * dtype_size(s->dtype), s->dtype,
+                  s->channels);
 }
 
-static void pool_rows(void *context, size_t begin, size_t end)
+static void pool_lines(void *context, size_t begin, size_t end)
 {
     const struct pool_step *s = context;
     for (size_t row = begin; row < end; row++)
@@ -103,111 +84,42 @@ static void pool_rows(void *context, size_t begin, size_t end)
                        ox);
 }
 
-/* Maximum numbers of pixels and of partial sums added in float32; more are added in double. */
-#define LONGEST_SUM 512
-#define FEW_PIECES  16
-
 /* Channels per block of a global pool: threads share the images' blocks. */
 #define BLOCK 64
 
-/* Reduces all pixels of up to BLOCK channels to their maximum. */
-static void global_max(const struct pool_step *s, const unsigned char *x, size_t pixels, size_t n,
-                       void *result)
-{
-    const size_t pixel = s->channels * dtype_size(s->dtype);
-    const void *taps[MOST_TAPS];
-    for (size_t p = 0; p < pixels;) {
-        size_t count = 0;
-        if (p)
-            taps[count++] = result; /* maximum of the earlier pixels */
-        while (count < MOST_TAPS && p < pixels)
-            taps[count++] = x + p++ * pixel;
-        reduce_taps(s, taps, count, 1, result, n);
-    }
-}
-
-static void global_mean_bf16(const struct pool_step *s, const uint16_t *pixel, size_t pixels,
-                             size_t n, float *result)
-{
-    double sum[BLOCK] = {0};
-    for (size_t first = 0; first < pixels; first += LONGEST_SUM) {
-        memset(result, 0, n * sizeof *result);
-        for (size_t p = first; p < pixels && p < first + LONGEST_SUM; p++)
-            s->simd->accumulate_bf16(pixel + p * s->channels, result, n);
-        for (size_t c = 0; c < n; c++)
-            sum[c] += (double)result[c];
-    }
-    for (size_t c = 0; c < n; c++)
-        result[c] = (float)(sum[c] / (double)pixels);
-}
-
-/* Computes global maxima, and global means of bfloat16. */
+/* Pools all pixels. Sums of TOGETHER pixels are float32, those of more are double. */
 static void pool_global(void *context, size_t begin, size_t end)
 {
+    enum { TOGETHER = 16 };
     const struct pool_step *s = context;
-    const size_t pixels = (size_t)(s->window.in[0] * s->window.in[1]), size = dtype_size(s->dtype);
+    const size_t pixels = (size_t)s->window.in[1], size = dtype_size(s->dtype);
     const size_t blocks = (s->channels + BLOCK - 1) / BLOCK;
+    const void *taps[TOGETHER];
+    float part[BLOCK];
     for (size_t i = begin; i < end; i++) {
         const size_t image = i / blocks, c = i % blocks * BLOCK;
         const size_t n = s->channels - c < BLOCK ? s->channels - c : BLOCK;
         const unsigned char *x = s->step.x + (image * pixels * s->channels + c) * size;
         unsigned char *y = s->step.y + (image * s->channels + c) * size;
-        float mean[BLOCK];
-        if (s->is_max) {
-            global_max(s, x, pixels, n, y);
-            continue;
+        double sum[BLOCK] = {0};
+        for (size_t p = 0; p < pixels;) {
+            struct pool_rows rows = {.taps = taps, .is_max = s->is_max, .factor = 1};
+            if (s->is_max && p)
+                taps[rows.count++] = y; /* maximum of the earlier pixels */
+            for (; rows.count < TOGETHER && p < pixels; p++)
+                taps[rows.count++] = x + p * s->channels * size;
+            s->simd->pool(&rows, s->dtype, s->is_max ? y : (void *)part,
+                          s->is_max ? s->dtype : DTYPE_F32, n);
+            for (size_t k = 0; !s->is_max && k < n; k++)
+                sum[k] += (double)part[k];
         }
-        global_mean_bf16(s, (const uint16_t *)(const void *)x, pixels, n, mean);
-        s->simd->narrow_bf16(mean, (uint16_t *)(void *)y, n);
+        for (size_t k = 0; !s->is_max && k < n; k++)
+            part[k] = (float)(sum[k] / (double)pixels);
+        if (!s->is_max && s->dtype == DTYPE_F32)
+            memcpy(y, part, n * size);
+        else if (!s->is_max)
+            s->simd->narrow_bf16(part, (uint16_t *)(void *)y, n);
     }
-}
-
-/* Sums the pixels of images in float32, as s->pieces partial sums per image. */
-static void sum_pieces(void *context, size_t begin, size_t end)
-{
-    const struct pool_step *s = context;
-    const size_t pixels = (size_t)s->window.in[1];
-    for (size_t i = begin; i < end; i++) {
-        const size_t image = i / s->pieces, piece = i % s->pieces;
-        const size_t first = pixels * piece / s->pieces, last = pixels * (piece + 1) / s->pieces;
-        const float *x = (const float *)(const void *)s->step.x;
-        s->simd->sum_rows(x + (image * pixels + first) * s->channels, last - first,
-                          s->partial + i * s->channels, s->channels);
-    }
-}
-
-/* A large image has thousands of partial sums; they are added up in double. */
-static void join_pieces(void *context, size_t begin, size_t end)
-{
-    const struct pool_step *s = context;
-    const double pixels = (double)s->window.in[1];
-    float *y = (float *)(void *)s->step.y;
-    for (size_t i = begin; i < end; i++) {
-        const float *from = s->partial + i / s->channels * s->pieces * s->channels;
-        double sum = 0;
-        for (size_t p = 0; p < s->pieces; p++)
-            sum += (double)from[p * s->channels + i % s->channels];
-        y[i] = (float)(sum / pixels);
-    }
-}
-
-static void pool_mean(struct pool_step *s, struct program *program)
-{
-    const size_t pixels = (size_t)s->window.in[1];
-    const int threads = program->threads;
-    float *y = (float *)(void *)s->step.y;
-    s->partial = s->pieces == 1 ? y : (float *)(void *)program->scratch;
-    parallel_for(threads, s->images * s->pieces, pixels * s->channels / s->pieces / 4, sum_pieces,
-                 s);
-    if (s->pieces > FEW_PIECES) {
-        parallel_for(threads, s->images * s->channels, s->pieces, join_pieces, s);
-        return;
-    }
-    for (size_t i = 0; i < s->images && s->pieces > 1; i++)
-        s->simd->sum_rows(s->partial + i * s->pieces * s->channels, s->pieces, y + i * s->channels,
-                          s->channels);
-    const float factor = 1.0f / (float)pixels;
-    s->simd->binary(BINARY_MUL, y, 1, &factor, 0, y, s->images * s->channels);
 }
 
 STEP_RUN(pool_run)
@@ -215,15 +127,13 @@ STEP_RUN(pool_run)
     struct pool_step *s = (struct pool_step *)base;
     int threads = program->threads;
     const struct window *w = &s->window;
-    if (s->global && s->pieces)
-        pool_mean(s, program);
-    else if (s->global)
+    if (s->global)
         parallel_for(threads, s->images * ((s->channels + BLOCK - 1) / BLOCK),
-                     (size_t)(w->in[0] * w->in[1]) * BLOCK / 8, pool_global, s);
+                     (size_t)w->in[1] * BLOCK / 8, pool_global, s);
     else
         parallel_for(threads, s->images * (size_t)w->out[0],
-                     (size_t)(w->out[1] * w->kernel[0] * w->kernel[1]) * s->channels / 8, pool_rows,
-                     s);
+                     (size_t)(w->out[1] * w->kernel[0] * w->kernel[1]) * s->channels / 8,
+                     pool_lines, s);
     return STATUS_OK;
 }
 
@@ -289,13 +199,6 @@ STEP_CREATE(lower_pool)
     step->channels = (size_t)x->shape.dims[x->shape.rank - 1];
     step->pitch = pixel_pitch(lowering, y);
     step->dtype = x->dtype;
-    if (global && !is_max && x->dtype == DTYPE_F32) {
-        const size_t threads = (size_t)lowering->program->threads;
-        step->pieces = step->images >= threads ? 1 : (threads + step->images - 1) / step->images;
-        if (step->pieces < (size_t)w->in[1] / LONGEST_SUM)
-            step->pieces = (size_t)w->in[1] / LONGEST_SUM;
-        step->step.scratch = step->images * step->pieces * step->channels * sizeof(float);
-    }
     step->step.bytes = value_bytes(x) + value_bytes(y);
     step->step.flops =
         (double)(global ? shape_count(&x->shape)
