@@ -10,30 +10,32 @@
 #include "engine/base/float_bits.h"
 
 #define BINARY_LOOPS(expression)                                                                   \
-    if (a_step && b_step) {                                                                        \
-        for (size_t i = 0; i < n; i++) {                                                           \
-            float p = a[i], q = b[i];                                                              \
-            y[i] = (expression);                                                                   \
+    for (; rows > 0; rows--, a += r->a_row, b += r->b_row, y += n)                                 \
+        if (a_step && b_step) {                                                                    \
+            for (size_t i = 0; i < n; i++) {                                                       \
+                float p = a[i], q = b[i];                                                          \
+                y[i] = (expression);                                                               \
+            }                                                                                      \
+        } else if (a_step) {                                                                       \
+            const float q = *b;                                                                    \
+            for (size_t i = 0; i < n; i++) {                                                       \
+                float p = a[i];                                                                    \
+                y[i] = (expression);                                                               \
+            }                                                                                      \
+        } else {                                                                                   \
+            const float p = *a;                                                                    \
+            for (size_t i = 0; i < n; i++) {                                                       \
+                float q = b_step ? b[i] : *b;                                                      \
+                y[i] = (expression);                                                               \
+            }                                                                                      \
         }                                                                                          \
-    } else if (a_step) {                                                                           \
-        const float q = *b;                                                                        \
-        for (size_t i = 0; i < n; i++) {                                                           \
-            float p = a[i];                                                                        \
-            y[i] = (expression);                                                                   \
-        }                                                                                          \
-    } else {                                                                                       \
-        const float p = *a;                                                                        \
-        for (size_t i = 0; i < n; i++) {                                                           \
-            float q = b_step ? b[i] : *b;                                                          \
-            y[i] = (expression);                                                                   \
-        }                                                                                          \
-    }                                                                                              \
     break
 
-static void binary(enum binary_kind kind, const float *a, int a_step, const float *b, int b_step,
-                   float *y, size_t n)
+static void binary_rows(const struct binary_rows *r, const float *a, const float *b, float *y,
+                        size_t rows, size_t n)
 {
-    switch (kind) {
+    const int a_step = r->a_step, b_step = r->b_step;
+    switch (r->kind) {
     case BINARY_ADD:
         BINARY_LOOPS(p + q);
     case BINARY_SUB:
@@ -51,35 +53,10 @@ static void binary(enum binary_kind kind, const float *a, int a_step, const floa
     }
 }
 
-/* Processes one register of a row at a time; the scales stay in registers for all rows. */
-ALWAYS_INLINE void scale_any(const struct scale_rows *s, const void *x, void *y, size_t rows,
-                             size_t n, bool bf16)
+static void binary(enum binary_kind kind, const float *a, int a_step, const float *b, int b_step,
+                   float *y, size_t n)
 {
-    const vec least = vec_set(s->low), most = vec_set(s->high);
-    FOR_REGISTERS(i, width, n) {
-        const vec a = vec_load_n(s->scale + i, width), b = vec_load_n(s->shift + i, width);
-        for (size_t r = 0; r < rows; r++) {
-            const size_t from = r * s->x_step + i, to = r * s->y_step + i;
-            const vec v = bf16 ? vec_widen_n((const uint16_t *)x + from, width)
-                               : vec_load_n((const float *)x + from, width);
-            const vec z = vec_min(most, vec_max(least, vec_fma(v, a, b)));
-            if (bf16)
-                vec_narrow_n((uint16_t *)y + to, z, width);
-            else
-                vec_store_n((float *)y + to, z, width);
-        }
-    }
-}
-
-static void scale_rows(const struct scale_rows *s, const float *x, float *y, size_t rows, size_t n)
-{
-    scale_any(s, x, y, rows, n, false);
-}
-
-static void scale_rows_bf16(const struct scale_rows *s, const uint16_t *x, uint16_t *y, size_t rows,
-                            size_t n)
-{
-    scale_any(s, x, y, rows, n, true);
+    binary_rows(&(struct binary_rows){kind, a_step, b_step, 0, 0}, a, b, y, 1, n);
 }
 
 static inline float widen(uint16_t x)
@@ -164,8 +141,7 @@ const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
     .depthwise_channels = DEPTHWISE_CHANNELS,
     .depthwise_rows = DEPTHWISE_ROWS,
     .binary = binary,
-    .scale_rows = scale_rows,
-    .scale_rows_bf16 = scale_rows_bf16,
+    .binary_rows = binary_rows,
     .accumulate = accumulate,
     .widen_bf16 = widen_bf16,
     .narrow_bf16 = narrow_bf16,

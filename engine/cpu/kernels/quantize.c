@@ -1,5 +1,6 @@
-/* Rows of 8-bit integers, compiled once per instruction set. Adding 1.5 * 2^23 rounds a float32
- * half to even, because numbers of that size have no fraction. */
+/* Rows of 8-bit integers, and scaled rows of any type, compiled once per instruction set.
+ * Adding 1.5 * 2^23 rounds a float32 half to even, because numbers of that size have no fraction.
+ */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec_8bit.h"
 
@@ -111,15 +112,15 @@ void SIMD_NAMED(add_8bit)(const void *a, float a_ratio, const void *b, float b_r
         add_row(&sum, a, b, false, y, n);
 }
 
-/* Loads n <= VEC float32 or 8-bit numbers as floats. */
+/* Loads n <= VEC numbers as floats. */
 ALWAYS_INLINE vec load_some(const void *x, size_t at, size_t n, enum dtype dtype)
 {
-    if (dtype == DTYPE_F32)
-        return vec_load_n((const float *)x + at, n);
-    return load_8bit_n((const uint8_t *)x + at, n, dtype == DTYPE_I8);
+    return dtype == DTYPE_F32    ? vec_load_n((const float *)x + at, n)
+           : dtype == DTYPE_BF16 ? vec_widen_n((const uint16_t *)x + at, n)
+                                 : load_8bit_n((const uint8_t *)x + at, n, dtype == DTYPE_I8);
 }
 
-/* Processes one register of each row: n <= VEC numbers from i on. */
+/* Processes one register of each row: n <= VEC numbers from i on. The scales stay in registers. */
 ALWAYS_INLINE void scale_column(const struct scale_rows *s, size_t i, size_t n, const void *x,
                                 enum dtype from, void *y, enum dtype to, size_t rows)
 {
@@ -128,17 +129,18 @@ ALWAYS_INLINE void scale_column(const struct scale_rows *s, size_t i, size_t n, 
     for (size_t r = 0; r < rows; r++) {
         const size_t at = r * s->y_step + i;
         const vec v = vec_fma(load_some(x, r * s->x_step + i, n, from), a, b);
-        if (to == DTYPE_F32) {
-            vec_store_n((float *)y + at, vec_min(most, vec_max(least, v)), n);
-            continue;
-        }
-        /* NaN gives `least` */
-        store_8bit_n((uint8_t *)y + at, vec_min(vec_max(v, least), most), n, to == DTYPE_I8);
+        const vec clamped = vec_min(most, vec_max(least, v)); /* NaN stays */
+        if (to == DTYPE_F32)
+            vec_store_n((float *)y + at, clamped, n);
+        else if (to == DTYPE_BF16)
+            vec_narrow_n((uint16_t *)y + at, clamped, n);
+        else /* NaN gives `least` */
+            store_8bit_n((uint8_t *)y + at, vec_min(vec_max(v, least), most), n, to == DTYPE_I8);
     }
 }
 
-ALWAYS_INLINE void scale_8bit(const struct scale_rows *s, const void *x, enum dtype from, void *y,
-                              enum dtype to, size_t rows, size_t n)
+ALWAYS_INLINE void scale_any(const struct scale_rows *s, const void *x, enum dtype from, void *y,
+                             enum dtype to, size_t rows, size_t n)
 {
     size_t i = 0;
     for (; i + VEC <= n; i += VEC)
@@ -149,13 +151,16 @@ ALWAYS_INLINE void scale_8bit(const struct scale_rows *s, const void *x, enum dt
 
 #define SCALE(type, other)                                                                         \
     if (from == (type) && to == (other)) {                                                         \
-        scale_8bit(s, x, type, y, other, rows, n);                                                 \
+        scale_any(s, x, type, y, other, rows, n);                                                  \
         return;                                                                                    \
     }
 
-void SIMD_NAMED(scale_rows_8bit)(const struct scale_rows *s, const void *x, enum dtype from,
-                                 void *y, enum dtype to, size_t rows, size_t n)
+void SIMD_NAMED(scale_rows)(const struct scale_rows *s, const void *x, enum dtype from, void *y,
+                            enum dtype to, size_t rows, size_t n)
 {
+    SCALE(DTYPE_F32, DTYPE_F32)
+    SCALE(DTYPE_BF16, DTYPE_BF16)
+    SCALE(DTYPE_BF16, DTYPE_F32)
     SCALE(DTYPE_U8, DTYPE_U8)
     SCALE(DTYPE_I8, DTYPE_I8)
     SCALE(DTYPE_U8, DTYPE_I8)

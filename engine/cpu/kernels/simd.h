@@ -58,6 +58,14 @@ struct depthwise {
     bool bf16, narrow_result; /* the image is bfloat16; narrow_result: the result, too */
 };
 
+/* An operand's step is 1, or 0 if each row has a single number. Its rows are `row` elements apart.
+ */
+struct binary_rows {
+    enum binary_kind kind;
+    int a_step, b_step;
+    size_t a_row, b_row;
+};
+
 /* n scales and shifts. Rows of x are x_step elements apart, those of y y_step. y is clamped. */
 struct scale_rows {
     const float *scale, *shift;
@@ -246,14 +254,16 @@ struct simd_kernels {
     void (*binary)(enum binary_kind kind, const float *a, int a_step, const float *b, int b_step,
                    float *y, size_t n);
 
-    /* Per row: y[c] = clamp(x[c] * scale[c] + shift[c]); NaN stays. With equal steps y may be x. */
-    void (*scale_rows)(const struct scale_rows *s, const float *x, float *y, size_t rows, size_t n);
-    void (*scale_rows_bf16)(const struct scale_rows *s, const uint16_t *x, uint16_t *y, size_t rows,
-                            size_t n);
-    /* Like scale_rows, but x or y or both have 8 bits. 8-bit results are rounded half to even; low
-     * and high are in the type's range, and NaN gives low. y must not be x. */
-    void (*scale_rows_8bit)(const struct scale_rows *s, const void *x, enum dtype from, void *y,
-                            enum dtype to, size_t rows, size_t n);
+    /* The same for `rows` rows. Rows of y follow each other; y may be an operand whose rows do,
+     * too. */
+    void (*binary_rows)(const struct binary_rows *r, const float *a, const float *b, float *y,
+                        size_t rows, size_t n);
+
+    /* Per row: y[c] = clamp(x[c] * scale[c] + shift[c]); NaN stays. With equal steps y may be x.
+     * Types: float32 and 8 bits to any of these, bfloat16 to bfloat16 or float32. 8-bit results are
+     * rounded half to even; low and high are in the type's range, NaN gives low, y is not x. */
+    void (*scale_rows)(const struct scale_rows *s, const void *x, enum dtype from, void *y,
+                       enum dtype to, size_t rows, size_t n);
 
     /* y[c] = the maximum or the sum of a column; -inf or 0 without taps. Types: float32 or bfloat16
      * for both, or for sums bfloat16 to float32. */

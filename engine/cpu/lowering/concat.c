@@ -39,46 +39,34 @@ struct concat_step {
     const float *scale, *shift;
 };
 
-/* Scales rows of a bfloat16 image, applies an activation other than a clamp, and rounds once. */
-static void scale_wide(const struct concat_step *s, const struct scale_rows *r, const uint16_t *x,
-                       uint16_t *y, size_t rows, size_t n)
+/* Scales rows of a part. An activation other than a clamp is applied to float32 pieces. */
+static void scale_part(const struct concat_step *s, const struct concat_part *part,
+                       const unsigned char *x, unsigned char *y, size_t rows)
 {
     const struct epilogue *e = &s->activation;
+    const size_t size = dtype_size(s->dtype);
+    struct scale_rows r = {.scale = s->scale + part->first,
+                           .shift = s->shift + part->first,
+                           .low = s->low,
+                           .high = s->high,
+                           .x_step = part->run,
+                           .y_step = s->row};
     float piece[PIECE];
-    for (size_t row = 0; row < rows; row++, x += r->x_step, y += r->y_step)
-        for (size_t at = 0; at < n; at += PIECE) {
-            const size_t count = n - at < PIECE ? n - at : PIECE;
-            struct scale_rows own = *r;
-            own.scale += at;
-            own.shift += at;
-            s->simd->widen_bf16(x + at, piece, count);
-            s->simd->scale_rows(&own, piece, piece, 1, count);
-            s->simd->activate(piece, piece, count, e->activation, e->alpha, e->beta);
-            s->simd->narrow_bf16(piece, y + at, count);
-        }
-}
-
-static void scale_part(const struct concat_step *s, const struct concat_part *part, const void *x,
-                       void *y, size_t rows)
-{
-    const struct epilogue *e = &s->activation;
-    const struct scale_rows r = {.scale = s->scale + part->first,
-                                 .shift = s->shift + part->first,
-                                 .low = s->low,
-                                 .high = s->high,
-                                 .x_step = part->run,
-                                 .y_step = s->row};
-    if (s->dtype == DTYPE_BF16 && e->activation) {
-        scale_wide(s, &r, x, y, rows, part->run);
-    } else if (s->dtype == DTYPE_BF16) {
-        s->simd->scale_rows_bf16(&r, x, y, rows, part->run);
-    } else if (s->dtype == DTYPE_F32 && part->dtype == DTYPE_F32) {
-        s->simd->scale_rows(&r, x, y, rows, part->run);
-        for (size_t row = 0; e->activation && row < rows; row++)
-            s->simd->activate((float *)y + row * s->row, (float *)y + row * s->row, part->run,
+    if (!e->activation) {
+        s->simd->scale_rows(&r, x, part->dtype, y, s->dtype, rows, part->run);
+        return;
+    }
+    for (size_t at = 0, n; at < part->run; at += n, r.scale += n, r.shift += n) {
+        n = part->run - at < PIECE ? part->run - at : PIECE;
+        for (size_t row = 0; row < rows; row++) {
+            unsigned char *to = y + (row * s->row + at) * size;
+            s->simd->scale_rows(&r, x + (row * part->run + at) * size, s->dtype, piece, DTYPE_F32,
+                                1, n);
+            s->simd->activate(piece, s->dtype == DTYPE_F32 ? (float *)(void *)to : piece, n,
                               e->activation, e->alpha, e->beta);
-    } else {
-        s->simd->scale_rows_8bit(&r, x, part->dtype, y, s->dtype, rows, part->run);
+            if (s->dtype == DTYPE_BF16)
+                s->simd->narrow_bf16(piece, (uint16_t *)(void *)to, n);
+        }
     }
 }
 

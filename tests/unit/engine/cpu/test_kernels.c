@@ -316,7 +316,7 @@ static void expect_scaled(const struct simd_kernels *kernels, enum dtype from, e
     for (size_t i = 0; from != DTYPE_F32 && i < ROWS * ROW_STEP; i++)
         x[i] = (unsigned char)next(&state);
     memset(y, 0xa5, sizeof y);
-    kernels->scale_rows_8bit(&s, x, from, y, to, ROWS, n);
+    kernels->scale_rows(&s, x, from, y, to, ROWS, n);
     for (size_t i = 0; i < ROWS * ROW_STEP; i++) {
         const size_t c = i % ROW_STEP;
         if (c >= n) {
