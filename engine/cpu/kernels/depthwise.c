@@ -98,14 +98,15 @@ ALWAYS_INLINE void activate_block(const struct depthwise *d, vec sum[ROWS][PIXEL
             sum[r][p] = vec_clamp(sum[r][p], low, high);
         }
         break;
-#define CASE(name, ...)                                                                            \
+#define CASE(name)                                                                                 \
     case ACTIVATION_##name:                                                                        \
         FOR_RESULTS(r, p)                                                                          \
         {                                                                                          \
             sum[r][p] = vec_activate(sum[r][p], ACTIVATION_##name, low, high, slope);              \
         }                                                                                          \
         break;
-        VEC_PRODUCT_ACTIVATIONS(CASE, )
+        CASE(HARD_SWISH)
+        CASE(SILU)
 #undef CASE
     default:
         FOR_RESULTS(r, p)

@@ -3,7 +3,7 @@
  * A block of ROWS x 2 registers of the result stays in registers for all k: each step loads two
  * registers of packed weights and broadcasts one number of each row. */
 #include "engine/cpu/kernels/variant.h"
-#include "engine/cpu/kernels/vec_math.h"
+#include "engine/cpu/kernels/vec.h"
 
 #define ROWS    GEMM_ROWS
 #define COLUMNS GEMM_COLUMNS
@@ -97,39 +97,6 @@ ALWAYS_INLINE void block(const struct gemm *g, const float *a, const float *b, f
             block(g, a, b, c, bias, width, fetch, n, 1);                                           \
         break
 
-/* The loop over a block for one activation. */
-#define ACTIVATE(name, ...)                                                                        \
-    case ACTIVATION_##name:                                                                        \
-        for (size_t r = 0; r < rows; r++, c += g->ldc) {                                           \
-            if (width == COLUMNS)                                                                  \
-                for (size_t i = 0; i < COLUMNS; i += VEC)                                          \
-                    vec_store(c + i, vec_activate(vec_load(c + i), ACTIVATION_##name, zero, zero,  \
-                                                  slope));                                         \
-            else                                                                                   \
-                for (size_t i = 0; i < width; i += VEC) {                                          \
-                    const size_t n = width - i < VEC ? width - i : VEC;                            \
-                    vec_store_n(                                                                   \
-                        c + i,                                                                     \
-                        vec_activate(vec_load_n(c + i, n), ACTIVATION_##name, zero, zero, slope),  \
-                        n);                                                                        \
-                }                                                                                  \
-        }                                                                                          \
-        break;
-
-/* Applies an activation that is not a clamp while the block is in the first-level cache. */
-static void activate_block(const struct gemm *g, float *c, size_t rows, size_t width)
-{
-    const vec slope = vec_set(g->row.alpha * MINUS_LOG2E), zero = vec_zero();
-    switch (g->row.activation) {
-        VEC_PRODUCT_ACTIVATIONS(ACTIVATE, )
-        ACTIVATE(GELU, )
-    default:
-        for (size_t r = 0; r < rows; r++, c += g->ldc)
-            SIMD_NAMED(activate)
-        (c, c, width, g->row.activation, g->row.alpha, g->row.beta);
-    }
-}
-
 /* Computes rows <= ROWS of the result and width <= COLUMNS columns. */
 static void run_block(const struct gemm *g, const float *a, const float *b, float *c,
                       const float *bias, size_t rows, size_t width, struct fetch fetch)
@@ -154,8 +121,10 @@ static void run_block(const struct gemm *g, const float *a, const float *b, floa
     default:
         break;
     }
-    if (g->row.activation)
-        activate_block(g, c, rows, width);
+    if (g->row.activation) { /* while the block is in the first-level cache */
+        SIMD_NAMED(activate_rows)
+        (c, c, rows, g->ldc, width, g->row.activation, g->row.alpha, g->row.beta);
+    }
 }
 
 /* True for few weights: they stay in the cache after the first block. */

@@ -249,6 +249,9 @@ struct simd_kernels {
     /* y[i] = activation(x[i]); y may be x. NaN stays NaN. */
     void (*activate)(const float *x, float *y, size_t n, enum activation activation, float alpha,
                      float beta);
+    /* The same for `rows` rows of n numbers, which are `step` numbers apart. */
+    void (*activate_rows)(const float *x, float *y, size_t rows, size_t step, size_t n,
+                          enum activation activation, float alpha, float beta);
 
     /* y[i] = a[i] ∘ b[i]; an operand with step 0 is a single number. y may be a or b. */
     void (*binary)(enum binary_kind kind, const float *a, int a_step, const float *b, int b_step,

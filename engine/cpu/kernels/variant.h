@@ -63,7 +63,7 @@
     X(lookup) X(scale_rows) X(pool_mean_8bit) X(pool_max_8bit) X(sum_rows_8bit)
 #define SIMD_COMMON_KERNELS(X)                                                                     \
     X(gemm) X(gemm_copies) X(gemm_pack) X(tile_pairs) X(pack_rows)                                 \
-    X(pack_columns) X(pack_pairs) X(score_row) X(activate) X(softmax) X(sum_row) X(norm_row)       \
+    X(pack_columns) X(pack_pairs) X(score_row) X(activate) X(activate_rows) X(softmax) X(sum_row) X(norm_row)       \
     X(lrn) X(square_rows) X(center_rows) X(depthwise_8bit) X(depthwise_8bit_pack)
 /* clang-format on */
 

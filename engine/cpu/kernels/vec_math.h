@@ -205,6 +205,3 @@ ALWAYS_INLINE vec vec_activate(vec v, const enum activation activation, vec alph
     }
     return v;
 }
-
-/* Activations that product kernels apply while results are in registers. */
-#define VEC_PRODUCT_ACTIVATIONS(X, ...) X(HARD_SWISH, __VA_ARGS__) X(SILU, __VA_ARGS__)

@@ -110,10 +110,8 @@ static void winograd_sink_tile(const struct winograd_step *s, size_t tile, const
     const struct epilogue *e = &s->finish.row;
     const int together = s->pitch == n ? t.right : 1; /* pixels */
     for (int i = 0; e->activation && i < t.bottom; i++)
-        for (int j = 0; j < t.right; j += together) {
-            float *pixel = y + i * t.row_step + j * t.column_step;
-            s->simd->activate(pixel, pixel, (size_t)together * n, e->activation, e->alpha, e->beta);
-        }
+        s->simd->activate_rows(y + i * t.row_step, y + i * t.row_step, (size_t)(t.right / together),
+                               s->pitch, (size_t)together * n, e->activation, e->alpha, e->beta);
 }
 
 /* Multiplies v by the filters of some panels of columns, transformed for one point. */
