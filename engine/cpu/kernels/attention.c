@@ -119,40 +119,6 @@ void SIMD_NAMED(pack_pairs)(const uint16_t *const *rows, size_t k, size_t whole_
 
 /* ---- a row of scores ---- */
 
-#if defined __AVX512F__
-
-static float largest_lane(vec v)
-{
-    return _mm512_reduce_max_ps(v);
-}
-
-static float sum_lanes(vec v)
-{
-    return _mm512_reduce_add_ps(v);
-}
-
-#else
-
-static float largest_lane(vec v)
-{
-    float lanes[VEC];
-    vec_store(lanes, v);
-    for (size_t i = 1; i < VEC; i++)
-        lanes[0] = lanes[i] > lanes[0] ? lanes[i] : lanes[0];
-    return lanes[0];
-}
-
-static float sum_lanes(vec v)
-{
-    float lanes[VEC];
-    vec_store(lanes, v);
-    for (size_t i = 1; i < VEC; i++)
-        lanes[0] += lanes[i];
-    return lanes[0];
-}
-
-#endif
-
 static void add_biases(float *s, size_t n, const float *const *biases, size_t count)
 {
     FOR_REGISTERS(i, width, n) {
@@ -180,7 +146,7 @@ static float greatest(const float *s, size_t n, float start)
     if (i + VEC <= n)
         best = vec_max(vec_load(s + i), best);
     second = vec_max(vec_load(s + n - VEC), second); /* this load overlaps earlier ones */
-    return largest_lane(vec_max(best, second));
+    return vec_greatest(vec_max(best, second));
 }
 
 float SIMD_NAMED(score_row)(float *s, size_t n, const float *const *biases, size_t bias_count,
@@ -213,5 +179,5 @@ float SIMD_NAMED(score_row)(float *s, size_t n, const float *const *biases, size
         vec_store_n(s + i, vec_exp(vec_sub(vec_load_n(s + i, width), m)), width);
         sum = vec_add(sum, vec_load_n(s + i, width)); /* lanes after the last number are 0 */
     }
-    return sum_lanes(vec_add(sum, second));
+    return vec_sum(vec_add(sum, second));
 }

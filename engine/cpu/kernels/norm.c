@@ -7,36 +7,9 @@
 /* Four partial results, because additions to a single register would wait for each other. */
 #define WIDE 4
 
-/* Sets `result` to the lanes of `v`, combined by `join` (two floats into one). */
-#define REDUCE(v, join)                                                                            \
-    do {                                                                                           \
-        float lanes[VEC];                                                                          \
-        vec_store(lanes, v);                                                                       \
-        result = lanes[0];                                                                         \
-        for (size_t lane = 1; lane < VEC; lane++)                                                  \
-            result = join(result, lanes[lane]);                                                    \
-    } while (0)
-
-#define LARGER(a, b) ((b) > (a) ? (b) : (a))
-#define SUM(a, b)    ((a) + (b))
-
-static float row_max(const float *x, size_t n)
-{
-    vec best = vec_set(-INFINITY);
-    float result;
-    size_t i = 0;
-    for (; i + VEC <= n; i += VEC)
-        best = vec_max(vec_load(x + i), best);
-    REDUCE(best, LARGER);
-    for (; i < n; i++)
-        result = LARGER(result, x[i]);
-    return result;
-}
-
 float SIMD_NAMED(sum_row)(const float *x, size_t n)
 {
     vec sum[WIDE];
-    float result;
     size_t i = 0;
     for (size_t k = 0; k < WIDE; k++)
         sum[k] = vec_zero();
@@ -45,8 +18,7 @@ float SIMD_NAMED(sum_row)(const float *x, size_t n)
             sum[k] = vec_add(sum[k], vec_load(x + i + k * VEC));
     for (; i < n; i += VEC)
         sum[0] = vec_add(sum[0], vec_load_n(x + i, n - i < VEC ? n - i : VEC));
-    REDUCE(vec_add(vec_add(sum[0], sum[1]), vec_add(sum[2], sum[3])), SUM);
-    return result;
+    return vec_sum(vec_add(vec_add(sum[0], sum[1]), vec_add(sum[2], sum[3])));
 }
 
 /* Returns the sum of (x - mean)^2. *ret_difference is the sum of x - mean, for norm_row(). */
@@ -54,7 +26,6 @@ static float row_square_sum(const float *x, float mean, size_t n, float *ret_dif
 {
     const vec m = vec_set(mean);
     vec sum[WIDE], difference[WIDE];
-    float result;
     size_t i = 0;
     for (size_t k = 0; k < WIDE; k++)
         sum[k] = difference[k] = vec_zero();
@@ -69,10 +40,9 @@ static float row_square_sum(const float *x, float mean, size_t n, float *ret_dif
         difference[0] = vec_add(difference[0], d);
         sum[0] = vec_fma(d, d, sum[0]);
     }
-    REDUCE(vec_add(vec_add(difference[0], difference[1]), vec_add(difference[2], difference[3])),
-           SUM);
-    *ret_difference = result;
-    REDUCE(vec_add(vec_add(sum[0], sum[1]), vec_add(sum[2], sum[3])), SUM);
+    *ret_difference = vec_sum(
+        vec_add(vec_add(difference[0], difference[1]), vec_add(difference[2], difference[3])));
+    float result = vec_sum(vec_add(vec_add(sum[0], sum[1]), vec_add(sum[2], sum[3])));
     for (; i < n; i++) {
         *ret_difference += x[i] - mean;
         result += (x[i] - mean) * (x[i] - mean);
@@ -82,27 +52,11 @@ static float row_square_sum(const float *x, float mean, size_t n, float *ret_dif
 
 void SIMD_NAMED(softmax)(const float *x, float *y, size_t n)
 {
-    const vec max = vec_set(row_max(x, n));
-    vec sum = vec_zero();
-    size_t i = 0;
-    for (; i + VEC <= n; i += VEC) {
-        const vec e = vec_exp(vec_sub(vec_load(x + i), max));
-        vec_store(y + i, e);
-        sum = vec_add(sum, e);
-    }
-    float result;
-    REDUCE(sum, SUM);
-    if (i < n) {
-        float last[VEC];
-        vec_store(last, vec_exp(vec_sub(vec_load_n(x + i, n - i), max)));
-        for (size_t k = 0; k < n - i; k++) {
-            y[i + k] = last[k];
-            result += last[k];
-        }
-    }
-    const vec factor = vec_set(1.0f / result);
-    for (i = 0; i < n; i += VEC) {
-        const size_t width = n - i < VEC ? n - i : VEC;
+    float greatest = -INFINITY;
+    if (x != y)
+        memcpy(y, x, n * sizeof *y);
+    const vec factor = vec_set(1.0f / SIMD_NAMED(score_row)(y, n, NULL, 0, &greatest));
+    FOR_REGISTERS(i, width, n) {
         vec_store_n(y + i, vec_mul(vec_load_n(y + i, width), factor), width);
     }
 }

@@ -184,19 +184,9 @@ void SIMD_NAMED(range)(const float *x, size_t n, float *min, float *max)
             *max = x[k] > *max ? x[k] : *max;
         }
     }
-#if defined __AVX512F__
-    const float low = _mm512_reduce_min_ps(least), high = _mm512_reduce_max_ps(most);
+    const float low = -vec_greatest(vec_sub(vec_zero(), least)), high = vec_greatest(most);
     *min = low < *min ? low : *min;
     *max = high > *max ? high : *max;
-#else
-    float low[VEC], high[VEC];
-    vec_store(low, least);
-    vec_store(high, most);
-    for (size_t k = 0; k < VEC; k++) {
-        *min = low[k] < *min ? low[k] : *min;
-        *max = high[k] > *max ? high[k] : *max;
-    }
-#endif
 }
 
 struct factors {

@@ -229,3 +229,26 @@ ALWAYS_INLINE void vec_narrow_n(uint16_t *p, vec v, size_t n)
 #endif
 
 typedef int32_t vec_integers __attribute__((vector_size(sizeof(vec))));
+
+#if defined __AVX512F__
+
+#define vec_sum(v)      _mm512_reduce_add_ps(v)
+#define vec_greatest(v) _mm512_reduce_max_ps(v)
+
+#else
+
+ALWAYS_INLINE float vec_sum(vec v)
+{
+    for (size_t i = 1; i < VEC; i++)
+        v[0] += v[i];
+    return v[0];
+}
+
+ALWAYS_INLINE float vec_greatest(vec v)
+{
+    for (size_t i = 1; i < VEC; i++)
+        v[0] = v[i] > v[0] ? v[i] : v[0];
+    return v[0];
+}
+
+#endif
