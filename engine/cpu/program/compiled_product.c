@@ -8,11 +8,12 @@
  *
  *     (o * result_step + k * tap_step + offset) / divisor
  *
- * Float32 rows that are one run of the source are read in place (kernels/gemm.c). With few weights,
- * so are windows inside the image: each line of taps is one run. If the CPU has no instructions for
- * products of bfloat16, its rows are widened and results narrowed. Narrow rows (bfloat16 and 8-bit
- * integers) are read in place, tap by tap, if the CPU's instructions support their format;
- * otherwise from copies of the source's lines (product_strips.c), or after gathering. */
+ * Rows that are one run of the source are read in place (float32: kernels/gemm.c). With few
+ * weights, so are float32 windows inside the image: each line of taps is one run. If the CPU has no
+ * instructions for products of bfloat16, its rows are widened and results narrowed. Windows of
+ * narrow rows (bfloat16 and 8-bit integers) are read in the source's lines or in copies of them
+ * (product_strips.c). Other windows, and numbers of another format than the instructions take, are
+ * gathered. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,32 +86,6 @@ static const unsigned char *window_inside(const struct compiled_product *p,
         return NULL;
     return src + (first_tap(z, at.z) + first_tap(y, at.y) + first_tap(x, at.x)) *
                      (int64_t)dtype_size(p->src.dtype);
-}
-
-/* Writes pointers to the taps of a result to ret[0], ret[step], …, in the order of the weights.
- * `src`: the part's source. Taps outside point at p->outside. */
-static void locate_taps(const struct compiled_product *p, const unsigned char *src,
-                        struct product_position at, const unsigned char **ret, size_t step)
-{
-    const struct product_axis *z = &p->axis[0], *y = &p->axis[1], *x = &p->axis[2];
-    const int64_t size = (int64_t)dtype_size(p->src.dtype), oz = at.z, oy = at.y, ox = at.x;
-    const unsigned char *const window = window_inside(p, src, at);
-    for (size_t t = 0; window && t < p->taps; t++)
-        ret[t * step] = window + p->tap_offsets[t];
-    if (window)
-        return;
-    for (int64_t kz = 0; kz < z->kernel; kz++) {
-        const int64_t iz = tap_position(z, oz, kz);
-        for (int64_t ky = 0; ky < y->kernel; ky++) {
-            const int64_t iy = tap_position(y, oy, ky);
-            for (int64_t kx = 0; kx < x->kernel; kx++, ret += step) {
-                const int64_t ix = tap_position(x, ox, kx);
-                *ret = iz < 0 || iy < 0 || ix < 0
-                           ? p->outside
-                           : src + (iz * z->stride + iy * y->stride + ix * x->stride) * size;
-            }
-        }
-    }
 }
 
 static int64_t clamp_to(int64_t value, int64_t low, int64_t high)
@@ -289,23 +264,6 @@ static void run_floats(const struct product_call *call, const struct product_blo
 
 /* ---- running: tiles ---- */
 
-/* Fills b->taps with the starts of the block's rows: [tile][tap][row of the tile]. Returns the
- * number of rows of sums. */
-static size_t locate_rows(const struct compiled_product *p, const struct product_block *b,
-                          const struct tile *t)
-{
-    const size_t most = p->simd->tile_rows, taps = t->taps;
-    if (p->strips || !p->in_place || p->is_even) {
-        locate_groups(p, b, taps, t->apart);
-        return p->strips ? b->rows / p->unit_rows * p->line_groups * p->group : b->rows;
-    }
-    struct product_position position = position_of(p, b->first);
-    for (size_t row = 0; row < b->rows; row += most)
-        for (size_t i = 0; i < most && row + i < b->rows; i++, position_next(p, &position))
-            locate_taps(p, b->src, position, b->taps + row * taps + i, most);
-    return b->rows;
-}
-
 /* The part of k that is multiplied at a time: its taps, and the bytes of each tap's run. Longer
  * parts load and store sums less often. */
 struct product_depth {
@@ -417,7 +375,8 @@ static void run_tiles(const struct product_call *call, const struct product_bloc
     struct tile_finish f = p->narrow_finish;
     f.lds = columns;
     f.ldy = p->ldc * size;
-    const size_t count = locate_rows(p, b, &t);
+    const size_t count = p->strips ? b->rows / p->unit_rows * p->line_groups * p->group : b->rows;
+    locate_groups(p, b, t.taps, t.apart);
     for (size_t j = b->from; j < b->to; j += columns) {
         const size_t channel = b->channel + j - b->from;
         t.n = f.n = b->to - j < columns ? b->to - j : columns;
@@ -579,11 +538,12 @@ static bool rows_are_even(const struct compiled_product *p)
 static bool reads_in_place(const struct compiled_product *p)
 {
     const struct packed_layout *w = &p->weights;
+    if (!rows_are_even(p))
+        return false;
     if (!are_narrow(w))
-        return p->src.dtype == DTYPE_F32 && p->is_even && !p->gated;
-    return w->operands != OPERANDS_PAIRS && !p->flip && p->channel_step == 1 &&
-           tile_chunk(p->simd, p->channels * operand_bytes(w)) &&
-           (!p->simd->tile_rows_are_even || p->is_even);
+        return p->src.dtype == DTYPE_F32 && !p->gated;
+    return w->operands != OPERANDS_PAIRS && !p->flip &&
+           tile_chunk(p->simd, p->channels * operand_bytes(w));
 }
 
 /* True if float32 windows inside the image are read in place. Each line of results is then a
@@ -605,7 +565,6 @@ static void describe_rows(struct compiled_product *p)
     p->row_bytes = are_narrow(w) ? padded_run(p, w->k * size, 1) : w->k * size;
     if (!are_narrow(w) && p->row_bytes % 4096 == 0)
         p->row_bytes += 64; /* against conflicts in the cache: gemm_copies() in simd.h */
-    p->is_even = rows_are_even(p);
     p->in_place = reads_in_place(p);
     p->in_windows = reads_in_windows(p);
     p->unit_rows = p->tile_rows = p->simd->tile_rows;
@@ -614,6 +573,8 @@ static void describe_rows(struct compiled_product *p)
     w->run = w->k;
     w->whole_run = are_narrow(w) ? p->row_bytes / size : w->k;
     strips_describe(p);
+    if (w->run == w->whole_run) /* one layout for all ways of reading that need no padding */
+        w->run = w->whole_run = w->k;
     p->chunk = tile_chunk(p->simd, p->run_bytes);
 }
 

@@ -162,8 +162,8 @@ size_t strip_bytes(const struct compiled_product *p, int64_t lines)
 }
 
 /* Without AMX a chunk of strips has at least one line of the result. True if there are enough lines
- * for all threads, or a line is at most one tile; and if a line's sums and its pointers to taps
- * take little memory. */
+ * for all threads, or a line is at most one tile, or columns will be divided instead of lines; and
+ * if a line's sums and its pointers to taps take little memory. */
 static bool lines_are_chunks(const struct compiled_product *p)
 {
     enum { MOST_SUMS = 1 << 20, MOST_POINTERS = 1 << 18 };
@@ -171,7 +171,7 @@ static bool lines_are_chunks(const struct compiled_product *p)
     const size_t lines = p->parts * (size_t)p->axis[0].out * (size_t)p->axis[1].out;
     const size_t across = x->tap_step == 1 ? 1 : (size_t)x->kernel, width = (size_t)x->out;
     const size_t runs = (size_t)p->axis[1].kernel * across;
-    return (lines >= (size_t)p->threads || width <= p->tile_rows) &&
+    return (lines >= (size_t)p->threads || width <= p->tile_rows || p->rows < p->weights.n) &&
            width <= MOST_SUMS / (p->simd->tile_columns * sizeof(int32_t)) &&
            width <= MOST_POINTERS / sizeof(void *) / runs;
 }
