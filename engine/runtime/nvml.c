@@ -2,10 +2,11 @@
  * toolkit that has the header. Source: NVML API reference, versioned symbols. */
 #include "engine/runtime/nvml.h"
 
-#include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
-#include <string.h>
+
+#include "engine/base/library.h"
+#include "engine/base/size.h"
 
 typedef struct nvml_device *nvml_device; /* nvmlDevice_t */
 
@@ -34,29 +35,22 @@ static struct {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool is_there;
 
-static bool find(void *library, const char *name, void *ret)
-{
-    void *symbol = dlsym(library, name);
-    memcpy(ret, &symbol, sizeof symbol);
-    return symbol != NULL;
-}
-
 static void load(void)
 {
-    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        return;
-    is_there = find(library, "nvmlInit_v2", &nvml.init) &&
-               find(library, "nvmlDeviceGetCount_v2", &nvml.count) &&
-               find(library, "nvmlDeviceGetHandleByIndex_v2", &nvml.handle) &&
-               find(library, "nvmlDeviceGetHandleByPciBusId_v2", &nvml.by_bus) &&
-               find(library, "nvmlDeviceGetUUID", &nvml.uuid) &&
-               find(library, "nvmlDeviceGetUtilizationRates", &nvml.utilization) &&
-               find(library, "nvmlDeviceGetMemoryInfo", &nvml.memory) &&
-               find(library, "nvmlDeviceGetPowerUsage", &nvml.power) &&
-               find(library, "nvmlDeviceGetEnforcedPowerLimit", &nvml.power_limit) &&
-               find(library, "nvmlDeviceGetTotalEnergyConsumption", &nvml.energy) &&
-               nvml.init() == 0;
+    static const struct library_function functions[] = {
+        {"nvmlInit_v2", &nvml.init},
+        {"nvmlDeviceGetCount_v2", &nvml.count},
+        {"nvmlDeviceGetHandleByIndex_v2", &nvml.handle},
+        {"nvmlDeviceGetHandleByPciBusId_v2", &nvml.by_bus},
+        {"nvmlDeviceGetUUID", &nvml.uuid},
+        {"nvmlDeviceGetUtilizationRates", &nvml.utilization},
+        {"nvmlDeviceGetMemoryInfo", &nvml.memory},
+        {"nvmlDeviceGetPowerUsage", &nvml.power},
+        {"nvmlDeviceGetEnforcedPowerLimit", &nvml.power_limit},
+        {"nvmlDeviceGetTotalEnergyConsumption", &nvml.energy},
+    };
+    is_there =
+        library_load("libnvidia-ml.so.1", functions, COUNT_OF(functions)) && nvml.init() == 0;
 }
 
 static bool read_gpu(unsigned index, struct gpu_reading *ret)
