@@ -103,24 +103,9 @@ const struct cpu_kernel cpu_conv = {{"conv", {OP_CONV}, conv_claim}, lower_conv}
 /* Describes weights [C, M / group, K…] as a deconvolution's [group,] M / group, C / group, K…. */
 static struct strided_layout transposed_weights(const struct tensor *weights, int64_t group)
 {
-    struct strided_layout layout = {.dtype = weights->dtype};
-    int64_t taps = 1;
-    for (int a = 2; a < weights->shape.rank; a++)
-        taps *= weights->shape.dims[a];
-    const int64_t in = weights->shape.dims[0] / group, out = weights->shape.dims[1];
-    if (group > 1) {
-        layout.dims[layout.rank] = group;
-        layout.strides[layout.rank++] = in * out * taps;
-    }
-    layout.dims[layout.rank] = out;
-    layout.strides[layout.rank++] = taps;
-    layout.dims[layout.rank] = in;
-    layout.strides[layout.rank++] = out * taps;
-    for (int a = 2; a < weights->shape.rank; a++) {
-        taps /= weights->shape.dims[a];
-        layout.dims[layout.rank] = weights->shape.dims[a];
-        layout.strides[layout.rank++] = taps;
-    }
+    struct strided_layout layout = conv_weights(weights, group);
+    const int in = group > 1 ? 1 : 0;
+    strided_layout_swap(&layout, in, in + 1);
     return layout;
 }
 

@@ -6,12 +6,7 @@
 /* Transposes the innermost two dims. */
 static void transpose(struct strided_layout *operand)
 {
-    int a = operand->rank - 2, b = operand->rank - 1;
-    int64_t dim = operand->dims[a], stride = operand->strides[a];
-    operand->dims[a] = operand->dims[b];
-    operand->strides[a] = operand->strides[b];
-    operand->dims[b] = dim;
-    operand->strides[b] = stride;
+    strided_layout_swap(operand, operand->rank - 2, operand->rank - 1);
 }
 
 static struct strided_layout operand_of(const struct value *value)

@@ -9,18 +9,12 @@ void gather_run(const struct compiled_product *p, const void *from, size_t count
         p->weights.operands == OPERANDS_BF16 || (p->weights.operands == OPERANDS_DOT && !p->flip);
     if (step == 1 && as_stored) {
         copy_short(from, count * operand_bytes(&p->weights), to);
-    } else if (p->weights.operands == OPERANDS_DOT) {
+    } else if (p->weights.operands == OPERANDS_DOT) { /* the step of 8-bit numbers is 1 */
         for (size_t i = 0; i < count; i++)
-            ((uint8_t *)to)[i] = ((const uint8_t *)from)[(int64_t)i * step] ^ p->flip;
+            ((uint8_t *)to)[i] = ((const uint8_t *)from)[i] ^ p->flip;
     } else if (p->weights.operands == OPERANDS_PAIRS) {
         const uint8_t flip = p->src.dtype == DTYPE_I8 ? 0x80 : 0;
-        const int zero = p->src_zero + flip;
-        if (step == 1)
-            p->simd->widen_8bit(from, flip, zero, to, count);
-        else
-            for (size_t i = 0; i < count; i++)
-                ((int16_t *)to)[i] =
-                    (int16_t)((((const uint8_t *)from)[(int64_t)i * step] ^ flip) - zero);
+        p->simd->widen_8bit(from, flip, p->src_zero + flip, to, count);
     } else if (p->weights.operands == OPERANDS_BF16) {
         for (size_t i = 0; i < count; i++)
             ((uint16_t *)to)[i] = ((const uint16_t *)from)[(int64_t)i * step];

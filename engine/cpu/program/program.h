@@ -203,6 +203,8 @@ enum status finish_init(const struct lowering *lowering, const struct value *bia
 
 /* Sets the strides of a row-major tensor from its dims. */
 void strided_layout_row_major(struct strided_layout *layout);
+/* Exchanges two dims and their strides. */
+void strided_layout_swap(struct strided_layout *layout, int a, int b);
 
 /* Returns `constant`, which has the layout `given`, packed in the layout `wanted`. It is packed
  * once per (constant, given, wanted) and backend; the backend owns the memory. */

@@ -50,6 +50,15 @@ void strided_layout_row_major(struct strided_layout *layout)
     }
 }
 
+void strided_layout_swap(struct strided_layout *layout, int a, int b)
+{
+    const int64_t dim = layout->dims[a], stride = layout->strides[a];
+    layout->dims[a] = layout->dims[b];
+    layout->strides[a] = layout->strides[b];
+    layout->dims[b] = dim;
+    layout->strides[b] = stride;
+}
+
 /* FNV-1a over at most 256 words of 8 bytes, evenly spread. It may skip bytes, because weights with
  * equal hashes are compared. So a large unique constant is not read twice. */
 static uint64_t hash_bytes(const void *data, size_t size)
