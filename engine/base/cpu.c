@@ -12,19 +12,9 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
-#define CGROUP_ROOT "/sys/fs/cgroup"
+#include "engine/base/file.h"
 
-/* Reads at most size - 1 bytes of a file, and adds a 0 byte. Returns false if it reads no byte. */
-static bool read_text(const char *path, char *text, size_t size)
-{
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return false;
-    size_t n = fread(text, 1, size - 1, file);
-    text[n] = '\0';
-    fclose(file);
-    return n > 0;
-}
+#define CGROUP_ROOT "/sys/fs/cgroup"
 
 /* ---- cgroups ---- */
 
@@ -103,7 +93,7 @@ static void quota_v2(const char *folder, void *smallest)
 {
     char path[4352], text[64];
     snprintf(path, sizeof path, "%s/cpu.max", folder);
-    if (!read_text(path, text, sizeof text) || !strncmp(text, "max", 3))
+    if (!file_read_start(path, text, sizeof text) || !strncmp(text, "max", 3))
         return;
     char *end;
     double quota = strtod(text, &end), period = strtod(end, NULL);
@@ -115,11 +105,11 @@ static void quota_v1(const char *folder, void *smallest)
 {
     char path[4352], text[64];
     snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
-    if (!read_text(path, text, sizeof text))
+    if (!file_read_start(path, text, sizeof text))
         return;
     double quota = strtod(text, NULL);
     snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
-    if (quota <= 0 || !read_text(path, text, sizeof text))
+    if (quota <= 0 || !file_read_start(path, text, sizeof text))
         return;
     double period = strtod(text, NULL);
     if (period > 0)
@@ -151,7 +141,7 @@ static uint64_t number_in(const char *folder, const char *name)
 {
     char path[4352], text[64];
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    if (!read_text(path, text, sizeof text) || text[0] < '0' || text[0] > '9')
+    if (!file_read_start(path, text, sizeof text) || text[0] < '0' || text[0] > '9')
         return 0;
     return strtoull(text, NULL, 10);
 }
@@ -161,7 +151,7 @@ static uint64_t file_pages(const char *folder, const char *active, const char *i
 {
     char path[4352], text[16384];
     snprintf(path, sizeof path, "%s/memory.stat", folder);
-    if (!read_text(path, text, sizeof text))
+    if (!file_read_start(path, text, sizeof text))
         return 0;
     uint64_t sum = 0;
     for (char *rest = text, *line; (line = strsep(&rest, "\n"));) {
@@ -228,7 +218,7 @@ static void read_once(void)
 {
     char text[16384];
     int cores = affinity_cores();
-    if (read_text("/proc/self/cgroup", text, sizeof text)) {
+    if (file_read_start("/proc/self/cgroup", text, sizeof text)) {
         double quota = cpu_cgroup_quota(CGROUP_ROOT, text);
         if (quota > 0 && quota < cores)
             cores = quota < 1 ? 1 : (int)quota;
@@ -252,20 +242,14 @@ const struct cpu_features *cpu_features(void)
 void cpu_model_name(char *text, size_t size)
 {
     snprintf(text, size, "%s CPU", cpu_architecture);
-    FILE *file = fopen("/proc/cpuinfo", "re");
-    if (!file)
+    char info[4096]; /* the first processor */
+    if (!file_read_start("/proc/cpuinfo", info, sizeof info))
         return;
-    char line[256];
-    while (fgets(line, sizeof line, file)) {
-        char *value = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !value)
-            continue;
-        value += strspn(value, ": \t");
-        value[strcspn(value, "\n")] = '\0';
-        snprintf(text, size, "%s", value);
-        break;
-    }
-    fclose(file);
+    const char *value = strstr(info, "\nmodel name");
+    if (!value || !(value = strchr(value, ':')))
+        return;
+    value += strspn(value, ": \t");
+    snprintf(text, size, "%.*s", (int)strcspn(value, "\n"), value);
 }
 
 /* ulimit -v limits the address space, whose pages the first number in /proc/self/statm counts. */
@@ -277,7 +261,7 @@ static void limit_by_address_space(uint64_t *total, uint64_t *free)
         return;
     struct memory_left left = {*total, *free};
     uint64_t used = 0;
-    if (read_text("/proc/self/statm", text, sizeof text))
+    if (file_read_start("/proc/self/statm", text, sizeof text))
         used = strtoull(text, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
     keep_less(limit.rlim_cur, used, &left);
     *total = left.total;
@@ -287,23 +271,19 @@ static void limit_by_address_space(uint64_t *total, uint64_t *free)
 void cpu_memory(uint64_t *ret_total, uint64_t *ret_free)
 {
     uint64_t total = 0, available = 0;
-    FILE *file = fopen("/proc/meminfo", "re");
-    char line[256];
-    while (file && fgets(line, sizeof line, file)) {
-        if (!strncmp(line, "MemTotal:", 9))
-            total = strtoull(line + 9, NULL, 10) * 1024;
-        if (!strncmp(line, "MemAvailable:", 13))
-            available = strtoull(line + 13, NULL, 10) * 1024;
+    char text[4096];
+    if (file_read_start("/proc/meminfo", text, sizeof text)) {
+        const char *all = strstr(text, "MemTotal:"), *left = strstr(text, "MemAvailable:");
+        total = all ? strtoull(all + 9, NULL, 10) * 1024 : 0;
+        available = left ? strtoull(left + 13, NULL, 10) * 1024 : 0;
     }
-    if (file)
-        fclose(file);
     struct sysinfo info; /* used without /proc; sysinfo() does not count cached pages as free */
     if (total == 0 && sysinfo(&info) == 0) {
         total = (uint64_t)info.totalram * info.mem_unit;
         available = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;
     }
     char groups[16384];
-    if (read_text("/proc/self/cgroup", groups, sizeof groups))
+    if (file_read_start("/proc/self/cgroup", groups, sizeof groups))
         cpu_cgroup_memory(CGROUP_ROOT, groups, &total, &available);
     limit_by_address_space(&total, &available);
     *ret_total = total;

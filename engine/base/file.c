@@ -50,6 +50,17 @@ bool folder_has_file(const char *folder, const char *name)
     return snprintf(path, sizeof path, "%s/%s", folder, name) < PATH_MAX && path_is_file(path);
 }
 
+bool file_read_start(const char *path, char *text, size_t size)
+{
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    size_t n = fread(text, 1, size - 1, file);
+    text[n] = '\0';
+    fclose(file);
+    return n > 0;
+}
+
 /* Reads up to `size` bytes. Returns false with errno on failure. */
 static bool read_up_to(int fd, uint8_t *data, size_t size, size_t *ret)
 {

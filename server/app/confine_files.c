@@ -209,14 +209,12 @@ static void allow_made(struct file_rules *rules, const char *path, uint64_t acce
 static void allow_core_dumps(struct file_rules *rules)
 {
     char pattern[PATH_MAX] = "|", folder[PATH_MAX], real[PATH_MAX];
-    FILE *file = fopen("/proc/sys/kernel/core_pattern", "re");
-    if (file && fgets(pattern, sizeof pattern, file) && pattern[0] != '|') {
+    if (file_read_start("/proc/sys/kernel/core_pattern", pattern, sizeof pattern) &&
+        pattern[0] != '|') {
         path_folder(pattern, folder);
         if (realpath(folder, real) && strcmp(real, "/") != 0)
             allow(rules, real, WRITE_FILE | TRUNCATE | MAKE_REG | REMOVE_FILE);
     }
-    if (file)
-        fclose(file);
 }
 
 static int allow_library(struct dl_phdr_info *info, size_t size, void *context)

@@ -13,35 +13,12 @@
 #include <unistd.h>
 
 #include "engine/base/cpu.h"
-#include "engine/base/size.h"
+#include "engine/base/file.h"
 
 static void process_set(struct metrics *metrics, enum metric_kind kind, const char *name,
                         const char *help, double value)
 {
     metric_set(metrics_get(metrics, kind, name, help, ""), value);
-}
-
-/* Reads the numbers of /proc/self/stat; ret[0] is field 4. Skips the command's name, which may
- * contain any byte. Returns how many it read. */
-static size_t read_stat(unsigned long long *ret, size_t max)
-{
-    char text[2048];
-    FILE *file = fopen("/proc/self/stat", "re");
-    size_t size = file ? fread(text, 1, sizeof text - 1, file) : 0, count = 0;
-    if (file)
-        fclose(file);
-    text[size] = '\0';
-    const char *at = strrchr(text, ')');
-    if (!at || strlen(at) < 4)
-        return 0;
-    for (at += 3; count < max && *at; count++) { /* ") S" */
-        char *end;
-        ret[count] = strtoull(at, &end, 10);
-        if (end == at)
-            break;
-        at = end;
-    }
-    return count;
 }
 
 /* Returns the boot time of the machine, in seconds since 1970. */
@@ -55,25 +32,31 @@ static double boot_time(void)
 
 static void update_from_stat(struct metrics *metrics)
 {
-    enum { UTIME = 14, STIME = 15, THREADS = 20, STARTTIME = 22, VSIZE = 23, RSS = 24, FIRST = 4 };
-    unsigned long long fields[RSS - FIRST + 1];
-    double ticks = (double)sysconf(_SC_CLK_TCK), page = (double)sysconf(_SC_PAGESIZE);
-    if (read_stat(fields, COUNT_OF(fields)) < COUNT_OF(fields))
+    unsigned long long user, system, threads, start_ticks, bytes, pages;
+    const double ticks = (double)sysconf(_SC_CLK_TCK), page = (double)sysconf(_SC_PAGESIZE);
+    char text[2048];
+    const char *at =
+        file_read_start("/proc/self/stat", text, sizeof text) ? strrchr(text, ')') : NULL;
+    /* Skips the command's name, which may contain any byte. Then come fields 3 to 24. */
+    /* NOLINTNEXTLINE(cert-err34-c): the kernel writes numbers that fit */
+    if (!at || sscanf(at,
+                      ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %*d %*d %*d %*d "
+                      "%llu %*d %llu %llu %llu",
+                      &user, &system, &threads, &start_ticks, &bytes, &pages) != 6)
         return;
     process_set(metrics, METRIC_COUNTER, "process_cpu_seconds_total",
-                "User and system CPU time in seconds.",
-                (double)(fields[UTIME - FIRST] + fields[STIME - FIRST]) / ticks);
+                "User and system CPU time in seconds.", (double)(user + system) / ticks);
     process_set(metrics, METRIC_GAUGE, "process_threads", "Threads of the process.",
-                (double)fields[THREADS - FIRST]);
+                (double)threads);
     process_set(metrics, METRIC_GAUGE, "process_virtual_memory_bytes", "Virtual memory in bytes.",
-                (double)fields[VSIZE - FIRST]);
+                (double)bytes);
     process_set(metrics, METRIC_GAUGE, "process_resident_memory_bytes", "Resident memory in bytes.",
-                (double)fields[RSS - FIRST] * page);
+                (double)pages * page);
     /* Computed once, because setting the clock changes the boot time. */
     struct metric *start = metrics_get(metrics, METRIC_GAUGE, "process_start_time_seconds",
                                        "Start of the process in seconds since 1970.", "");
     if (metric_value(start) == 0)
-        metric_set(start, boot_time() + (double)fields[STARTTIME - FIRST] / ticks);
+        metric_set(start, boot_time() + (double)start_ticks / ticks);
 }
 
 static void update_files(struct metrics *metrics)
@@ -97,24 +80,16 @@ static void update_files(struct metrics *metrics)
 /* Reads the host's CPU times since boot, in ticks. */
 static bool read_host_times(unsigned long long *ret_busy, unsigned long long *ret_all)
 {
-    enum { IDLE = 3, IOWAIT = 4, USED = 8 }; /* user nice system idle iowait irq softirq steal */
-    char line[512] = "";
-    FILE *file = fopen("/proc/stat", "re");
-    bool read = file && fgets(line, sizeof line, file) && !strncmp(line, "cpu ", 4);
-    if (file)
-        fclose(file);
-    const char *at = line + 4;
-    *ret_busy = *ret_all = 0;
-    for (int i = 0; read && i < USED; i++) {
-        char *end;
-        unsigned long long ticks = strtoull(at, &end, 10);
-        read = end != at;
-        at = end;
-        *ret_all += ticks;
-        if (i != IDLE && i != IOWAIT)
-            *ret_busy += ticks;
-    }
-    return read;
+    unsigned long long user, nice, system, idle, waiting, irq, soft_irq, stolen;
+    char text[512];
+    /* NOLINTNEXTLINE(cert-err34-c): the kernel writes numbers that fit */
+    if (!file_read_start("/proc/stat", text, sizeof text) ||
+        sscanf(text, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle,
+               &waiting, &irq, &soft_irq, &stolen) != 8)
+        return false;
+    *ret_busy = user + nice + system + irq + soft_irq + stolen;
+    *ret_all = *ret_busy + idle + waiting;
+    return true;
 }
 
 static void update_host(struct metrics *metrics)
