@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/cuda/kernels/kernels_pointwise.h"
+#include "engine/cuda/kernels/kernels_reduce.h"
 #include "engine/graph/graph.h"
 #include "tests/fake_cuda/kernel_cases.h"
 #include "tests/unit/random_graph.h"
@@ -402,7 +402,8 @@ Test(kernels, rows)
         struct array scale = make_array(DTYPE_F32, row, &seed),
                      bias = make_array(DTYPE_F32, row, &seed);
         double *expected = malloc(x.count * sizeof *expected);
-        cuda_softmax(stream, (int)dtype, x.data, y.data, rows, row);
+        const struct cuda_axis axis = {rows, row, 1, (int)dtype, CUDA_IN_FLOAT};
+        cuda_softmax_axis(stream, x.data, y.data, &axis, 0);
         expect_softmax(&x, row, expected);
         check(&y, expected, 1e-6, "softmax");
         const float *more = random_below(&seed, 2) ? bias.data : NULL;

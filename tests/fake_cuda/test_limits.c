@@ -296,10 +296,12 @@ Test(limits, rows_and_axes_of_nothing)
     for (int t = 0; t < 3; t++) {
         const int dtype = (int)dtypes[t];
         for (size_t row = 0; row <= 2048; row = row ? row * 16 : 1) {
-            cuda_softmax(stream, dtype, o.x.data, o.y.data, 0, row);
+            const struct cuda_axis axis = {0, row, 1, dtype, CUDA_IN_FLOAT};
+            cuda_softmax_axis(stream, o.x.data, o.y.data, &axis, 0);
             cuda_norm_rows(stream, dtype, o.x.data, w, w, o.y.data, 0, row, 1e-5f, 0);
         }
-        cuda_softmax(stream, dtype, o.x.data, o.y.data, 3, 0);
+        const struct cuda_axis empty = {3, 0, 1, dtype, CUDA_IN_FLOAT};
+        cuda_softmax_axis(stream, o.x.data, o.y.data, &empty, 0);
         cuda_norm_rows(stream, dtype, o.x.data, w, w, o.y.data, 3, 0, 1e-5f, 0);
         cuda_pool_global(stream, dtype, o.x.data, o.y.data, 0, 3, 8, true);
         cuda_pool_global(stream, dtype, o.x.data, o.y.data, 2, 3, 0, false);
@@ -481,7 +483,6 @@ Test(limits, one_number)
     EXPECT(cuda_compute_pointwise(stream, numbers, y, &minus), 1.5);
     EXPECT(cuda_scale_parts(stream, DTYPE_F32, w, w, y, &parts, 0, 0, 0), 1.5);
     EXPECT(cuda_copy_strided(stream, 4, o.x.data, y, &map), 2);
-    EXPECT(cuda_softmax(stream, DTYPE_F32, o.x.data, y, 1, 1), 1);
     EXPECT(cuda_norm_rows(stream, DTYPE_F32, o.x.data, w, w, y, 1, 1, 1e-5f, 0), 0.5);
     EXPECT(cuda_pool_global(stream, DTYPE_F32, o.x.data, y, 1, 1, 1, false), 2);
     EXPECT(cuda_pool2d(stream, DTYPE_F32, o.x.data, y, &pool), 2);

@@ -169,9 +169,8 @@ int cuda_attention_takes(const struct cuda_attention *attention, int on_tensor_c
                          size_t shared_limit);
 void cuda_attend(cudaStream_t stream, int dtype, int on_tensor_cores,
                  const struct cuda_attention_data *data, const struct cuda_attention *attention);
-/* Softmax of each of `rows` rows of `row` elements. */
-void cuda_softmax(cudaStream_t stream, int dtype, const void *x, void *y, size_t rows, size_t row);
-/* LayerNormalization of each row, or RMSNormalization (is_rms, no mean). bias may be NULL. */
+/* LayerNormalization of each of `rows` rows of `row` elements, or RMSNormalization (is_rms, no
+ * mean). bias may be NULL. */
 void cuda_norm_rows(cudaStream_t stream, int dtype, const void *x, const float *scale,
                     const float *bias, void *y, size_t rows, size_t row, float epsilon, int is_rms);
 

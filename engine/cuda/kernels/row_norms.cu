@@ -1,163 +1,63 @@
-/* Softmax, normalization, pools. A short row gets a warp, a long row a block. */
+/* Normalization of rows, and pools. */
 #include "engine/cuda/kernels/device.cuh"
-#include "engine/cuda/kernels/kernels_reduce.h"
 
-struct add_op {
-    __device__ float operator()(float a, float b) const
-    {
-        return a + b;
-    }
-};
+enum { SHORT_ROW = 1024 }; /* numbers of a row that a warp handles; longer rows get a block */
 
-struct max_op {
-    __device__ float operator()(float a, float b) const
-    {
-        return greater_of(a, b);
-    }
-};
-
-/* ---- short rows: one warp per row; the row stays in registers between the passes ---- */
-
-enum { SHORT_ROW = WARP * 8 * 4 };
-
-/* A lane's numbers of a row: groups of EACH (8 or 1) neighbours, WARP groups apart. */
-template <typename T, int EACH> struct lane_numbers {
-    static constexpr int PIECES = SHORT_ROW / WARP / EACH;
-    float at[PIECES][EACH];
-
-    /* Calls visit(group, index of its first number in the row) for each group. */
-    template <typename Visit> __device__ inline void each_piece(Visit visit)
-    {
-        UNROLLED(p, PIECES)
-            visit(at[p], (p * WARP + (int)threadIdx.x % WARP) * EACH);
-    }
-
-    /* Reduces use(number, whether it lies in the row) over the numbers of the row. */
-    template <typename Join, typename Use>
-    __device__ inline float fold(float start, Join join, Use use, int count)
-    {
-        each_piece([&](float(&piece)[EACH], int i) {
-            UNROLLED(k, EACH)
-                start = join(start, use(piece[k], i < count));
-        });
-        return warp_join(start, join);
-    }
-
-    /* Numbers after the row's end are `otherwise`. */
-    __device__ inline void load(const T *row, int count, float otherwise)
-    {
-        each_piece([&](float(&piece)[EACH], int i) {
-            if (i < count)
-                return load_all(piece, row + i);
-            UNROLLED(k, EACH)
-                piece[k] = otherwise;
-        });
-    }
-};
-
-template <typename T, int EACH>
-__global__ void softmax_short_kernel(const T *x, T *y, size_t rows, int count)
+/* GROUP threads, a warp or a block, handle a row; each reads EACH (8 or 1) neighbours at a time. */
+template <typename T, int EACH, int GROUP>
+__global__ void norm_kernel(const T *x, const float *scale, const float *bias, T *y, size_t rows,
+                            size_t count, float epsilon, int is_rms)
 {
-    const size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    __shared__ float shared[WARPS];
+    const size_t row = (size_t)blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP;
+    const size_t first = threadIdx.x % GROUP * EACH;
     if (row >= rows)
-        return; /* the whole warp returns, and no barrier follows */
-    lane_numbers<T, EACH> v;
-    v.load(x + row * (size_t)count, count, -INFINITY);
-    const float greatest = v.fold(
-        -INFINITY, max_op(), [](float x, bool) { return x; }, count);
-    /* Elements after the row's end add nothing, even if the whole row is -inf (result: NaN). */
-    const float sum = v.fold(
-        0.0f, add_op(),
-        [=](float &x, bool is_there) { return x = is_there ? exp_of(x - greatest) : 0.0f; }, count);
-    v.each_piece([&](float(&piece)[EACH], int i) {
-        UNROLLED(k, EACH)
-            piece[k] /= sum;
-        if (i < count)
-            store_all(y + row * (size_t)count + i, piece);
-    });
-}
-
-template <typename T, int EACH>
-__global__ void norm_short_kernel(const T *x, const float *scale, const float *bias, T *y,
-                                  size_t rows, int count, float epsilon, int is_rms)
-{
-    const size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / WARP;
-    if (row >= rows)
-        return;
-    lane_numbers<T, EACH> v;
-    v.load(x + row * (size_t)count, count, 0.0f);
-    const auto itself = [](float x, bool) { return x; };
-    const float mean = is_rms ? 0.0f : v.fold(0.0f, add_op(), itself, count) / (float)count;
-    const auto square = [=](float x, bool is_there) {
-        const float d = is_there ? x - mean : 0.0f;
-        return d * d;
+        return; /* a whole warp returns, and no barrier follows */
+    x += row * count;
+    y += row * count;
+    const auto mean_of = [&](auto term) {
+        const auto add = [](float a, float b) { return a + b; };
+        float sum = 0, v[EACH];
+        for (size_t i = first; i < count; i += GROUP * EACH) {
+            load_all(v, x + i);
+            UNROLLED(k, EACH)
+                sum += term(v[k]);
+        }
+        return (GROUP == WARP ? warp_join(sum, add) : block_join(sum, shared, add)) / (float)count;
     };
-    const float variance = v.fold(0.0f, add_op(), square, count) / (float)count;
+    const float mean = is_rms ? 0.0f : mean_of([](float v) { return v; });
+    const float variance = mean_of([=](float v) { return (v - mean) * (v - mean); });
     const float inverse = 1.0f / sqrtf(variance + epsilon);
-    v.each_piece([&](float(&piece)[EACH], int i) {
-        float factor[EACH], more[EACH] = {};
-        if (i >= count)
-            return;
+    for (size_t i = first; i < count; i += GROUP * EACH) {
+        float v[EACH], factor[EACH], more[EACH] = {};
+        load_all(v, x + i);
         load_all(factor, scale + i);
         if (bias)
             load_all(more, bias + i);
         UNROLLED(k, EACH)
-            piece[k] = (piece[k] - mean) * inverse * factor[k] + more[k];
-        store_all(y + row * (size_t)count + i, piece);
-    });
-}
-
-static unsigned short_blocks(size_t rows)
-{
-    return (unsigned)((rows + WARPS - 1) / WARPS);
-}
-
-/* ---- any rows ---- */
-
-void cuda_softmax(cudaStream_t stream, int dtype, const void *x, void *y, size_t rows, size_t row)
-{
-    const struct cuda_axis axis = {rows, row, 1, dtype, CUDA_IN_FLOAT};
-    if (row > SHORT_ROW)
-        return cuda_softmax_axis(stream, x, y, &axis, 0);
-    WITH_EACH(row % 8 == 0, WITH_TYPE(dtype, LAUNCH_BLOCK((softmax_short_kernel<T, EACH>),
-                                                          short_blocks(rows), THREADS, stream,
-                                                          (const T *)x, (T *)y, rows, (int)row)));
-}
-
-template <typename T>
-__global__ void norm_row_kernel(const T *x, const float *scale, const float *bias, T *y, size_t row,
-                                float epsilon, int is_rms)
-{
-    __shared__ float shared[WARPS];
-    x += (size_t)blockIdx.x * row;
-    y += (size_t)blockIdx.x * row;
-    float sum = 0;
-    for (size_t i = threadIdx.x; i < row; i += THREADS)
-        sum += to_float(x[i]);
-    float mean = is_rms ? 0.0f : block_join(sum, shared, add_op()) / (float)row;
-    float squares = 0;
-    for (size_t i = threadIdx.x; i < row; i += THREADS) {
-        float d = to_float(x[i]) - mean;
-        squares += d * d;
+            v[k] = (v[k] - mean) * inverse * factor[k] + more[k];
+        store_all(y + i, v);
     }
-    float variance = block_join(squares, shared, add_op()) / (float)row;
-    float inverse = 1.0f / sqrtf(variance + epsilon);
-    for (size_t i = threadIdx.x; i < row; i += THREADS)
-        y[i] =
-            from_float<T>((to_float(x[i]) - mean) * inverse * scale[i] + (bias ? bias[i] : 0.0f));
+}
+
+template <typename T, int EACH>
+static void norm_rows(cudaStream_t stream, const T *x, const float *scale, const float *bias, T *y,
+                      size_t rows, size_t row, float epsilon, int is_rms)
+{
+    if (row > SHORT_ROW)
+        LAUNCH_BLOCK((norm_kernel<T, EACH, THREADS>), (unsigned)rows, THREADS, stream, x, scale,
+                     bias, y, rows, row, epsilon, is_rms);
+    else
+        LAUNCH_BLOCK((norm_kernel<T, EACH, WARP>), (unsigned)((rows + WARPS - 1) / WARPS), THREADS,
+                     stream, x, scale, bias, y, rows, row, epsilon, is_rms);
 }
 
 void cuda_norm_rows(cudaStream_t stream, int dtype, const void *x, const float *scale,
                     const float *bias, void *y, size_t rows, size_t row, float epsilon, int is_rms)
 {
-    if (row > SHORT_ROW)
-        WITH_TYPE(dtype, LAUNCH_BLOCK(norm_row_kernel<T>, (unsigned)rows, THREADS, stream,
-                                      (const T *)x, scale, bias, (T *)y, row, epsilon, is_rms));
-    else
-        WITH_EACH(row % 8 == 0,
-                  WITH_TYPE(dtype, LAUNCH_BLOCK((norm_short_kernel<T, EACH>), short_blocks(rows),
-                                                THREADS, stream, (const T *)x, scale, bias, (T *)y,
-                                                rows, (int)row, epsilon, is_rms)));
+    WITH_EACH(row % 8 == 0,
+              WITH_TYPE(dtype, (norm_rows<T, EACH>(stream, (const T *)x, scale, bias, (T *)y, rows,
+                                                   row, epsilon, is_rms))));
 }
 
 /* Pools the positions of x [n, positions, channels]: each lane has EACH (8 or 1) channels; the

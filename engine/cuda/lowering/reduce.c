@@ -160,7 +160,8 @@ KERNEL_CLAIM(reduce_axes_claim)
     struct axis_step s = {0};
     if (!reduce_axes_classify(node, &s))
         return false;
-    if (s.kind == AXIS_FOLD && s.fold.fold <= CUDA_FOLD_MIN && s.fold.domain == CUDA_IN_FLOAT)
+    if ((s.kind == AXIS_FOLD && s.fold.fold <= CUDA_FOLD_MIN && s.fold.domain == CUDA_IN_FLOAT) ||
+        (s.kind == AXIS_SOFTMAX && !s.is_log && s.axis.inner == 1))
         ret->narrow = NARROW_SAME;
     return true;
 }

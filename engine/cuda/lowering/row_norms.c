@@ -1,14 +1,14 @@
-/* Softmax, LayerNormalization, RMSNormalization, pools. */
+/* LayerNormalization, RMSNormalization, pools. */
 #include "engine/cuda/lowering/lowering.h"
 
 #include "engine/op/families.h"
 
 struct row_norms_step {
     struct cuda_step step;
-    enum { ROWS_SOFTMAX, ROWS_LAYER_NORM, ROWS_POOL, ROWS_POOL_GLOBAL } kind;
+    enum { ROWS_LAYER_NORM, ROWS_POOL, ROWS_POOL_GLOBAL } kind;
     struct cuda_pool pool;
     enum dtype dtype;
-    size_t rows, row;                   /* of softmax and normalizations: rows, elements of a row */
+    size_t rows, row;                   /* of normalizations: rows, elements of a row */
     size_t images, positions, channels; /* of global pools */
     const void *scale, *bias;           /* float32 */
     float epsilon;
@@ -24,9 +24,6 @@ CUDA_RUN(row_norms_run)
     void *y = program->data[base->y];
     int dtype = (int)s->dtype;
     switch (s->kind) {
-    case ROWS_SOFTMAX:
-        cuda_softmax(stream, dtype, x, y, s->rows, s->row);
-        break;
     case ROWS_LAYER_NORM:
         cuda_norm_rows(stream, dtype, x, s->scale, s->bias, y, s->rows, s->row, s->epsilon,
                        s->is_rms);
@@ -49,18 +46,17 @@ static bool rows_fit(const struct node *node)
            !node->epilogue.residual;
 }
 
-/* Reads softmax and normalizations. Each read_…() sets all members that depend only on the node. */
+/* Reads normalizations. Each read_…() sets all members that depend only on the node. */
 static bool read_rows(const struct node *node, struct row_norms_step *s)
 {
     const struct value *bias = node_input(node, 2);
-    s->kind = node->op == OP_SOFTMAX ? ROWS_SOFTMAX : ROWS_LAYER_NORM;
+    s->kind = ROWS_LAYER_NORM;
     s->is_rms = node->op == OP_RMS_NORMALIZATION;
     s->row = claim_row_length(node);
     s->rows = s->row ? shape_count(&node->inputs[0]->shape) / s->row : 0;
     s->epsilon = node_float(node, "epsilon", 1e-5f);
     return s->row && s->rows <= INT32_MAX && !node_output(node, 1) && !node_output(node, 2) &&
-           (node->op == OP_SOFTMAX ||
-            (claim_is_row(node, node->inputs[1]) && (!bias || claim_is_row(node, bias))));
+           claim_is_row(node, node->inputs[1]) && (!bias || claim_is_row(node, bias));
 }
 
 static bool read_pool(const struct node *node, struct row_norms_step *s)
@@ -105,10 +101,8 @@ CUDA_CREATE(lower_row_norms)
     const struct node *node = compile->node;
     struct row_norms_step proto = {0};
     (void)read_rows(node, &proto);
-    if (proto.kind == ROWS_LAYER_NORM) {
-        TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &proto.scale, err));
-        TRY(cuda_weights_of(compile->backend, node_input(node, 2), DTYPE_F32, &proto.bias, err));
-    }
+    TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &proto.scale, err));
+    TRY(cuda_weights_of(compile->backend, node_input(node, 2), DTYPE_F32, &proto.bias, err));
     return create_rows(compile, &proto, ret, err);
 }
 
@@ -122,8 +116,7 @@ CUDA_CREATE(lower_pool)
 }
 
 const struct cuda_kernel cuda_kernel_row_norms = {
-    {"row norms", {OP_SOFTMAX, OP_LAYER_NORMALIZATION, OP_RMS_NORMALIZATION}, rows_claim},
-    lower_row_norms};
+    {"row norms", {OP_LAYER_NORMALIZATION, OP_RMS_NORMALIZATION}, rows_claim}, lower_row_norms};
 const struct cuda_kernel cuda_kernel_pool = {
     {"pool",
      {OP_GLOBAL_AVERAGE_POOL, OP_GLOBAL_MAX_POOL, OP_MAX_POOL, OP_AVERAGE_POOL},
