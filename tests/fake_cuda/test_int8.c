@@ -502,55 +502,55 @@ Test(int8, parts_make_a_whole_and_are_split_off_again)
     }
 }
 
-static int pooled(const struct cuda_int8_pool *how, const unsigned char *x, int n, int oh, int ow,
-                  int c)
+static int pooled(const struct cuda_pool *how, int type, const unsigned char *x, int n, int oh,
+                  int ow, int c)
 {
-    const struct cuda_pool *p = &how->pool;
-    int greatest = lowest_of(how->type), taps = 0;
+    const struct cuda_conv *p = &how->window;
+    int greatest = lowest_of(type), taps = 0;
     float sum = 0;
     for (int r = 0; r < p->kh; r++)
         for (int s = 0; s < p->kw; s++) {
             const int h = oh * p->stride_h - p->pad_h + r * p->dilation_h;
             const int w = ow * p->stride_w - p->pad_w + s * p->dilation_w;
             const bool inside = h >= 0 && h < p->h && w >= 0 && w < p->w;
-            const bool padded = h >= -p->pad_h && h < p->h + p->pad_h_end && w >= -p->pad_w &&
-                                w < p->w + p->pad_w_end;
-            taps += inside || (p->count_include_pad && padded);
+            const bool padded = h >= -p->pad_h && h < p->h + how->pad_h_end && w >= -p->pad_w &&
+                                w < p->w + how->pad_w_end;
+            taps += inside || (how->count_include_pad && padded);
             if (!inside)
                 continue;
-            const int v = stored_at(x, how->type, (size_t)(((n * p->h + h) * p->w + w) * p->c + c));
+            const int v = stored_at(x, type, (size_t)(((n * p->h + h) * p->w + w) * p->c + c));
             greatest = v > greatest ? v : greatest;
             sum += (float)(v - how->from_zero) * how->from_scale;
         }
-    if (p->is_max)
+    if (how->is_max)
         return greatest;
     const float mean = sum / (float)(taps ? taps : 1);
-    return saturated((double)rintf(mean / how->to_scale + (float)how->to_zero), how->type);
+    return saturated((double)rintf(mean / how->to_scale + (float)how->to_zero), type);
 }
 
 Test(int8, pools)
 {
     uint32_t seed = 19;
     for (int i = 0; i < 24; i++) {
-        struct cuda_int8_pool how = {.pool = {.n = 2,
-                                              .c = i % 3 ? between(&seed, 1, 20) : 16,
-                                              .kh = between(&seed, 1, 3),
-                                              .kw = between(&seed, 1, 3),
-                                              .stride_h = between(&seed, 1, 2),
-                                              .stride_w = between(&seed, 1, 2),
-                                              .dilation_h = 1,
-                                              .dilation_w = between(&seed, 1, 2),
-                                              .pad_h = between(&seed, 0, 1),
-                                              .pad_w = between(&seed, 0, 1),
-                                              .pad_h_end = 1,
-                                              .is_max = i % 2,
-                                              .count_include_pad = i % 4 == 0},
-                                     .type = pick_type(&seed),
-                                     .from_scale = 0.07f,
-                                     .to_scale = 0.05f,
-                                     .from_zero = 4,
-                                     .to_zero = 9};
-        struct cuda_pool *p = &how.pool;
+        const int type = pick_type(&seed);
+        struct cuda_pool how = {.window.n = 2,
+                                .window.c = i % 3 ? between(&seed, 1, 20) : 16,
+                                .window.kh = between(&seed, 1, 3),
+                                .window.kw = between(&seed, 1, 3),
+                                .window.stride_h = between(&seed, 1, 2),
+                                .window.stride_w = between(&seed, 1, 2),
+                                .window.dilation_h = 1,
+                                .window.dilation_w = between(&seed, 1, 2),
+                                .window.pad_h = between(&seed, 0, 1),
+                                .window.pad_w = between(&seed, 0, 1),
+                                .pad_h_end = 1,
+                                .is_max = i % 2,
+                                .count_include_pad = i % 4 == 0,
+                                .from_scale = 0.07f,
+                                .to_scale = 0.05f,
+                                .from_zero = 4,
+                                .to_zero = 9};
+        struct cuda_conv *p = &how.window;
         p->h = between(&seed, 3, 9);
         p->w = between(&seed, 5, 9);
         p->oh = window_extent(p->h, p->kh, 1, p->stride_h, p->pad_h + 1);
@@ -558,13 +558,13 @@ Test(int8, pools)
         const size_t count = (size_t)(p->n * p->oh * p->ow * p->c);
         struct guarded x = random_bytes((size_t)(p->n * p->h * p->w * p->c), &seed);
         struct guarded y = guarded_create(count);
-        cuda_int8_pool2d(stream, x.data, y.data, &how);
+        cuda_pool2d(stream, type, x.data, y.data, &how);
         finished("pool");
         for (size_t k = 0; k < count; k++) {
             const int at = (int)(k / (size_t)p->c);
-            cr_assert_eq(stored_at(y.data, how.type, k),
-                         pooled(&how, x.data, at / p->ow / p->oh, at / p->ow % p->oh, at % p->ow,
-                                (int)(k % (size_t)p->c)));
+            cr_assert_eq(stored_at(y.data, type, k),
+                         pooled(&how, type, x.data, at / p->ow / p->oh, at / p->ow % p->oh,
+                                at % p->ow, (int)(k % (size_t)p->c)));
         }
         guarded_free(&x);
         guarded_free(&y);

@@ -423,8 +423,9 @@ Test(kernels, rows)
     }
 }
 
-static double pooled(const struct array *x, const struct cuda_pool *p, size_t i)
+static double pooled(const struct array *x, const struct cuda_pool *pool, size_t i)
 {
+    const struct cuda_conv *p = &pool->window;
     const int c = (int)(i % (size_t)p->c), at = (int)(i / (size_t)p->c);
     const int ow = at % p->ow, oh = at / p->ow % p->oh, n = at / p->ow / p->oh;
     double sum = 0, greatest = -INFINITY;
@@ -439,7 +440,7 @@ static double pooled(const struct array *x, const struct cuda_pool *p, size_t i)
             greatest = fmax(greatest, v);
             taps++;
         }
-    return p->is_max ? greatest : sum / (p->count_include_pad ? p->kh * p->kw : taps);
+    return pool->is_max ? greatest : sum / (pool->count_include_pad ? p->kh * p->kw : taps);
 }
 
 Test(kernels, pools)
@@ -447,45 +448,46 @@ Test(kernels, pools)
     uint32_t seed = 41;
     for (int i = 0; i < 24; i++) {
         enum dtype dtype = dtypes[i % 3];
-        struct cuda_pool p = {.n = between(&seed, 1, 3),
-                              .h = between(&seed, 3, 12),
-                              .w = between(&seed, 3, 12),
-                              .kh = between(&seed, 2, 3),
-                              .kw = between(&seed, 2, 3),
-                              .stride_h = between(&seed, 1, 2),
-                              .stride_w = between(&seed, 1, 2),
-                              .dilation_h = 1,
-                              .dilation_w = 1,
-                              .pad_h = 1,
-                              .pad_w = 1,
+        struct cuda_pool p = {.window.n = between(&seed, 1, 3),
+                              .window.h = between(&seed, 3, 12),
+                              .window.w = between(&seed, 3, 12),
+                              .window.kh = between(&seed, 2, 3),
+                              .window.kw = between(&seed, 2, 3),
+                              .window.stride_h = between(&seed, 1, 2),
+                              .window.stride_w = between(&seed, 1, 2),
+                              .window.dilation_h = 1,
+                              .window.dilation_w = 1,
+                              .window.pad_h = 1,
+                              .window.pad_w = 1,
                               .pad_h_end = 1,
                               .pad_w_end = 1,
                               .is_max = i % 2,
                               .count_include_pad = i % 4 == 0};
-        p.c = i % 5 ? 8 * between(&seed, 1, 40) : between(&seed, 1, 20);
-        p.oh = window_extent(p.h, p.kh, 1, p.stride_h, 2);
-        p.ow = window_extent(p.w, p.kw, 1, p.stride_w, 2);
-        const size_t positions = (size_t)(p.h * p.w), images = (size_t)p.n * (size_t)p.c;
+        p.window.c = i % 5 ? 8 * between(&seed, 1, 40) : between(&seed, 1, 20);
+        p.window.oh = window_extent(p.window.h, p.window.kh, 1, p.window.stride_h, 2);
+        p.window.ow = window_extent(p.window.w, p.window.kw, 1, p.window.stride_w, 2);
+        const size_t positions = (size_t)(p.window.h * p.window.w),
+                     images = (size_t)p.window.n * (size_t)p.window.c;
         struct array x = make_array(dtype, images * positions, &seed);
-        struct array y = make_array(dtype, images * (size_t)(p.oh * p.ow), NULL);
+        struct array y = make_array(dtype, images * (size_t)(p.window.oh * p.window.ow), NULL);
         struct array all = make_array(dtype, images, NULL);
         double *expected = malloc(x.count * 4 * sizeof *expected);
         for (size_t k = 0; k < y.count; k++)
             expected[k] = pooled(&x, &p, k);
         cuda_pool2d(stream, (int)dtype, x.data, y.data, &p);
         check(&y, expected, 1e-6, "pool");
-        cuda_pool_global(stream, (int)dtype, x.data, all.data, (size_t)p.n, positions, (size_t)p.c,
-                         p.is_max);
-        struct cuda_pool whole = {.n = p.n,
-                                  .h = p.h,
-                                  .w = p.w,
-                                  .c = p.c,
-                                  .oh = 1,
-                                  .ow = 1,
-                                  .kh = p.h,
-                                  .kw = p.w,
-                                  .stride_h = 1,
-                                  .stride_w = 1,
+        cuda_pool_global(stream, (int)dtype, x.data, all.data, (size_t)p.window.n, positions,
+                         (size_t)p.window.c, p.is_max);
+        struct cuda_pool whole = {.window.n = p.window.n,
+                                  .window.h = p.window.h,
+                                  .window.w = p.window.w,
+                                  .window.c = p.window.c,
+                                  .window.oh = 1,
+                                  .window.ow = 1,
+                                  .window.kh = p.window.h,
+                                  .window.kw = p.window.w,
+                                  .window.stride_h = 1,
+                                  .window.stride_w = 1,
                                   .is_max = p.is_max};
         for (size_t k = 0; k < all.count; k++)
             expected[k] = pooled(&x, &whole, k);

@@ -305,16 +305,16 @@ Test(limits, rows_and_axes_of_nothing)
         cuda_norm_rows(stream, dtype, o.x.data, w, w, o.y.data, 3, 0, 1e-5f, 0);
         cuda_pool_global(stream, dtype, o.x.data, o.y.data, 0, 3, 8, true);
         cuda_pool_global(stream, dtype, o.x.data, o.y.data, 2, 3, 0, false);
-        const struct cuda_pool pool = {.n = 0,
-                                       .h = 2,
-                                       .w = 2,
-                                       .c = 8,
-                                       .oh = 1,
-                                       .ow = 1,
-                                       .kh = 2,
-                                       .kw = 2,
-                                       .stride_h = 1,
-                                       .stride_w = 1};
+        const struct cuda_pool pool = {.window.n = 0,
+                                       .window.h = 2,
+                                       .window.w = 2,
+                                       .window.c = 8,
+                                       .window.oh = 1,
+                                       .window.ow = 1,
+                                       .window.kh = 2,
+                                       .window.kw = 2,
+                                       .window.stride_h = 1,
+                                       .window.stride_w = 1};
         cuda_pool2d(stream, dtype, o.x.data, o.y.data, &pool);
         const struct cuda_pixels pixels = {.rows = 0, .row = 6, .pitch = 24, .channels = 3};
         cuda_pixels(stream, o.x.data, o.w.data, w, dtype, o.y.data, &pixels);
@@ -434,8 +434,8 @@ Test(limits, bytes_of_nothing)
     parts.rows = 4;
     parts.parts[0].width = 0;
     cuda_copy_parts(stream, o.y.data, &parts);
-    const struct cuda_int8_pool pool = {.pool = {.c = 8, .oh = 1, .ow = 1, .kh = 1, .kw = 1}};
-    cuda_int8_pool2d(stream, o.x.data, o.y.data, &pool);
+    const struct cuda_pool pool = {.window = {.c = 8, .oh = 1, .ow = 1, .kh = 1, .kw = 1}};
+    cuda_pool2d(stream, DTYPE_U8, o.x.data, o.y.data, &pool);
     cuda_int8_mean(stream, DTYPE_U8, o.x.data, o.y.data, 0, 4, 8, 1, 0, 0);
     cuda_int8_mean(stream, DTYPE_U8, o.x.data, o.y.data, 4, 4, 0, 1, 0, 0);
     expect_nothing(&o, "bytes");
@@ -461,16 +461,16 @@ Test(limits, one_number)
     const struct cuda_conv c = conv_of_rows(1, 1, 1);
     const struct cuda_axis axis = {.outer = 1, .extent = 1, .inner = 1, .dtype = DTYPE_F32};
     const struct cuda_reduce_axes fold = {.dtype = DTYPE_F32, .count = 1, .each = 1};
-    const struct cuda_pool pool = {.n = 1,
-                                   .h = 1,
-                                   .w = 1,
-                                   .c = 1,
-                                   .oh = 1,
-                                   .ow = 1,
-                                   .kh = 1,
-                                   .kw = 1,
-                                   .stride_h = 1,
-                                   .stride_w = 1};
+    const struct cuda_pool pool = {.window.n = 1,
+                                   .window.h = 1,
+                                   .window.w = 1,
+                                   .window.c = 1,
+                                   .window.oh = 1,
+                                   .window.ow = 1,
+                                   .window.kh = 1,
+                                   .window.kw = 1,
+                                   .window.stride_h = 1,
+                                   .window.stride_w = 1};
 #define EXPECT(call, number)                                                                       \
     do {                                                                                           \
         memset(o.y.data, 0xFF, ROOM);                                                              \

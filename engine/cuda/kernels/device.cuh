@@ -258,6 +258,22 @@ __device__ static inline float to_float(__half x)
 {
     return __half2float(x);
 }
+__device__ static inline float to_float(uint8_t x)
+{
+    return (float)x;
+}
+__device__ static inline float to_float(int8_t x)
+{
+    return (float)x;
+}
+
+/* Converts a rounded number to the range of a byte from `lowest` on; NaN becomes `lowest`. */
+__device__ static inline int clamped_byte(float x, int lowest)
+{
+    const float low = (float)lowest, high = low + 255.0f;
+    x = x > low ? x : low;
+    return (int)(x < high ? x : high);
+}
 
 template <typename T> __device__ static inline T from_float(float x);
 template <> __device__ inline float from_float<float>(float x)
@@ -271,6 +287,14 @@ template <> __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x)
 template <> __device__ inline __half from_float<__half>(float x)
 {
     return __float2half(x);
+}
+template <> __device__ inline uint8_t from_float<uint8_t>(float x)
+{
+    return (uint8_t)clamped_byte(rintf(x), 0);
+}
+template <> __device__ inline int8_t from_float<int8_t>(float x)
+{
+    return (int8_t)clamped_byte(rintf(x), -128);
 }
 
 /* One case of a switch that serves as a table. */
@@ -350,11 +374,17 @@ __device__ static inline void activate_all(float (&v)[COUNT], int activation, fl
 }
 #undef ACTIVATE_EACH
 
-/* ---- vector access: eight neighbouring numbers at 16-byte aligned addresses, or one ---- */
+/* ---- vector access: eight neighbouring numbers at addresses aligned to 16 bytes (bytes: to 8), or
+ * one ---- */
 
 /* 16 bytes, aligned. */
 struct alignas(16) words4 {
     uint32_t at[4];
+};
+
+/* COUNT bytes, a power of two up to 16, aligned. */
+template <int COUNT> struct alignas(COUNT) bytes_of {
+    unsigned char at[COUNT];
 };
 
 template <typename T> __device__ static inline void load_all(float (&to)[1], const T *from)
@@ -368,7 +398,7 @@ template <typename T> __device__ static inline void load_all(float (&to)[8], con
         words4 half[2] = {((const words4 *)from)[0], ((const words4 *)from)[1]};
         memcpy(to, half, sizeof half);
     } else {
-        words4 packed = *(const words4 *)from;
+        bytes_of<8 * sizeof(T)> packed = *(const bytes_of<8 * sizeof(T)> *)from;
         T narrow[8];
         memcpy(narrow, &packed, sizeof packed);
         UNROLLED(i, 8)
@@ -392,9 +422,9 @@ template <typename T> __device__ static inline void store_all(T *to, const float
         T narrow[8];
         UNROLLED(i, 8)
             narrow[i] = from_float<T>(from[i]);
-        words4 packed;
+        bytes_of<8 * sizeof(T)> packed;
         memcpy(&packed, narrow, sizeof packed);
-        *(words4 *)to = packed;
+        *(bytes_of<8 * sizeof(T)> *)to = packed;
     }
 }
 
@@ -435,12 +465,8 @@ __device__ static inline size_t output_at(const cuda_conv &c, size_t position, i
     return position * (size_t)(c.y_row ? c.y_row : c.m) + (size_t)m;
 }
 
-/* COUNT bytes, a power of two up to 16. load_bytes() and store_bytes() access them at once if
- * `whole`, at an aligned address; otherwise only the first `count`, one by one. */
-template <int COUNT> struct alignas(COUNT) bytes_of {
-    unsigned char at[COUNT];
-};
-
+/* Access COUNT bytes at once if `whole`, at an aligned address; otherwise only the first `count`,
+ * one by one. */
 template <int COUNT>
 __device__ static inline void load_bytes(unsigned char (&to)[COUNT], const void *from,
                                          bool whole = true, int count = COUNT)
@@ -511,6 +537,20 @@ __device__ static inline void store_bytes(void *to, const unsigned char (&from)[
         } else {                                                                                   \
             using T = __half;                                                                      \
             __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
+
+/* Runs the arguments also with T as a type of 8-bit integers. */
+#define WITH_STORED_TYPE(dtype, ...)                                                               \
+    do {                                                                                           \
+        if ((dtype) == T_U8) {                                                                     \
+            using T = uint8_t;                                                                     \
+            __VA_ARGS__;                                                                           \
+        } else if ((dtype) == T_I8) {                                                              \
+            using T = int8_t;                                                                      \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            WITH_TYPE(dtype, __VA_ARGS__);                                                         \
         }                                                                                          \
     } while (0)
 

@@ -40,14 +40,6 @@ __device__ static inline int byte_of(unsigned char byte, bool is_signed)
     return is_signed ? (int)(signed char)byte : (int)byte;
 }
 
-/* Converts a rounded number to the range of a byte from `lowest` on; NaN becomes `lowest`. */
-__device__ static inline int clamped_byte(float x, int lowest)
-{
-    const float low = (float)lowest, high = low + 255.0f;
-    x = x > low ? x : low;
-    return (int)(x < high ? x : high);
-}
-
 __device__ static inline int requantized(float real, int zero, int lowest)
 {
     return clamped_byte(plus(rintf(real), (float)zero), lowest);

@@ -93,57 +93,6 @@ void apply_binary(cudaStream_t stream, const void *a, const void *b, void *y,
            (const unsigned char *)b, (unsigned char *)y, binary, count);
 }
 
-/* A thread computes EACH neighbouring channels of an output. It sums a mean in memory order. */
-template <int EACH>
-__global__ void int8_pool_kernel(const unsigned char *x, unsigned char *y, cuda_int8_pool how,
-                                 size_t count)
-{
-    const cuda_pool &p = how.pool;
-    const bool is_signed = how.type == T_I8;
-    const int lowest = lowest_of(how.type);
-    FOR_EACH(i, count) {
-        const output_item at(i, p.c / EACH, p.ow, p.oh);
-        const int c = at.item * EACH;
-        const int left = at.ow * p.stride_w - p.pad_w, top = at.oh * p.stride_h - p.pad_h;
-        const size_t n = (size_t)at.n;
-        int greatest[EACH];
-        float sum[EACH];
-        UNROLLED(k, EACH) {
-            greatest[k] = lowest;
-            sum[k] = 0;
-        }
-        int taps = 0;
-        for (int tap = 0; tap < p.kh * p.kw; tap++) {
-            const int h = top + tap / p.kw * p.dilation_h, w = left + tap % p.kw * p.dilation_w;
-            const bool inside = h >= 0 && h < p.h && w >= 0 && w < p.w;
-            /* Positions beyond the padding (ceil_mode) never count. */
-            const bool padded =
-                h >= -p.pad_h && h < p.h + p.pad_h_end && w >= -p.pad_w && w < p.w + p.pad_w_end;
-            taps += inside || (p.count_include_pad && padded);
-            if (!inside)
-                continue;
-            unsigned char bytes[EACH];
-            load_bytes(bytes,
-                       x + ((n * (size_t)p.h + (size_t)h) * (size_t)p.w + (size_t)w) * (size_t)p.c +
-                           (size_t)c,
-                       true, EACH);
-            UNROLLED(k, EACH) {
-                const int v = byte_of(bytes[k], is_signed);
-                greatest[k] = v > greatest[k] ? v : greatest[k];
-                sum[k] = plus(sum[k], times((float)(v - how.from_zero), how.from_scale));
-            }
-        }
-        unsigned char bytes[EACH];
-        UNROLLED(k, EACH) {
-            const float mean = divided(sum[k], (float)(taps ? taps : 1));
-            const float shifted = plus(divided(mean, how.to_scale), (float)how.to_zero);
-            bytes[k] =
-                (unsigned char)(p.is_max ? greatest[k] : clamped_byte(rintf(shifted), lowest));
-        }
-        store_bytes(y + i * EACH, bytes);
-    }
-}
-
 enum { MEAN_ROWS = 8, MEAN_LANES = 32 };
 
 /* A block adds up 32 groups of EACH channels of an image, eight positions at a time. */
@@ -253,16 +202,6 @@ void cuda_int8_apply_binary(cudaStream_t stream, const void *a, const void *b, v
         apply_binary<4>(stream, a, b, y, binary);
     else
         apply_binary<1>(stream, a, b, y, binary);
-}
-
-void cuda_int8_pool2d(cudaStream_t stream, const void *x, void *y,
-                      const struct cuda_int8_pool *pool)
-{
-    const cuda_pool &p = pool->pool;
-    const size_t count = (size_t)p.n * (size_t)p.oh * (size_t)p.ow * (size_t)p.c;
-    WITH_EACH(p.c % 8 == 0,
-              LAUNCH(int8_pool_kernel<EACH>, blocks_for(count / EACH), THREADS, stream,
-                     (const unsigned char *)x, (unsigned char *)y, *pool, count / EACH));
 }
 
 void cuda_int8_mean(cudaStream_t stream, int type, const void *x, void *y, size_t n,

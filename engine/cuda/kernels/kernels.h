@@ -51,10 +51,10 @@ struct cuda_conv_candidate {
 };
 
 struct cuda_pool {
-    int n, h, w, c, oh, ow;
-    int kh, kw, stride_h, stride_w, dilation_h, dilation_w, pad_h, pad_w;
-    int pad_h_end, pad_w_end;
-    int is_max, count_include_pad;
+    struct cuda_conv window; /* m == c */
+    int pad_h_end, pad_w_end, is_max, count_include_pad;
+    float from_scale, to_scale; /* of a mean of 8-bit integers, (stored - zero) * scale */
+    int from_zero, to_zero;
 };
 
 /* Attention on matrices with strides. A group counts through its parts, the last part fastest; each
@@ -158,6 +158,7 @@ void cuda_conv_direct(cudaStream_t stream, int dtype, const void *x, const void 
 void cuda_conv_depthwise(cudaStream_t stream, int dtype, const void *x, const void *weights,
                          void *y, int y_dtype, const struct cuda_conv *conv,
                          const struct cuda_epilogue *epilogue);
+/* dtype: also U8, I8. */
 void cuda_pool2d(cudaStream_t stream, int dtype, const void *x, void *y,
                  const struct cuda_pool *pool);
 /* y[n, c] = mean or maximum of x[n, position, c] over the positions. */

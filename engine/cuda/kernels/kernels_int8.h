@@ -80,16 +80,6 @@ struct cuda_int8_binary {
 void cuda_int8_apply_binary(cudaStream_t stream, const void *a, const void *b, void *y,
                             const struct cuda_int8_binary *binary);
 
-/* MaxPool of 8-bit numbers, or QLinearAveragePool of windows with `taps` elements:
- * saturate(round(sum of (x - from_zero) * from_scale / taps / to_scale + to_zero)). */
-struct cuda_int8_pool {
-    struct cuda_pool pool;
-    int type;
-    float from_scale, to_scale;
-    int from_zero, to_zero;
-};
-void cuda_int8_pool2d(cudaStream_t stream, const void *x, void *y,
-                      const struct cuda_int8_pool *pool);
 /* y[n, c] = saturate(round((sum over positions of (x - from_zero)) * factor) + to_zero). At
  * most CUDA_INT8_MEAN_MOST positions, because a thread adds up an eighth of them as int32. */
 #define CUDA_INT8_MEAN_MOST ((size_t)1 << 26)

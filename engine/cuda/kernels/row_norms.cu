@@ -1,5 +1,5 @@
 /* Normalization of rows, and pools. */
-#include "engine/cuda/kernels/device.cuh"
+#include "engine/cuda/kernels/int8.cuh"
 
 enum { SHORT_ROW = 1024 }; /* numbers of a row that a warp handles; longer rows get a block */
 
@@ -107,37 +107,45 @@ void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, si
                                stream, (const T *)x, (T *)y, n, positions, channels, is_max)));
 }
 
-/* A thread computes EACH (8 or 1) neighbouring channels of an output. */
+/* A thread computes EACH (8 or 1) neighbouring channels of an output. It sums in memory order. */
 template <typename T, int EACH>
 __global__ void pool_kernel(const T *x, T *y, cuda_pool p, size_t count)
 {
+    const cuda_conv &c = p.window;
+    constexpr bool IS_STORED = sizeof(T) == 1;
     FOR_EACH(i, count) {
-        const output_item at(i, p.c / EACH, p.ow, p.oh);
-        const int c = at.item * EACH, n = at.n;
-        const int left = at.ow * p.stride_w - p.pad_w, top = at.oh * p.stride_h - p.pad_h;
+        const output_item at(i, c.c / EACH, c.ow, c.oh);
+        const int channel = at.item * EACH, n = at.n;
+        const int left = at.ow * c.stride_w - c.pad_w, top = at.oh * c.stride_h - c.pad_h;
         float value[EACH], v[EACH];
         UNROLLED(k, EACH)
             value[k] = p.is_max ? -INFINITY : 0.0f;
         int taps = 0;
-        for (int r = 0; r < p.kh; r++) {
-            const int h = top + r * p.dilation_h;
-            for (int s = 0; s < p.kw; s++) {
-                const int w = left + s * p.dilation_w;
-                bool inside = h >= 0 && h < p.h && w >= 0 && w < p.w;
+        for (int r = 0; r < c.kh; r++) {
+            const int h = top + r * c.dilation_h;
+            for (int s = 0; s < c.kw; s++) {
+                const int w = left + s * c.dilation_w;
+                bool inside = h >= 0 && h < c.h && w >= 0 && w < c.w;
                 /* Positions beyond the padding (ceil_mode) never count. */
-                bool padded = h >= -p.pad_h && h < p.h + p.pad_h_end && w >= -p.pad_w &&
-                              w < p.w + p.pad_w_end;
+                bool padded = h >= -c.pad_h && h < c.h + p.pad_h_end && w >= -c.pad_w &&
+                              w < c.w + p.pad_w_end;
                 taps += inside || (p.count_include_pad && padded);
                 if (!inside)
                     continue;
-                const T *from = x + (((size_t)n * p.h + h) * p.w + w) * p.c + c;
+                const T *from = x + (((size_t)n * c.h + h) * c.w + w) * c.c + channel;
                 load_all(v, from);
-                UNROLLED(k, EACH)
-                    value[k] = p.is_max ? greater_of(value[k], v[k]) : value[k] + v[k];
+                UNROLLED(k, EACH) {
+                    if (IS_STORED && !p.is_max)
+                        v[k] = times(v[k] - (float)p.from_zero, p.from_scale);
+                    value[k] = p.is_max ? greater_of(value[k], v[k]) : plus(value[k], v[k]);
+                }
             }
         }
-        UNROLLED(k, EACH)
-            value[k] = p.is_max ? value[k] : value[k] / (float)(taps ? taps : 1);
+        UNROLLED(k, EACH) {
+            value[k] = p.is_max ? value[k] : divided(value[k], (float)(taps ? taps : 1));
+            if (IS_STORED && !p.is_max)
+                value[k] = plus(divided(value[k], p.to_scale), (float)p.to_zero);
+        }
         store_all(y + i * EACH, value);
     }
 }
@@ -145,8 +153,10 @@ __global__ void pool_kernel(const T *x, T *y, cuda_pool p, size_t count)
 void cuda_pool2d(cudaStream_t stream, int dtype, const void *x, void *y,
                  const struct cuda_pool *pool)
 {
-    size_t count = (size_t)pool->n * (size_t)pool->oh * (size_t)pool->ow * (size_t)pool->c;
-    WITH_EACH(pool->c % 8 == 0,
-              WITH_TYPE(dtype, LAUNCH((pool_kernel<T, EACH>), blocks_for(count / EACH), THREADS,
-                                      stream, (const T *)x, (T *)y, *pool, count / EACH)));
+    const cuda_conv &c = pool->window;
+    const size_t count = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.c;
+    WITH_EACH(
+        c.c % 8 == 0,
+        WITH_STORED_TYPE(dtype, LAUNCH((pool_kernel<T, EACH>), blocks_for(count / EACH), THREADS,
+                                       stream, (const T *)x, (T *)y, *pool, count / EACH)));
 }

@@ -63,7 +63,7 @@ struct cuda_access_map cuda_map_broadcast(const struct shape *y,
 struct window;
 enum status window_of_conv(const struct node *node, const struct window *window, int64_t groups,
                            struct cuda_conv *ret, struct error *err) MUST_USE;
-/* Describes a pool; its kernel_shape has two numbers. */
+/* Describes a pool, but not its scales; its kernel_shape has two numbers. */
 enum status window_of_pool(const struct node *node, struct cuda_pool *ret,
                            struct error *err) MUST_USE;
 /* Describes y [rows, n] = x [rows, k] weights as a convolution of 1-pixel images; all fit int. */

@@ -1,5 +1,5 @@
 /* 8-bit integers between products: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear; Add,
- * Mul and pools of com.microsoft; MaxPool; tables (OP_LOOKUP). A tensor has one scale and one zero
+ * Mul and global means of com.microsoft; tables (OP_LOOKUP). A tensor has one scale and one zero
  * point; nodes with other scales run on the host. */
 #include "engine/cuda/kernels/kernels_int8.h"
 #include "engine/cuda/lowering/lowering.h"
@@ -13,7 +13,6 @@ enum rows_kind {
     INT8_DYNAMIC,
     INT8_BINARY,
     INT8_TABLE,
-    INT8_POOL,
     INT8_MEAN,
 };
 
@@ -25,7 +24,6 @@ struct int8_rows_step {
     enum dtype x_dtype, y_dtype;
     struct scale_zero from, from_b, to;
     struct cuda_int8_binary binary;
-    struct cuda_int8_pool pool;
     const void *table; /* 256 bytes */
     size_t count, images, positions, channels;
     float factor;
@@ -61,9 +59,6 @@ CUDA_RUN(quantized_rows_run)
                                  .rows = 1,
                                  .pitch = s->count,
                                  .parts = {{(void *)(uintptr_t)x, s->count, 0, s->table}}});
-        break;
-    case INT8_POOL:
-        cuda_int8_pool2d(stream, x, y, &s->pool);
         break;
     case INT8_MEAN:
         cuda_int8_mean(stream, (int)s->x_dtype, x, y, s->images, s->positions, s->channels,
@@ -116,18 +111,6 @@ static bool read_lookup(const struct node *node, struct int8_rows_step *ret)
     return node->inputs[1]->known != NULL;
 }
 
-static bool read_pool(const struct node *node, struct int8_rows_step *ret)
-{
-    const struct value *x = node->inputs[0], *y = node->outputs[0];
-    size_t count;
-    const int64_t *kernel = node_ints(node, "kernel_shape", &count);
-    if (x->shape.rank != 4 || !dtype_is_8bit(x->dtype) || y->dtype != x->dtype || !kernel ||
-        count != 2)
-        return false;
-    return node->op == OP_MAX_POOL ? !node_output(node, 1)
-                                   : !node_int(node, "channels_last", 0) && read_unary(node, ret);
-}
-
 static bool read_mean(const struct node *node, struct int8_rows_step *ret)
 {
     const struct value *x = node->inputs[0], *y = node->outputs[0];
@@ -146,8 +129,6 @@ static const struct {
                {OP_QLINEAR_ADD, INT8_BINARY, read_binary},
                {OP_QLINEAR_MUL, INT8_BINARY, read_binary},
                {OP_LOOKUP, INT8_TABLE, read_lookup},
-               {OP_MAX_POOL, INT8_POOL, read_pool},
-               {OP_QLINEAR_AVERAGE_POOL, INT8_POOL, read_pool},
                {OP_QLINEAR_GLOBAL_AVERAGE_POOL, INT8_MEAN, read_mean}};
 
 static bool quantized_rows_classify(const struct node *node, struct int8_rows_step *ret)
@@ -168,7 +149,7 @@ KERNEL_CLAIM(quantized_rows_claim)
     struct int8_rows_step s;
     if (!quantized_rows_classify(node, &s))
         return false;
-    if (s.kind == INT8_POOL || s.kind == INT8_MEAN)
+    if (s.kind == INT8_MEAN)
         ret->can = KERNEL_CHANNELS_LAST;
     if (s.kind == INT8_BINARY)
         ret->in_place = claim_in_place(node, 0, 3);
@@ -203,26 +184,13 @@ static enum status fill_binary(const struct cuda_lowering *compile, struct int8_
     return cuda_operand_of(compile, b, b->dtype, &s->b, err);
 }
 
-static enum status fill_pool(const struct node *node, struct int8_rows_step *s, struct error *err)
-{
-    s->pool = (struct cuda_int8_pool){.type = (int)s->x_dtype,
-                                      .from_scale = s->from.scale,
-                                      .to_scale = s->to.scale,
-                                      .from_zero = s->from.zero,
-                                      .to_zero = s->to.zero};
-    return window_of_pool(node, &s->pool.pool, err);
-}
-
 static enum status quantized_rows_fill(const struct cuda_lowering *compile,
                                        struct int8_rows_step *s, struct error *err)
 {
-    static const char *const kernels[] = {[INT8_QUANTIZE] = "quantize",
-                                          [INT8_DEQUANTIZE] = "dequantize",
-                                          [INT8_DYNAMIC] = "dynamic quantize",
-                                          [INT8_BINARY] = "int8 binary",
-                                          [INT8_TABLE] = "int8 table",
-                                          [INT8_POOL] = "int8 pool",
-                                          [INT8_MEAN] = "int8 mean"};
+    static const char *const kernels[] = {
+        [INT8_QUANTIZE] = "quantize",        [INT8_DEQUANTIZE] = "dequantize",
+        [INT8_DYNAMIC] = "dynamic quantize", [INT8_BINARY] = "int8 binary",
+        [INT8_TABLE] = "int8 table",         [INT8_MEAN] = "int8 mean"};
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     s->step.kernel = kernels[s->kind];
@@ -235,8 +203,6 @@ static enum status quantized_rows_fill(const struct cuda_lowering *compile,
         return fill_binary(compile, s, err);
     case INT8_TABLE:
         return cuda_weights_of(compile->backend, node->inputs[1], DTYPE_U8, &s->table, err);
-    case INT8_POOL:
-        return fill_pool(node, s, err);
     case INT8_MEAN:
         s->images = (size_t)x->shape.dims[0];
         s->channels = (size_t)x->shape.dims[x->shape.rank - 1];

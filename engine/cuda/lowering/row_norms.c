@@ -38,12 +38,12 @@ CUDA_RUN(row_norms_run)
     return cuda_launched(base, program, err);
 }
 
+/* True if operand and result have one type, and nothing is fused. */
 static bool rows_fit(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
-    return x && y && !x->known && is_computed(x->dtype) && x->dtype == y->dtype &&
-           shape_count(&x->shape) && shape_count(&y->shape) && !node->epilogue.activation &&
-           !node->epilogue.residual;
+    return x && y && !x->known && x->dtype == y->dtype && shape_count(&x->shape) &&
+           shape_count(&y->shape) && !node->epilogue.activation && !node->epilogue.residual;
 }
 
 /* Reads normalizations. Each read_…() sets all members that depend only on the node. */
@@ -62,6 +62,19 @@ static bool read_rows(const struct node *node, struct row_norms_step *s)
 static bool read_pool(const struct node *node, struct row_norms_step *s)
 {
     const struct shape *x = &node->inputs[0]->shape;
+    const enum dtype dtype = node->inputs[0]->dtype;
+    struct scale_zero from, to;
+    if (node->op == OP_QLINEAR_AVERAGE_POOL) {
+        if (node_int(node, "channels_last", 0) || !scale_zero_of(node, 1, dtype, &from) ||
+            !scale_zero_of(node, 3, dtype, &to))
+            return false;
+        s->pool = (struct cuda_pool){.from_scale = from.scale,
+                                     .to_scale = to.scale,
+                                     .from_zero = from.zero,
+                                     .to_zero = to.zero};
+    } else if (!is_computed(dtype) && (node->op != OP_MAX_POOL || !dtype_is_8bit(dtype))) {
+        return false;
+    }
     s->is_max = node->op == OP_GLOBAL_MAX_POOL;
     s->kind = s->is_max || node->op == OP_GLOBAL_AVERAGE_POOL ? ROWS_POOL_GLOBAL : ROWS_POOL;
     s->images = (size_t)x->dims[0];
@@ -74,15 +87,19 @@ KERNEL_CLAIM(rows_claim)
 {
     struct row_norms_step ignored = {0};
     ret->narrow = NARROW_SAME;
-    return rows_fit(node) && read_rows(node, &ignored);
+    return rows_fit(node) && is_computed(node->inputs[0]->dtype) && read_rows(node, &ignored);
 }
 
 KERNEL_CLAIM(rows_pool_claim)
 {
     struct row_norms_step ignored = {0};
+    if (!rows_fit(node) || node->inputs[0]->shape.rank < 3 || !read_pool(node, &ignored))
+        return false;
     ret->can = KERNEL_CHANNELS_LAST;
+    if (!is_computed(node->inputs[0]->dtype))
+        return true;
     ret->narrow = NARROW_SAME;
-    return rows_fit(node) && claim_reads_image(node) && read_pool(node, &ignored);
+    return claim_reads_image(node);
 }
 
 static enum status create_rows(const struct cuda_lowering *compile,
@@ -119,6 +136,7 @@ const struct cuda_kernel cuda_kernel_row_norms = {
     {"row norms", {OP_LAYER_NORMALIZATION, OP_RMS_NORMALIZATION}, rows_claim}, lower_row_norms};
 const struct cuda_kernel cuda_kernel_pool = {
     {"pool",
-     {OP_GLOBAL_AVERAGE_POOL, OP_GLOBAL_MAX_POOL, OP_MAX_POOL, OP_AVERAGE_POOL},
+     {OP_GLOBAL_AVERAGE_POOL, OP_GLOBAL_MAX_POOL, OP_MAX_POOL, OP_AVERAGE_POOL,
+      OP_QLINEAR_AVERAGE_POOL},
      rows_pool_claim},
     lower_pool};

@@ -38,15 +38,10 @@ static enum status check(const struct node *node, const struct window *w, struct
                      NODE_STRING(node));
 }
 
-enum status window_of_conv(const struct node *node, const struct window *w, int64_t groups,
-                           struct cuda_conv *ret, struct error *err)
+static struct cuda_conv window_between(const struct node *node, const struct window *w)
 {
     const int64_t *x = node->inputs[0]->shape.dims, *y = node->outputs[0]->shape.dims;
-    TRY(check(node, w, err));
-    if (x[3] > INT_MAX / (w->kernel[0] * w->kernel[1]))
-        return error_set(err, STATUS_UNSUPPORTED, "%s: a window has more than 2^31 numbers",
-                         NODE_STRING(node));
-    *ret = (struct cuda_conv){.n = (int)x[0],
+    return (struct cuda_conv){.n = (int)x[0],
                               .h = (int)x[1],
                               .w = (int)x[2],
                               .c = (int)x[3],
@@ -55,42 +50,40 @@ enum status window_of_conv(const struct node *node, const struct window *w, int6
                               .m = (int)y[3],
                               .kh = (int)w->kernel[0],
                               .kw = (int)w->kernel[1],
-                              .groups = (int)groups,
+                              .groups = 1,
                               .stride_h = (int)w->stride[0],
                               .stride_w = (int)w->stride[1],
                               .dilation_h = (int)w->dilation[0],
                               .dilation_w = (int)w->dilation[1],
                               .pad_h = (int)w->pad_begin[0],
                               .pad_w = (int)w->pad_begin[1]};
+}
+
+enum status window_of_conv(const struct node *node, const struct window *w, int64_t groups,
+                           struct cuda_conv *ret, struct error *err)
+{
+    TRY(check(node, w, err));
+    if (node->inputs[0]->shape.dims[3] > INT_MAX / (w->kernel[0] * w->kernel[1]))
+        return error_set(err, STATUS_UNSUPPORTED, "%s: a window has more than 2^31 numbers",
+                         NODE_STRING(node));
+    *ret = window_between(node, w);
+    ret->groups = (int)groups;
     ret->row = ret->kh * ret->kw * (ret->c / ret->groups);
     return STATUS_OK;
 }
 
 enum status window_of_pool(const struct node *node, struct cuda_pool *ret, struct error *err)
 {
-    const int64_t *x = node->inputs[0]->shape.dims;
     struct window w;
     size_t count;
-    TRY(window_init(node, 2, x + 1, node_ints(node, "kernel_shape", &count), &w, err));
+    TRY(window_init(node, 2, node->inputs[0]->shape.dims + 1,
+                    node_ints(node, "kernel_shape", &count), &w, err));
     TRY(check(node, &w, err));
-    *ret = (struct cuda_pool){.n = (int)x[0],
-                              .h = (int)x[1],
-                              .w = (int)x[2],
-                              .c = (int)x[3],
-                              .oh = (int)w.out[0],
-                              .ow = (int)w.out[1],
-                              .kh = (int)w.kernel[0],
-                              .kw = (int)w.kernel[1],
-                              .stride_h = (int)w.stride[0],
-                              .stride_w = (int)w.stride[1],
-                              .dilation_h = (int)w.dilation[0],
-                              .dilation_w = (int)w.dilation[1],
-                              .pad_h = (int)w.pad_begin[0],
-                              .pad_w = (int)w.pad_begin[1],
-                              .pad_h_end = (int)w.pad_end[0],
-                              .pad_w_end = (int)w.pad_end[1],
-                              .is_max = node->op == OP_MAX_POOL,
-                              .count_include_pad = (int)node_int(node, "count_include_pad", 0)};
+    ret->window = window_between(node, &w);
+    ret->pad_h_end = (int)w.pad_end[0];
+    ret->pad_w_end = (int)w.pad_end[1];
+    ret->is_max = node->op == OP_MAX_POOL;
+    ret->count_include_pad = (int)node_int(node, "count_include_pad", 0);
     return STATUS_OK;
 }
 
