@@ -239,7 +239,7 @@ static enum status conv_lower_tensor(const struct cuda_lowering *compile, const 
         unpadded = c->c;
         conv.c++;
     }
-    conv.row = (int)cuda_weights_row(constant, WEIGHT_CONV_ROWS);
+    conv.row = (int)cuda_weights_row(constant, WEIGHT_CONV_ROWS, dtype);
     struct cuda_conv_candidate first;
     if (!cuda_conv_candidates((int)dtype, &conv, compile->backend->shared_limit,
                               compile->backend->processors, &first, 1))
@@ -266,8 +266,7 @@ static enum status conv_lower_plain(const struct cuda_lowering *compile, const s
     return STATUS_OK;
 }
 
-/* Groups of fewer channels would leave most of a tile empty. */
-static bool is_for_tiles(const struct cuda_conv *c)
+bool conv_is_for_tiles(const struct cuda_conv *c)
 {
     return c->groups == 1 || (c->m / c->groups >= 8 && c->c / c->groups >= 8);
 }
@@ -303,10 +302,10 @@ CUDA_CREATE(lower_conv)
             has_tensor_cores(compile->backend, x->dtype) ? WEIGHT_ROWS : WEIGHT_CONV;
         const void *weights;
         TRY(cuda_weights_get(compile->backend, constant, layout, x->dtype, &weights, err));
-        return conv_lower_pointwise(compile, &conv, weights, cuda_weights_row(constant, layout),
-                                    bias, ret, err);
+        return conv_lower_pointwise(compile, &conv, weights,
+                                    cuda_weights_row(constant, layout, x->dtype), bias, ret, err);
     }
-    if (is_for_tiles(&conv))
+    if (conv_is_for_tiles(&conv))
         TRY(conv_lower_tensor(compile, &conv, bias, ret, err));
     return *ret ? STATUS_OK : conv_lower_plain(compile, &conv, bias, ret, err);
 }

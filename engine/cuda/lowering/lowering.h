@@ -71,6 +71,9 @@ struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k);
 
 /* ---- convolutions (conv.c) ---- */
 
+/* False for groups of so few channels that they would leave most of a tile empty. */
+bool conv_is_for_tiles(const struct cuda_conv *conv);
+
 /* Removes candidates that need too much memory for sums. Returns the number of remaining candidates
  * and the largest workspace among them. */
 int conv_keep_candidates(const struct cuda_conv *conv, struct cuda_conv_candidate *candidates,

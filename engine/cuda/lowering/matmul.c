@@ -64,7 +64,7 @@ CUDA_CREATE(lower_matmul)
     if (rows) { /* cuBLASLt and lensd's own kernel read this layout */
         layout = p.trans_b ? WEIGHT_ROWS : WEIGHT_TRANSPOSED;
         p.trans_b = true;
-        p.b_row = cuda_weights_row(b->known, layout);
+        p.b_row = cuda_weights_row(b->known, layout, a->dtype);
     }
     if (b->known)
         TRY(cuda_weights_get(compile->backend, b->known, layout, a->dtype, &weights, err));

@@ -41,9 +41,10 @@ struct quantized_operands {
     const struct value *weights, *weights_zero;
     const struct value *x_scale, *weights_scale, *bias; /* NULL: no bias */
     size_t y_terms; /* index of the operand with y's scale; 0: none, y is int32 or float */
-    bool is_conv, transposed; /* transposed: the weights of a matrix product are [n, k] */
-    int64_t channels;         /* channels of y */
-    enum dtype stored;        /* type of the product, before a table */
+    bool is_conv;
+    enum weight_layout layout; /* for tensor cores */
+    int64_t channels;          /* channels of y */
+    enum dtype stored;         /* type of the product, before a table */
 };
 
 static bool quantized_read_operands(const struct node *node, struct quantized_operands *ret)
@@ -71,10 +72,12 @@ static bool quantized_read_operands(const struct node *node, struct quantized_op
     ret->is_conv = node->op == OP_QLINEAR_CONV || node->op == OP_CONV_INTEGER;
     const struct value *zero = ret->y_terms ? node_input(node, ret->y_terms + 1) : NULL;
     ret->stored = zero ? zero->dtype : ret->y->dtype;
-    ret->transposed = node->op == OP_QGEMM && node_int(node, "transB", 0);
+    ret->layout = ret->is_conv                                          ? WEIGHT_CONV_ROWS
+                  : node->op == OP_QGEMM && node_int(node, "transB", 0) ? WEIGHT_ROWS
+                                                                        : WEIGHT_TRANSPOSED;
     if (w->rank != (ret->is_conv ? 4 : 2))
         return false;
-    ret->channels = w->dims[ret->is_conv || ret->transposed ? 0 : 1];
+    ret->channels = w->dims[ret->layout == WEIGHT_TRANSPOSED ? 1 : 0];
     return true;
 }
 
@@ -123,96 +126,21 @@ KERNEL_CLAIM(quantized_claim)
     return true;
 }
 
-/* ---- weights ---- */
-
-struct quantized_packing {
-    struct tensor *weights, *zero; /* `zero` may be NULL */
-    bool is_conv, transposed;
-    int64_t channels, depth, taps; /* channels of y, of a group of x; positions of a window */
-    int64_t padded, row;           /* after packing: channels of a group, numbers of a row */
-};
-
-static struct quantized_packing quantized_packing_of(const struct quantized_operands *o)
+static struct tensor *quantized_weights_zero(const struct quantized_operands *o)
 {
-    const struct shape *w = &o->weights->known->shape;
-    struct quantized_packing p = {.weights = o->weights->known,
-                                  .zero = o->weights_zero ? o->weights_zero->known : NULL,
-                                  .is_conv = o->is_conv,
-                                  .transposed = o->transposed,
-                                  .channels = o->channels,
-                                  .taps = o->is_conv ? w->dims[2] * w->dims[3] : 1};
-    p.depth = w->dims[o->is_conv || o->transposed ? 1 : 0];
-    p.padded = (p.depth + 3) / 4 * 4;
-    p.row = (p.taps * p.padded + 15) / 16 * 16;
-    return p;
+    return o->weights_zero ? o->weights_zero->known : NULL;
 }
 
-/* Returns a weight minus its zero point. */
-static int weight_at(const struct quantized_packing *p, int64_t m, int64_t tap, int64_t c)
+/* True if the weights minus their zero points are signed 8-bit integers. */
+static bool fit_8_bits(const struct quantized_operands *o)
 {
-    const int64_t at = p->is_conv      ? (m * p->depth + c) * p->taps + tap
-                       : p->transposed ? m * p->depth + c
-                                       : c * p->channels + m;
-    const int stored = p->weights->dtype == DTYPE_I8 ? ((const int8_t *)p->weights->data)[at]
-                                                     : ((const uint8_t *)p->weights->data)[at];
-    if (!p->zero)
-        return stored;
-    return stored - (int)tensor_int(p->zero, shape_count(&p->zero->shape) == 1 ? 0 : (size_t)m);
-}
-
-static bool fit_8_bits(const struct quantized_packing *p)
-{
-    for (int64_t m = 0; m < p->channels; m++)
-        for (int64_t tap = 0; tap < p->taps; tap++)
-            for (int64_t c = 0; c < p->depth; c++)
-                if (weight_at(p, m, tap, c) != (int8_t)weight_at(p, m, tap, c))
-                    return false;
+    const struct tensor *weights = o->weights->known;
+    for (size_t i = 0, channel; i < shape_count(&weights->shape); i++) {
+        const int x = cuda_weight_at(weights, quantized_weights_zero(o), o->layout, i, &channel);
+        if (x != (int8_t)x)
+            return false;
+    }
     return true;
-}
-
-/* Packs weights as [m, kh, kw, c], zero-padded: c to a multiple of 4, a row to a multiple of 16. */
-static void pack_rows(const void *context, void *to)
-{
-    const struct quantized_packing *p = context;
-    int8_t *packed = to;
-    memset(packed, 0, (size_t)(p->channels * p->row));
-    for (int64_t m = 0; m < p->channels; m++)
-        for (int64_t tap = 0; tap < p->taps; tap++)
-            for (int64_t c = 0; c < p->depth; c++)
-                packed[m * p->row + tap * p->padded + c] = (int8_t)weight_at(p, m, tap, c);
-}
-
-static void pack_direct(const void *context, void *to)
-{
-    const struct quantized_packing *p = context;
-    int16_t *packed = to;
-    for (int64_t m = 0; m < p->channels; m++)
-        for (int64_t tap = 0; tap < p->taps; tap++)
-            for (int64_t c = 0; c < p->depth; c++)
-                *packed++ = (int16_t)weight_at(p, m, tap, c);
-}
-
-/* Packs depthwise weights as [kh, kw, m]. */
-static void pack_depthwise(const void *context, void *to)
-{
-    const struct quantized_packing *p = context;
-    int16_t *packed = to;
-    for (int64_t tap = 0; tap < p->taps; tap++)
-        for (int64_t m = 0; m < p->channels; m++)
-            *packed++ = (int16_t)weight_at(p, m, tap, 0);
-}
-
-static enum status get_weights(const struct cuda_lowering *compile,
-                               const struct quantized_operands *o,
-                               const struct quantized_packing *p, int kind, const void **ret,
-                               struct error *err)
-{
-    static void (*const packs[])(const void *, void *) = {pack_rows, pack_direct, pack_depthwise};
-    const size_t count =
-        (size_t)(kind == INT8_TENSOR ? p->channels * p->row : p->channels * p->taps * p->depth);
-    return cuda_weights_make(compile->backend, o->weights->known, p->zero, kind,
-                             kind == INT8_TENSOR ? DTYPE_I8 : DTYPE_I16, count, packs[kind], p, ret,
-                             err);
 }
 
 /* ---- bias, scales and epilogue ---- */
@@ -224,22 +152,22 @@ static int32_t quantized_bias_at(const struct quantized_operands *o, size_t m)
 
 /* Computes for each channel the sum of weights, or the bias minus that sum times x's zero point. */
 static enum status make_bias(const struct cuda_lowering *compile,
-                             const struct quantized_operands *o, const struct quantized_packing *p,
-                             struct cuda_int8_epilogue *e, struct error *err)
+                             const struct quantized_operands *o, struct cuda_int8_epilogue *e,
+                             struct error *err)
 {
-    const size_t channels = (size_t)p->channels;
+    const size_t channels = (size_t)o->channels;
+    const struct tensor *weights = o->weights->known;
     const bool is_known = !o->x_zero || o->x_zero->known;
     const uint32_t zero = (uint32_t)(o->x_zero && is_known ? tensor_int(o->x_zero->known, 0) : 0);
-    int32_t *sums = alloc_array(channels, sizeof *sums);
+    uint32_t *sums = calloc(channels, sizeof *sums); /* they wrap, as sums do */
     const void *data = NULL;
     TRY(check_memory(sums, "while compiling", err));
-    for (size_t m = 0; m < channels; m++) {
-        uint32_t sum = 0; /* wraps, as sums do */
-        for (int64_t tap = 0; tap < p->taps; tap++)
-            for (int64_t c = 0; c < p->depth; c++)
-                sum += (uint32_t)weight_at(p, (int64_t)m, tap, c);
-        sums[m] = (int32_t)(is_known ? (uint32_t)quantized_bias_at(o, m) - zero * sum : sum);
+    for (size_t i = 0, m; i < shape_count(&weights->shape); i++) {
+        const int x = cuda_weight_at(weights, quantized_weights_zero(o), o->layout, i, &m);
+        sums[m] += (uint32_t)x;
     }
+    for (size_t m = 0; m < channels && is_known; m++)
+        sums[m] = (uint32_t)quantized_bias_at(o, m) - zero * sums[m];
     enum status status =
         cuda_weights_upload(compile->backend, DTYPE_I32, sums, channels, &data, err);
     free(sums);
@@ -305,14 +233,13 @@ static enum status make_further(const struct cuda_lowering *compile,
 }
 
 static enum status make_epilogue(const struct cuda_lowering *compile,
-                                 const struct quantized_operands *o,
-                                 const struct quantized_packing *p, struct int8_step *s,
+                                 const struct quantized_operands *o, struct int8_step *s,
                                  struct error *err)
 {
     s->epilogue.y_type = (int)o->stored;
     s->epilogue.x_type = (int)o->x->dtype;
     TRY(make_further(compile, o, s, err));
-    TRY(make_bias(compile, o, p, &s->epilogue, err));
+    TRY(make_bias(compile, o, &s->epilogue, err));
     if (o->x_scale)
         TRY(make_scales(compile, o, &s->epilogue, err));
     s->has_x_zero = o->x_zero && !o->x_zero->known;
@@ -412,18 +339,18 @@ static bool conv_of_rows(const struct quantized_operands *o, struct cuda_conv *r
 }
 
 /* Pads channels to a multiple of four, and lists the candidates for tensor cores, if any. */
-static void try_tensor(const struct cuda_lowering *compile, const struct quantized_packing *p,
+static void try_tensor(const struct cuda_lowering *compile, const struct quantized_operands *o,
                        struct int8_step *s)
 {
     struct cuda_conv *c = &s->conv.conv;
     const struct cuda_conv before = *c;
-    const bool for_tiles = c->groups == 1 || (c->m / c->groups >= 8 && c->c / c->groups >= 8);
-    if (!for_tiles || (c->groups > 1 && p->depth != p->padded) || !fit_8_bits(p))
+    const int depth = c->c / c->groups;
+    if (!conv_is_for_tiles(c) || (c->groups > 1 && depth % 4) || !fit_8_bits(o))
         return;
-    c->row = (int)p->row;
-    if (p->depth != p->padded) {
+    c->row = (int)cuda_weights_row(o->weights->known, o->layout, DTYPE_I8);
+    if (depth % 4) {
         s->unpadded = c->c;
-        c->c = (int)p->padded;
+        c->c = (int)size_align((size_t)depth, 4);
         s->padded_bytes =
             size_align((size_t)c->n * (size_t)c->h * (size_t)c->w * (size_t)c->c, ALIGN);
         s->step.workspace += s->padded_bytes;
@@ -441,12 +368,14 @@ static enum status quantized_fill(const struct cuda_lowering *compile,
                                   const struct quantized_operands *o, struct int8_step *s,
                                   struct error *err)
 {
-    const struct quantized_packing p = quantized_packing_of(o);
+    struct tensor *weights = o->weights->known;
     struct cuda_conv *c = &s->conv.conv;
+    enum weight_layout layout = o->layout;
+    enum dtype dtype = DTYPE_I8;
     s->conv.x_type = (int)o->x->dtype;
-    TRY(make_epilogue(compile, o, &p, s, err));
+    TRY(make_epilogue(compile, o, s, err));
     s->step.workspace = s->fill_bytes;
-    try_tensor(compile, &p, s);
+    try_tensor(compile, o, s);
     if (s->candidate_count) {
         s->kind = INT8_TENSOR;
         s->step.kernel = "tensor-core int8 conv";
@@ -455,11 +384,15 @@ static enum status quantized_fill(const struct cuda_lowering *compile,
         const bool depthwise = c->groups == c->c && c->m == c->c;
         s->kind = depthwise ? INT8_DEPTHWISE : INT8_DIRECT;
         s->step.kernel = depthwise ? "depthwise int8 conv" : "direct int8 conv";
-        c->row = (int)(p.taps * p.depth);
+        layout = depthwise ? WEIGHT_TAPS : o->is_conv ? WEIGHT_CONV : o->layout;
+        dtype = DTYPE_I16;
+        c->row = (int)cuda_weights_row(weights, layout, dtype);
     }
-    TRY(get_weights(compile, o, &p, (int)s->kind, &s->weights, err));
-    s->step.flops = 2.0 * (double)shape_count(&o->y->shape) * (double)p.taps * (double)p.depth;
-    s->step.bytes += shape_count(&o->weights->known->shape);
+    TRY(cuda_weights_without_zero(compile->backend, weights, quantized_weights_zero(o), layout,
+                                  dtype, &s->weights, err));
+    s->step.flops = 2.0 * (double)shape_count(&o->y->shape) *
+                    (double)(shape_count(&weights->shape) / (size_t)o->channels);
+    s->step.bytes += shape_count(&weights->shape);
     return STATUS_OK;
 }
 

@@ -270,7 +270,8 @@ enum status runs_profile(struct program *program, const void *const *inputs,
 enum weight_layout {
     WEIGHT_AS_IS,
     WEIGHT_CONV,       /* [m, c, kh, kw] as [m, kh, kw, c] */
-    WEIGHT_CONV_ROWS,  /* as WEIGHT_CONV; c is padded to be even, kh * kw * c to a multiple of 8 */
+    WEIGHT_CONV_ROWS,  /* as WEIGHT_CONV; c is padded to be even, kh * kw * c to a multiple of 8
+                          (of 8-bit integers: c to a multiple of 4, rows of 16, here and below) */
     WEIGHT_TAPS,       /* [m, c, kh, kw] as [kh, kw, m, c] */
     WEIGHT_TRANSPOSED, /* [k, n] as [n, k], rows padded to a multiple of 8 */
     WEIGHT_ROWS,       /* [n, k], rows padded to a multiple of 8 */
@@ -283,6 +284,15 @@ enum weight_layout {
 enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *constant,
                              enum weight_layout layout, enum dtype dtype, const void **ret,
                              struct error *err) MUST_USE;
+/* Like cuda_weights_get(), for 8-bit integers minus their zero points, as I8 or I16. `zero`: one
+ * number, or one for each output channel; NULL: 0. */
+enum status cuda_weights_without_zero(struct cuda_backend *backend, struct tensor *constant,
+                                      struct tensor *zero, enum weight_layout layout,
+                                      enum dtype dtype, const void **ret,
+                                      struct error *err) MUST_USE;
+/* Returns number i of the constant minus its zero point, and the number's output channel. */
+int cuda_weight_at(const struct tensor *constant, const struct tensor *zero,
+                   enum weight_layout layout, size_t i, size_t *ret_channel);
 /* Like cuda_weights_get() with WEIGHT_AS_IS; *ret is NULL if the value is no constant. */
 enum status cuda_weights_of(struct cuda_backend *backend, const struct value *value,
                             enum dtype dtype, const void **ret, struct error *err) MUST_USE;
@@ -308,13 +318,8 @@ static inline const void *cuda_operand_at(const struct cuda_program *program,
 {
     return operand->constant ? operand->constant : program->data[operand->value];
 }
-/* Like cuda_weights_get(), for `count` numbers that make() computes from a constant and a second
- * constant (`beside`, or NULL), once for each `kind` of result. */
-enum status cuda_weights_make(struct cuda_backend *backend, struct tensor *constant,
-                              struct tensor *beside, int kind, enum dtype dtype, size_t count,
-                              void (*make)(const void *context, void *to), const void *context,
-                              const void **ret, struct error *err) MUST_USE;
 /* Returns the distance in numbers between rows of the packed constant. */
-int64_t cuda_weights_row(const struct tensor *constant, enum weight_layout layout);
+int64_t cuda_weights_row(const struct tensor *constant, enum weight_layout layout,
+                         enum dtype dtype);
 void cuda_weights_settle(struct cuda_backend *backend); /* frees the host's copies */
 void cuda_weights_free(struct cuda_backend *backend);

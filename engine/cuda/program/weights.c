@@ -31,13 +31,10 @@ static struct weight_upload *uploads; /* guarded by lock */
 /* A session's use of an upload. */
 struct cuda_weight {
     struct cuda_weight *next;
-    struct tensor *constant; /* NULL once the session is compiled */
+    struct tensor *constant, *zero; /* NULL once the session is compiled */
     enum weight_layout layout;
     enum dtype dtype;
     struct weight_upload *upload;
-    /* The arguments of cuda_weights_make(). */
-    struct tensor *source, *beside;
-    int kind;
 };
 
 static float float_at(const struct tensor *tensor, size_t i)
@@ -60,15 +57,11 @@ struct weight_packing {
     size_t channels, taps; /* of a convolution's weights; channels include padding */
 };
 
-static size_t whole_eights(size_t count)
-{
-    return (count + 7) / 8 * 8;
-}
-
 static struct weight_packing weight_packing_of(const struct tensor *constant,
-                                               enum weight_layout layout)
+                                               enum weight_layout layout, enum dtype dtype)
 {
     const struct shape *shape = &constant->shape;
+    const size_t each = dtype_size(dtype) == 1 ? 2 : 1; /* bytes go in pairs */
     struct weight_packing p = {.rows = 1, .row = shape_count(shape), .taps = 1};
     if (layout == WEIGHT_AS_IS || layout == WEIGHT_OF_F16 || layout == WEIGHT_OF_BF16)
         return p;
@@ -78,7 +71,7 @@ static struct weight_packing weight_packing_of(const struct tensor *constant,
     p.channels = second;
     switch (layout) {
     case WEIGHT_CONV_ROWS:
-        p.channels += p.channels % 2;
+        p.channels = size_align(p.channels, 2 * each);
         /* fall through */
     case WEIGHT_CONV:
         p.rows = first;
@@ -98,7 +91,7 @@ static struct weight_packing weight_packing_of(const struct tensor *constant,
         break;
     }
     if (layout != WEIGHT_CONV && layout != WEIGHT_TAPS)
-        p.row = whole_eights(p.row);
+        p.row = size_align(p.row, 8 * each);
     return p;
 }
 
@@ -142,16 +135,35 @@ static float rounded(float x, enum weight_layout layout)
                                       : x;
 }
 
-static void pack_one(const struct tensor *constant, enum weight_layout layout, size_t from,
-                     enum dtype dtype, void *to)
+int cuda_weight_at(const struct tensor *constant, const struct tensor *zero,
+                   enum weight_layout layout, size_t i, size_t *ret_channel)
 {
+    const int64_t *dims = constant->shape.dims;
+    *ret_channel = layout == WEIGHT_TRANSPOSED
+                       ? i % (size_t)dims[1]
+                       : i / (shape_count(&constant->shape) / (size_t)dims[0]);
+    const size_t at = zero && shape_count(&zero->shape) > 1 ? *ret_channel : 0;
+    return (int)(tensor_int(constant, i) - (zero ? tensor_int(zero, at) : 0));
+}
+
+static void pack_one(const struct cuda_weight *weight, size_t from, void *to)
+{
+    const struct tensor *constant = weight->constant;
+    const enum dtype dtype = weight->dtype;
+    const size_t size = dtype_size(dtype);
+    size_t channel;
     if (from == SIZE_MAX)
-        memset(to, 0, dtype_size(dtype));
-    else if (!dtype_is_float(dtype))
-        memcpy(to, (const unsigned char *)constant->data + from * dtype_size(dtype),
-               dtype_size(dtype));
+        memset(to, 0, size);
+    else if (!dtype_is_float(dtype) && !weight->zero && dtype == constant->dtype)
+        memcpy(to, (const unsigned char *)constant->data + from * size, size);
+    else if (dtype == DTYPE_I8)
+        *(int8_t *)to =
+            (int8_t)cuda_weight_at(constant, weight->zero, weight->layout, from, &channel);
+    else if (dtype == DTYPE_I16)
+        *(int16_t *)to =
+            (int16_t)cuda_weight_at(constant, weight->zero, weight->layout, from, &channel);
     else if (dtype == DTYPE_F32)
-        *(float *)to = rounded(float_at(constant, from), layout);
+        *(float *)to = rounded(float_at(constant, from), weight->layout);
     else if (dtype == DTYPE_F64)
         *(double *)to = tensor_number(constant, from);
     else
@@ -160,33 +172,29 @@ static void pack_one(const struct tensor *constant, enum weight_layout layout, s
 }
 
 /* Returns the constant in the layout that the device needs, malloc'ed. NULL when out of memory. */
-static void *weight_pack(const struct tensor *constant, enum weight_layout layout, enum dtype dtype,
-                         size_t *ret_bytes)
+static void *weight_pack(const struct cuda_weight *weight)
 {
-    const struct weight_packing p = weight_packing_of(constant, layout);
-    const size_t count = p.rows * p.row, size = dtype_size(dtype);
+    const struct weight_packing p =
+        weight_packing_of(weight->constant, weight->layout, weight->dtype);
+    const size_t count = p.rows * p.row, size = dtype_size(weight->dtype);
     unsigned char *packed = alloc_array(count ? count : 1, size);
-    if (!packed)
-        return NULL;
-    for (size_t r = 0; r < p.rows; r++)
+    for (size_t r = 0; packed && r < p.rows; r++)
         for (size_t i = 0; i < p.row; i++)
-            pack_one(constant, layout, source_of(constant, layout, &p, r, i), dtype,
+            pack_one(weight, source_of(weight->constant, weight->layout, &p, r, i),
                      packed + (r * p.row + i) * size);
-    *ret_bytes = count * size;
     return packed;
 }
 
-int64_t cuda_weights_row(const struct tensor *constant, enum weight_layout layout)
+int64_t cuda_weights_row(const struct tensor *constant, enum weight_layout layout, enum dtype dtype)
 {
-    return (int64_t)weight_packing_of(constant, layout).row;
+    return (int64_t)weight_packing_of(constant, layout, dtype).row;
 }
 
 static enum status copy_from_host(const struct cuda_backend *backend,
                                   const struct cuda_weight *weight, void *to, size_t bytes,
                                   struct error *err)
 {
-    size_t packed_bytes;
-    void *packed = weight_pack(weight->constant, weight->layout, weight->dtype, &packed_bytes);
+    void *packed = weight_pack(weight);
     TRY(check_memory(packed, "while packing weights", err));
     enum status status = device_upload(backend, to, packed, bytes, "weights", err);
     free(packed);
@@ -227,6 +235,8 @@ static struct graph_hash hash_of(const struct cuda_weight *weight)
         graph_hash_bytes(&hash, constant->shape.dims,
                          (size_t)constant->shape.rank * sizeof constant->shape.dims[0]);
     graph_hash_bytes(&hash, constant->data, constant->bytes);
+    if (weight->zero)
+        graph_hash_bytes(&hash, weight->zero->data, weight->zero->bytes);
     return hash;
 }
 
@@ -243,7 +253,8 @@ static enum status find_or_make_locked(struct cuda_backend *backend, struct cuda
                                        struct error *err)
 {
     const struct graph_hash hash = hash_of(weight);
-    const struct weight_packing packing = weight_packing_of(weight->constant, weight->layout);
+    const struct weight_packing packing =
+        weight_packing_of(weight->constant, weight->layout, weight->dtype);
     const size_t bytes = packing.rows * packing.row * dtype_size(weight->dtype);
     for (struct weight_upload *u = uploads; u; u = u->next) {
         if (u->device == backend->device && is_same(u, &hash, bytes)) {
@@ -268,21 +279,21 @@ static enum status find_or_make_locked(struct cuda_backend *backend, struct cuda
     return STATUS_OK;
 }
 
-enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *constant,
-                             enum weight_layout layout, enum dtype dtype, const void **ret,
-                             struct error *err)
+enum status cuda_weights_without_zero(struct cuda_backend *backend, struct tensor *constant,
+                                      struct tensor *zero, enum weight_layout layout,
+                                      enum dtype dtype, const void **ret, struct error *err)
 {
-    if (!dtype_is_float(constant->dtype) || !dtype_is_float(dtype))
-        dtype = constant->dtype;
     for (struct cuda_weight *w = backend->weights; w; w = w->next) {
-        if (w->constant == constant && w->layout == layout && w->dtype == dtype) {
+        if (w->constant == constant && w->zero == zero && w->layout == layout &&
+            w->dtype == dtype) {
             *ret = w->upload->data;
             return STATUS_OK;
         }
     }
     struct cuda_weight *weight = calloc(1, sizeof *weight);
     TRY(check_memory(weight, "while packing weights", err));
-    *weight = (struct cuda_weight){.constant = constant, .layout = layout, .dtype = dtype};
+    *weight =
+        (struct cuda_weight){.constant = constant, .zero = zero, .layout = layout, .dtype = dtype};
     pthread_mutex_lock(&lock);
     enum status status = find_or_make_locked(backend, weight, err);
     pthread_mutex_unlock(&lock);
@@ -290,12 +301,23 @@ enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *consta
         free(weight);
         return status;
     }
-    weight->constant = tensor_ref(constant);
+    (void)tensor_ref(constant);
+    if (zero)
+        (void)tensor_ref(zero);
     weight->next = backend->weights;
     backend->weights = weight;
     backend->weight_bytes += weight->upload->bytes;
     *ret = weight->upload->data;
     return STATUS_OK;
+}
+
+enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *constant,
+                             enum weight_layout layout, enum dtype dtype, const void **ret,
+                             struct error *err)
+{
+    const bool converts = dtype_is_float(constant->dtype) && dtype_is_float(dtype);
+    return cuda_weights_without_zero(backend, constant, NULL, layout,
+                                     converts ? dtype : constant->dtype, ret, err);
 }
 
 enum status cuda_weights_of(struct cuda_backend *backend, const struct value *value,
@@ -336,41 +358,13 @@ enum status cuda_operand_of(const struct cuda_lowering *compile, const struct va
     return cuda_weights_of(compile->backend, value, dtype, &ret->constant, err);
 }
 
-enum status cuda_weights_make(struct cuda_backend *backend, struct tensor *constant,
-                              struct tensor *beside, int kind, enum dtype dtype, size_t count,
-                              void (*make)(const void *context, void *to), const void *context,
-                              const void **ret, struct error *err)
-{
-    for (const struct cuda_weight *w = backend->weights; w; w = w->next) {
-        if (w->source == constant && w->beside == beside && w->kind == kind && w->dtype == dtype) {
-            *ret = w->upload->data;
-            return STATUS_OK;
-        }
-    }
-    struct tensor *packed;
-    struct shape shape = SHAPE((int64_t)count);
-    TRY(tensor_create(NULL, dtype, &shape, &packed, err));
-    make(context, packed->data);
-    enum status status = cuda_weights_get(backend, packed, WEIGHT_AS_IS, dtype, ret, err);
-    tensor_unref(packed);
-    TRY(status);
-    struct cuda_weight *weight = backend->weights; /* the newest is the first */
-    tensor_unref(weight->constant);
-    weight->constant = NULL;
-    weight->source = tensor_ref(constant);
-    weight->beside = beside ? tensor_ref(beside) : NULL;
-    weight->kind = kind;
-    return STATUS_OK;
-}
-
 /* Frees the host's copies, which are not needed any more once all programs are compiled. */
 void cuda_weights_settle(struct cuda_backend *backend)
 {
     for (struct cuda_weight *w = backend->weights; w; w = w->next) {
         tensor_unref(w->constant);
-        tensor_unref(w->source);
-        tensor_unref(w->beside);
-        w->constant = w->source = w->beside = NULL;
+        tensor_unref(w->zero);
+        w->constant = w->zero = NULL;
     }
 }
 
