@@ -15,10 +15,10 @@ template <> struct result_of<tf32_half> {
     using type = float;
 };
 
-/* v += the next eight (at a row's end: `count`) elements of float32 or T. NULL adds nothing. */
-template <typename T>
-__device__ static inline void add_some(float (&v)[8], const void *from, bool is_float, bool whole,
-                                       int count)
+/* v += the next COUNT (at a row's end: `count`) elements of float32 or T. NULL adds nothing. */
+template <typename T, int COUNT>
+__device__ static inline void add_some(float (&v)[COUNT], const void *from, bool is_float,
+                                       bool whole, int count)
 {
     if (!from)
         return;
@@ -26,92 +26,36 @@ __device__ static inline void add_some(float (&v)[8], const void *from, bool is_
         return add_all(v, (const float *)from);
     if (whole)
         return add_all(v, (const T *)from);
-    UNROLLED(i, 8)
+    UNROLLED(i, COUNT)
         if (i < count)
             v[i] += is_float ? ((const float *)from)[i] : to_float(((const T *)from)[i]);
 }
 
-template <typename T>
-__device__ static inline void store_some(void *to, const float (&from)[8], bool is_float,
-                                         bool whole, int count)
-{
-    if (whole && is_float)
-        return store_all((float *)to, from);
-    if (whole)
-        return store_all((T *)to, from);
-    UNROLLED(i, 8) {
-        if (i < count && is_float)
-            ((float *)to)[i] = from[i];
-        else if (i < count)
-            ((T *)to)[i] = from_float<T>(from[i]);
+/* What becomes of float32 sums. */
+struct float_finish {
+    cuda_epilogue e;
+    bool y_is_float;
+
+    template <typename T, int COUNT>
+    __device__ inline void finish(float (&v)[COUNT], void *y_, const cuda_conv &c, size_t p,
+                                  int column, bool whole, int count) const
+    {
+        using Y = typename result_of<T>::type;
+        const size_t bytes = output_at(c, p, column) * (y_is_float ? 4 : 2);
+        char *y = (char *)y_ + bytes;
+        add_some<Y>(v, e.bias ? e.bias + column : nullptr, true, whole, count);
+        add_some<Y>(v, e.residual ? (const char *)e.residual + bytes : nullptr, y_is_float, whole,
+                    count);
+        activate_all(v, e.activation, e.alpha, e.beta);
+        if (y_is_float)
+            return store_words((float *)y, v, whole, count);
+        if (whole)
+            return store_all((Y *)y, v);
+        UNROLLED(i, COUNT)
+            if (i < count)
+                ((Y *)y)[i] = from_float<Y>(v[i]);
     }
-}
-
-/* Stores eight neighbouring sums of position p, from channel m of the group on. */
-template <typename Y>
-__device__ static inline void store_eight(const float *from, void *y, const cuda_conv &c,
-                                          const cuda_epilogue &e, const conv_split<float> &g,
-                                          bool y_is_float, size_t p, int m)
-{
-    const int mg = c.m / c.groups, column = (int)blockIdx.y * mg + m, count = mg - m;
-    const bool whole = mg % 8 == 0;
-    float v[8];
-    load_all(v, from);
-    if (g.sums) {
-        const size_t outputs = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
-        return store_some<Y>(g.sums + blockIdx.z * outputs + p * (size_t)c.m + (size_t)column, v,
-                             true, whole, count);
-    }
-    const size_t bytes = output_at(c, p, column) * (y_is_float ? 4 : 2);
-    add_some<Y>(v, e.bias ? e.bias + column : nullptr, true, whole, count);
-    add_some<Y>(v, e.residual ? (const char *)e.residual + bytes : nullptr, y_is_float, whole,
-                count);
-    activate_all(v, e.activation, e.alpha, e.beta);
-    store_some<Y>((char *)y + bytes, v, y_is_float, whole, count);
-}
-
-template <typename T, typename Tile, int VEC>
-__global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
-    conv_tensor_kernel(const T *x, const T *weights, void *y, cuda_conv c, cuda_epilogue e,
-                       conv_split<float> g, bool y_is_float)
-{
-    SHARED_MEMORY(memory);
-    const int p0 = (int)blockIdx.x / g.tiles_across * Tile::POSITIONS;
-    const int m0 = (int)blockIdx.x % g.tiles_across * Tile::CHANNELS;
-    const int first = (int)blockIdx.z * g.each;
-    const int steps = g.steps - first < g.each ? g.steps - first : g.each;
-    sums_of<Tile, float> sums = {};
-    multiply_tile<T, Tile, VEC, float>((T *)memory, x, weights, c, p0, m0, first, steps, nullptr,
-                                       sums);
-    store_tile<Tile>((float *)memory, sums, c, p0, m0, [&](const float *from, size_t p, int m) {
-        store_eight<typename result_of<T>::type>(from, y, c, e, g, y_is_float, p, m);
-    });
-}
-
-/* y = epilogue(the sum over all splits). */
-template <typename Y, int EACH>
-__global__ void split_sum_kernel(const float *sums, int splits, size_t count, cuda_conv c, Y *y,
-                                 cuda_epilogue e)
-{
-    FOR_EACH(i, count / EACH) {
-        float total[EACH];
-        load_all(total, sums + i * EACH);
-        for (int s = 1; s < splits; s++)
-            add_all(total, sums + (size_t)s * count + i * EACH);
-        const size_t position = i * EACH / (size_t)c.m;
-        const int m = (int)(i * EACH - position * (size_t)c.m);
-        finish_all(y, output_at(c, position, m), m, total, e);
-    }
-}
-
-template <typename Y>
-void sum_splits(cudaStream_t stream, const float *sums, int splits, const struct cuda_conv *c,
-                void *y, const struct cuda_epilogue *e)
-{
-    const size_t count = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
-    WITH_EACH(c->m % 8 == 0, LAUNCH((split_sum_kernel<Y, EACH>), blocks_for(count / EACH), THREADS,
-                                    stream, sums, splits, count, *c, (Y *)y, *e));
-}
+};
 
 /* ---- candidates ---- */
 
@@ -178,31 +122,6 @@ bool fits_kernel(const struct cuda_conv *c)
            (int64_t)c->n * c->oh * c->ow <= INT32_MAX - most &&
            (int64_t)c->kh * c->kw * (c->c / c->groups) < INT32_MAX - 64 && c->groups <= GRID_MOST;
 }
-
-template <typename T> struct tensor_launch {
-    cudaStream_t stream;
-    const void *x, *weights;
-    void *y;
-    bool y_is_float;
-    const struct cuda_conv &c;
-    const struct cuda_epilogue &e;
-    int splits;
-    void *workspace;
-
-    template <typename Tile, int VEC> void start() const
-    {
-        const conv_split<float> g = split_of<Tile, float>(c, splits, workspace);
-        if (Tile::BLOCKS > 1)
-            prefer_shared(conv_tensor_kernel<T, Tile, VEC>);
-        LAUNCH_SHARED((conv_tensor_kernel<T, Tile, VEC>), grid_of<Tile>(c, g), Tile::THREADS_,
-                      Tile::SHARED, stream, (const T *)x, (const T *)weights, y, c, e, g,
-                      y_is_float);
-        if (g.sums && y_is_float)
-            sum_splits<float>(stream, g.sums, g.splits, &c, y, &e);
-        else if (g.sums)
-            sum_splits<typename result_of<T>::type>(stream, g.sums, g.splits, &c, y, &e);
-    }
-};
 
 /* Returns the convolution with channels counted in numbers of two bytes. */
 struct cuda_conv in_halves(int dtype, const struct cuda_conv *conv)
@@ -275,12 +194,12 @@ void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void 
                       int y_dtype, const struct cuda_conv *c, const struct cuda_epilogue *e,
                       const struct cuda_conv_candidate *candidate, void *workspace)
 {
-    const bool y_is_float = y_dtype == T_F32;
-    const int splits = candidate->splits;
     const struct cuda_conv halves = in_halves(dtype, c);
+    const float_finish finish = {*e, y_dtype == T_F32};
 #define START_TENSOR(T)                                                                            \
     start_tile(candidate->tile, halves,                                                            \
-               tensor_launch<T>{stream, x, weights, y, y_is_float, halves, *e, splits, workspace})
+               conv_launch<T, float, float_finish>{stream, x, weights, nullptr, y, halves, finish, \
+                                                   candidate->splits, workspace})
     if (dtype == T_BF16)
         START_TENSOR(__nv_bfloat16);
     else if (dtype == T_F16)

@@ -322,4 +322,84 @@ __device__ static inline void store_tile(S *shared, const sums_of<Tile, S> &sums
         __syncwarp();
     }
 }
+
+__device__ static inline float joined(float a, float b)
+{
+    return a + b;
+}
+__device__ static inline int joined(int a, int b)
+{
+    return wrapped(a, b);
+}
+
+/* e.finish<T>() makes results from sums of type S: COUNT neighbours from channel `column` of
+ * position p on, of which `count` are valid. If a tile is split, its sums are stored instead. */
+template <typename T, typename Tile, int VEC, typename S, typename Finish>
+__global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
+    conv_tile_kernel(const T *x, const T *weights, void *y, cuda_conv c, Finish e, conv_split<S> g,
+                     const T *padding)
+{
+    SHARED_MEMORY(memory);
+    const int p0 = (int)blockIdx.x / g.tiles_across * Tile::POSITIONS;
+    const int m0 = (int)blockIdx.x % g.tiles_across * Tile::CHANNELS;
+    const int first = (int)blockIdx.z * g.each, mg = c.m / c.groups;
+    const int steps = g.steps - first < g.each ? g.steps - first : g.each;
+    sums_of<Tile, S> sums = {};
+    multiply_tile<T, Tile, VEC, S>((T *)memory, x, weights, c, p0, m0, first, steps, padding, sums);
+    store_tile<Tile>((S *)memory, sums, c, p0, m0, [&](const S *from, size_t p, int m) {
+        const int column = (int)blockIdx.y * mg + m;
+        const bool whole = mg % 8 == 0;
+        S v[8];
+        load_words(v, from, true, 8);
+        if (!g.sums)
+            return e.template finish<T>(v, y, c, p, column, whole, mg - m);
+        const size_t outputs = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
+        store_words(g.sums + blockIdx.z * outputs + p * (size_t)c.m + (size_t)column, v, whole,
+                    mg - m);
+    });
+}
+
+/* Adds up the sums of all splits. */
+template <typename T, int EACH, typename S, typename Finish>
+__global__ void split_sum_kernel(const S *sums, int splits, size_t count, cuda_conv c, void *y,
+                                 Finish e)
+{
+    FOR_EACH(i, count / EACH) {
+        S total[EACH], more[EACH];
+        load_words(total, sums + i * EACH, true, EACH);
+        for (int s = 1; s < splits; s++) {
+            load_words(more, sums + (size_t)s * count + i * EACH, true, EACH);
+            UNROLLED(k, EACH)
+                total[k] = joined(total[k], more[k]);
+        }
+        const size_t p = i * EACH / (size_t)c.m;
+        e.template finish<T>(total, y, c, p, (int)(i * EACH - p * (size_t)c.m), true, EACH);
+    }
+}
+
+/* A convolution for start_tile(); `c` counts channels in numbers of two bytes. */
+template <typename T, typename S, typename Finish> struct conv_launch {
+    cudaStream_t stream;
+    const void *x, *weights, *padding;
+    void *y;
+    const struct cuda_conv &c;
+    Finish e;
+    int splits;
+    void *workspace;
+
+    template <typename Tile, int VEC> void start() const
+    {
+        const conv_split<S> g = split_of<Tile, S>(c, splits, workspace);
+        const size_t count = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
+        if (Tile::BLOCKS > 1)
+            prefer_shared(conv_tile_kernel<T, Tile, VEC, S, Finish>);
+        LAUNCH_SHARED((conv_tile_kernel<T, Tile, VEC, S, Finish>), grid_of<Tile>(c, g),
+                      Tile::THREADS_, Tile::SHARED, stream, (const T *)x, (const T *)weights, y, c,
+                      e, g, (const T *)padding);
+        if (g.sums)
+            WITH_EACH(c.m % 8 == 0,
+                      LAUNCH((split_sum_kernel<T, EACH, S, Finish>), blocks_for(count / EACH),
+                             THREADS, stream, (const S *)g.sums, g.splits, count, c, y, e));
+    }
+};
 } // namespace

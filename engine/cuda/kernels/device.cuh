@@ -495,6 +495,46 @@ __device__ static inline void store_bytes(void *to, const unsigned char (&from)[
             ((unsigned char *)to)[i] = from[i];
 }
 
+/* Adds with wrap-around. */
+__device__ static inline int wrapped(int a, int b)
+{
+    return (int)((unsigned)a + (unsigned)b);
+}
+
+/* Load and store COUNT neighbouring numbers of four bytes (int32, float32), `count` of which are
+ * valid. `whole`: all are valid, and groups of four are 16-byte aligned. */
+template <typename S, int COUNT>
+__device__ static inline void load_words(S (&to)[COUNT], const S *from, bool whole, int count)
+{
+    static_assert(sizeof(S) == 4, "a word");
+    if (whole && COUNT % 4 == 0) {
+        UNROLLED(i, COUNT / 4) {
+            words4 words = ((const words4 *)from)[i];
+            memcpy(to + i * 4, &words, sizeof words);
+        }
+        return;
+    }
+    UNROLLED(i, COUNT)
+        to[i] = i < count ? from[i] : (S)0;
+}
+
+template <typename S, int COUNT>
+__device__ static inline void store_words(S *to, const S (&from)[COUNT], bool whole, int count)
+{
+    static_assert(sizeof(S) == 4, "a word");
+    if (whole && COUNT % 4 == 0) {
+        UNROLLED(i, COUNT / 4) {
+            words4 words;
+            memcpy(&words, from + i * 4, sizeof words);
+            ((words4 *)to)[i] = words;
+        }
+        return;
+    }
+    UNROLLED(i, COUNT)
+        if (i < count)
+            to[i] = from[i];
+}
+
 /* Runs `call` with EACH = 8 or 1. */
 #define WITH_EACH(in_eights, call)                                                                 \
     do {                                                                                           \

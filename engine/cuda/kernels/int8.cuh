@@ -53,29 +53,6 @@ __device__ static inline int added(int own, float own_ratio, int other, float ot
     return clamped_byte(rintf(plus(second, times((float)own, own_ratio))), lowest);
 }
 
-/* Adds with wrap-around. */
-__device__ static inline int wrapped(int a, int b)
-{
-    return (int)((unsigned)a + (unsigned)b);
-}
-
-/* Loads COUNT neighbouring numbers of four bytes (int32, float32), `count` of which are valid.
- * `whole`: all are valid, and groups of four are 16-byte aligned. */
-template <typename S, int COUNT>
-__device__ static inline void load_words(S (&to)[COUNT], const S *from, bool whole, int count)
-{
-    static_assert(sizeof(S) == 4, "a word");
-    if (whole && COUNT % 4 == 0) {
-        UNROLLED(i, COUNT / 4) {
-            words4 words = ((const words4 *)from)[i];
-            memcpy(to + i * 4, &words, sizeof words);
-        }
-        return;
-    }
-    UNROLLED(i, COUNT)
-        to[i] = i < count ? from[i] : (S)0;
-}
-
 /* Stores the 8-bit results of COUNT neighbouring sums from element `at` and channel `column` on. */
 template <int COUNT>
 __device__ static inline void finish_stored(const int (&v)[COUNT], void *y, size_t at, int column,

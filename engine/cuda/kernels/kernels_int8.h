@@ -55,9 +55,6 @@ void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weigh
 void cuda_int8_conv_depthwise(cudaStream_t stream, const void *x, const void *weights, void *y,
                               const struct cuda_int8_conv *conv,
                               const struct cuda_int8_epilogue *epilogue);
-/* y = epilogue(sum over splits of sums); sums: [splits, rows, columns]. */
-void cuda_int8_finish(cudaStream_t stream, const int32_t *sums, int splits, void *y, size_t rows,
-                      size_t columns, const struct cuda_int8_epilogue *epilogue);
 /* Writes a zero point into 16 bytes of y. */
 void cuda_int8_fill(cudaStream_t stream, const unsigned char *zero, void *y);
 
