@@ -8,7 +8,6 @@ struct cuda_copy_step {
     struct cuda_step step;
     struct cuda_access_map map;
     int size;
-    size_t bytes;
 };
 
 CUDA_RUN(map_run)
@@ -19,44 +18,21 @@ CUDA_RUN(map_run)
     return cuda_launched(base, program, err);
 }
 
-CUDA_RUN(bytes_run)
+CUDA_CREATE(lower_copy)
 {
-    struct cuda_copy_step *s = (struct cuda_copy_step *)base;
-    const void *x = program->data[base->x];
-    void *y = program->data[base->y];
-    return x == y ? STATUS_OK
-                  : cuda_check(cudaMemcpyAsync(y, x, s->bytes, cudaMemcpyDeviceToDevice,
-                                               program->backend->stream),
-                               program->backend->device, base->name, err);
-}
-
-static enum status copy_create(const struct cuda_lowering *compile,
-                               const struct cuda_copy_step *proto, cuda_step_fn run,
-                               struct cuda_step **ret, struct error *err)
-{
-    struct cuda_copy_step *s = cuda_step_create(compile, proto, sizeof *s, run, ret, err);
-    TRY(allocated(s));
-    s->step.kernel = "copy";
-    return STATUS_OK;
-}
-
-CUDA_CREATE(lower_map)
-{
-    struct cuda_copy_step s = {.size = (int)dtype_size(compile->node->inputs[0]->dtype)};
-    const struct access_map walk = access_map_of_copy(compile->node);
-    const struct access_map_group *group = &walk.group[0];
+    const struct node *node = compile->node;
+    const struct value *x = node->inputs[0];
+    struct cuda_copy_step s = {.step.kernel = "copy", .size = (int)dtype_size(x->dtype)};
+    struct access_map walk = {.groups = 1, .group[0] = {1, {{(int64_t)shape_count(&x->shape), 1}}}};
+    if (node->op == OP_TRANSPOSE || node->op == OP_STRIDED_COPY)
+        walk = access_map_of_copy(node);
     s.map.offset = walk.offset;
-    for (int p = 0; p < group->count; p++)
-        if (!cuda_map_append(&s.map, group->parts[p].extent,
-                             (const int64_t[CUDA_OPERANDS]){group->parts[p].stride}))
+    for (int p = 0; p < walk.group[0].count; p++)
+        if (!cuda_map_append(&s.map, walk.group[0].parts[p].extent,
+                             (const int64_t[CUDA_OPERANDS]){walk.group[0].parts[p].stride}))
             return STATUS_OK;
-    return copy_create(compile, &s, map_run, ret, err);
-}
-
-CUDA_CREATE(lower_bytes)
-{
-    const struct cuda_copy_step s = {.bytes = value_bytes(compile->node->inputs[0])};
-    return copy_create(compile, &s, bytes_run, ret, err);
+    return cuda_step_create(compile, &s, sizeof s, map_run, ret, err) ? STATUS_OK
+                                                                      : STATUS_NO_MEMORY;
 }
 
 KERNEL_CLAIM(copy_claim)
@@ -73,7 +49,7 @@ KERNEL_CLAIM(move_claim)
 }
 
 const struct cuda_kernel cuda_kernel_transpose = {
-    {"transpose", {OP_TRANSPOSE, OP_STRIDED_COPY}, move_claim}, lower_map};
+    {"transpose", {OP_TRANSPOSE, OP_STRIDED_COPY}, move_claim}, lower_copy};
 const struct cuda_kernel cuda_kernel_view = {
-    {"view", {OP_RESHAPE, OP_FLATTEN, OP_SQUEEZE, OP_UNSQUEEZE}, move_claim}, lower_bytes};
-const struct cuda_kernel cuda_kernel_copy = {{"copy", {OP_IDENTITY}, copy_claim}, lower_bytes};
+    {"view", {OP_RESHAPE, OP_FLATTEN, OP_SQUEEZE, OP_UNSQUEEZE}, move_claim}, lower_copy};
+const struct cuda_kernel cuda_kernel_copy = {{"copy", {OP_IDENTITY}, copy_claim}, lower_copy};
