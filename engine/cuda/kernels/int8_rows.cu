@@ -4,46 +4,33 @@
 
 namespace
 {
-template <typename T>
-__global__ void quantize_kernel(const T *x, unsigned char *y, size_t count, float scale, int zero,
-                                int y_type)
+/* One of X and Y is a type of 8-bit integers. scale_at, zero_at: what DynamicQuantizeLinear has
+ * computed, instead of `scale` and `zero`; or NULL. */
+template <typename X, typename Y, int EACH>
+__global__ void requantize_kernel(const X *x, Y *y, size_t count, float scale, int zero,
+                                  const float *scale_at, const unsigned char *zero_at)
 {
-    const int lowest = lowest_of(y_type);
-    FOR_EACH(i, (count + 7) / 8) {
-        const bool whole = i * 8 + 8 <= count;
-        const int there = (int)(whole ? 8 : count - i * 8);
-        float v[8];
-        unsigned char bytes[8];
-        if (whole)
-            load_all(v, x + i * 8);
-        UNROLLED(k, 8) {
-            if (!whole)
-                v[k] = k < there ? to_float(x[i * 8 + (size_t)k]) : 0.0f;
-            bytes[k] = (unsigned char)requantized(divided(v[k], scale), zero, lowest);
-        }
-        store_bytes(y + i * 8, bytes, whole, there);
+    if (scale_at) {
+        scale = *scale_at;
+        zero = *zero_at;
+    }
+    FOR_EACH(i, count) {
+        float v[EACH];
+        load_all(v, x + i * EACH);
+        UNROLLED(k, EACH)
+            v[k] = sizeof(Y) == 1 ? plus(rintf(divided(v[k], scale)), (float)zero)
+                                  : times(v[k] - (float)zero, scale);
+        store_all(y + i * EACH, v);
     }
 }
 
-template <typename T>
-__global__ void dequantize_kernel(const unsigned char *x, T *y, size_t count, float scale, int zero,
-                                  bool is_signed)
+template <typename X, typename Y>
+void requantize(cudaStream_t stream, const void *x, void *y, size_t count, float scale, int zero,
+                const float *scale_at, const unsigned char *zero_at)
 {
-    FOR_EACH(i, (count + 7) / 8) {
-        const bool whole = i * 8 + 8 <= count;
-        const int there = (int)(whole ? 8 : count - i * 8);
-        unsigned char bytes[8];
-        float v[8];
-        load_bytes(bytes, x + i * 8, whole, there);
-        UNROLLED(k, 8)
-            v[k] = times((float)(byte_of(bytes[k], is_signed) - zero), scale);
-        if (whole) {
-            store_all(y + i * 8, v);
-            continue;
-        }
-        for (int k = 0; k < there; k++)
-            y[i * 8 + (size_t)k] = from_float<T>(v[k]);
-    }
+    WITH_EACH(count % 8 == 0,
+              LAUNCH((requantize_kernel<X, Y, EACH>), blocks_for(count / EACH), THREADS, stream,
+                     (const X *)x, (Y *)y, count / EACH, scale, zero, scale_at, zero_at));
 }
 
 __device__ static inline unsigned char combined(const cuda_int8_binary &b, int p, int q, int lowest)
@@ -167,29 +154,22 @@ __global__ void scale_kernel(const value_range *ranges, int count, float *scale,
     *scale = step;
     *zero = (unsigned char)requantized(divided(-low, step), 0, 0);
 }
-
-__global__ void dynamic_kernel(const float *x, unsigned char *y, size_t count, const float *scale,
-                               const unsigned char *zero)
-{
-    const float step = *scale;
-    const int offset = *zero;
-    FOR_EACH(i, count)
-        y[i] = (unsigned char)requantized(divided(x[i], step), offset, 0);
-}
 } // namespace
 
 void cuda_int8_quantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
                         size_t count, float scale, int zero)
 {
-    WITH_TYPE(x_type, LAUNCH(quantize_kernel<T>, blocks_for((count + 7) / 8), THREADS, stream,
-                             (const T *)x, (unsigned char *)y, count, scale, zero, y_type));
+    WITH_TYPE(x_type, (y_type == T_I8 ? requantize<T, int8_t>
+                                      : requantize<T, uint8_t>)(stream, x, y, count, scale, zero,
+                                                                nullptr, nullptr));
 }
 
 void cuda_int8_dequantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
                           size_t count, float scale, int zero)
 {
-    WITH_TYPE(y_type, LAUNCH(dequantize_kernel<T>, blocks_for((count + 7) / 8), THREADS, stream,
-                             (const unsigned char *)x, (T *)y, count, scale, zero, x_type == T_I8));
+    WITH_TYPE(y_type, (x_type == T_I8 ? requantize<int8_t, T>
+                                      : requantize<uint8_t, T>)(stream, x, y, count, scale, zero,
+                                                                nullptr, nullptr));
 }
 
 void cuda_int8_apply_binary(cudaStream_t stream, const void *a, const void *b, void *y,
@@ -230,6 +210,5 @@ void cuda_int8_dynamic(cudaStream_t stream, const float *x, size_t count, void *
     blocks = blocks > RANGES ? (unsigned)RANGES : blocks;
     LAUNCH_BLOCK(range_kernel, blocks, THREADS, stream, x, count, (value_range *)ranges);
     LAUNCH(scale_kernel, 1, 1, stream, (const value_range *)ranges, (int)blocks, scale, zero);
-    LAUNCH(dynamic_kernel, blocks_for(count), THREADS, stream, x, y, count, (const float *)scale,
-           (const unsigned char *)zero);
+    requantize<float, uint8_t>(stream, x, y, count, 0, 0, scale, zero);
 }
