@@ -128,7 +128,7 @@ static enum status add_steps(struct cuda_program *program, struct error *err)
     const struct graph *graph = program->graph;
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
-        if (plan_shares_bytes(&program->plan, node) || node == program->pixels.cast)
+        if (plan_shares_bytes(&program->plan, node))
             continue;
         struct cuda_lowering compile = {program->backend, program, node};
         struct cuda_step *step = NULL;

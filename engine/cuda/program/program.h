@@ -72,17 +72,13 @@ struct cuda_backend {
     bool pixels_are_reversed;
 };
 
-/* An image input whose rows may be bytes, which a run converts to numbers first. If its only reader
- * is a Cast, the numbers are written to the Cast's output, and the Cast needs no step. Otherwise
- * the numbers have their own memory. */
+/* An image input whose rows may be bytes, which a run converts to numbers first. The numbers have
+ * their own memory. */
 struct pixels {
     bool are_there;
-    uint32_t value;          /* index of the value whose memory receives the numbers */
-    size_t offset;           /* in the arena, with is_own */
-    bool is_own;             /* the numbers have their own memory */
-    const struct node *cast; /* the Cast without a step; or NULL */
-    enum dtype dtype;        /* of the numbers */
-    size_t row_count;        /* numbers of a row */
+    size_t offset;    /* of the numbers in the arena */
+    enum dtype dtype; /* of the numbers */
+    size_t row_count; /* numbers of a row */
 };
 
 struct cuda_program {

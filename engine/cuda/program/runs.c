@@ -96,70 +96,28 @@ void runs_close(struct cuda_backend *backend)
 
 /* ---- addresses ---- */
 
-/* Returns the only reader of a value; NULL if the value is an output, unread or read twice. */
-static const struct node *only_reader(const struct graph *graph, const struct value *value)
-{
-    const struct node *reader = NULL;
-    for (size_t o = 0; o < graph->output_count; o++)
-        if (graph->outputs[o] == value)
-            return NULL;
-    for (size_t n = 0; n < graph->node_count; n++)
-        for (size_t i = 0; i < graph->nodes[n]->input_count; i++) {
-            if (graph->nodes[n]->inputs[i] != value)
-                continue;
-            if (reader)
-                return NULL;
-            reader = graph->nodes[n];
-        }
-    return reader;
-}
-
-static void place_pixels(struct cuda_program *program)
-{
-    struct cuda_backend *backend = program->backend;
-    const struct graph *graph = program->graph;
-    const size_t input = backend->options.pixels_input;
-    struct pixels *pixels = &program->pixels;
-    if (!backend->pixel_table || input >= graph->input_count)
-        return;
-    const struct value *value = graph->inputs[input];
-    const struct node *reader = only_reader(graph, value);
-    *pixels = (struct pixels){.are_there = true,
-                              .value = value->index,
-                              .dtype = value->dtype,
-                              .is_own = true,
-                              .row_count = shape_count(&value->shape) / (size_t)program->rows};
-    /* The conversion precedes all steps. Results of other nodes may share memory by then. */
-    if (!reader || reader != graph->nodes[0] || reader->op != OP_CAST || !reader->outputs[0] ||
-        !is_computed(reader->outputs[0]->dtype) ||
-        program->plan.places[reader->outputs[0]->index].kind != PLACE_ARENA)
-        return;
-    pixels->cast = reader;
-    pixels->is_own = false;
-    pixels->value = reader->outputs[0]->index;
-    pixels->dtype = reader->outputs[0]->dtype;
-}
-
 void runs_place(struct cuda_program *program)
 {
     const struct graph *graph = program->graph;
+    const size_t image = program->backend->options.pixels_input;
     size_t at = 0;
     program->rows = 1;
     if (graph->input_count > 0) {
-        const size_t image = program->backend->options.pixels_input;
         const struct shape *shape = &graph->inputs[image < graph->input_count ? image : 0]->shape;
         if (shape->rank > 0 && shape->dims[0] > 0)
             program->rows = (int)shape->dims[0];
     }
-    place_pixels(program);
     program->value_bytes = size_align(program->plan.arena_bytes, ARENA_ALIGN);
-    if (program->pixels.is_own) {
-        program->pixels.offset = program->value_bytes;
-        program->value_bytes += size_align(
-            value_bytes(graph->inputs[program->backend->options.pixels_input]), ARENA_ALIGN);
+    if (program->backend->pixel_table && image < graph->input_count) {
+        const struct value *value = graph->inputs[image];
+        program->pixels =
+            (struct pixels){.are_there = true,
+                            .offset = program->value_bytes,
+                            .dtype = value->dtype,
+                            .row_count = shape_count(&value->shape) / (size_t)program->rows};
+        program->value_bytes += size_align(value_bytes(value), ARENA_ALIGN);
+        at = size_align((size_t)program->rows, ARENA_ALIGN); /* slot->marks come first */
     }
-    if (program->pixels.are_there) /* row marks (slot->marks) come first */
-        at = size_align((size_t)program->rows, ARENA_ALIGN);
     for (size_t i = 0; i < graph->input_count; i++) {
         program->input_offsets[i] = at;
         at += size_align(value_bytes(graph->inputs[i]), ARENA_ALIGN);
@@ -224,8 +182,8 @@ static void point_at_inputs(struct cuda_program *program, const struct cuda_slot
         const struct place *place = &program->plan.places[v];
         if (place->kind != PLACE_INPUT)
             continue;
-        const bool has_moved = pixels->are_there && pixels->is_own &&
-                               place->input == program->backend->options.pixels_input;
+        const bool has_moved =
+            pixels->are_there && place->input == program->backend->options.pixels_input;
         program->data[v] = has_moved ? program->backend->arena + pixels->offset
                                      : slot->staging + program->input_offsets[place->input];
     }
@@ -246,7 +204,7 @@ static enum status stage_inputs(struct cuda_program *program, const struct cuda_
                                     .channels = backend->pixel_channels,
                                     .is_reversed = backend->pixels_are_reversed};
     cuda_pixels(backend->stream, arrived, slot->staging, backend->pixel_table, (int)pixels->dtype,
-                program->data[pixels->value], &how);
+                backend->arena + pixels->offset, &how);
     return cuda_check(cudaGetLastError(), backend->device, "pixels to numbers", err);
 }
 
