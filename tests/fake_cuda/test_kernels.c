@@ -516,22 +516,21 @@ Test(kernels, elements)
         struct array a = make_array(dtype, count, &seed), b = make_array(dtype, count, &seed),
                      y = make_array(dtype, count, NULL);
         double *expected = malloc(count * sizeof *expected);
-        static const enum cuda_pointwise_op ops[] = {CUDA_N_ADD, CUDA_N_SUB, CUDA_N_MUL,
-                                                     CUDA_N_DIV, CUDA_N_MAX, CUDA_N_MIN};
-        const enum cuda_pointwise_op op = ops[random_below(&seed, COUNT_OF(ops))];
-        for (size_t k = 0; k < count && op == CUDA_N_DIV; k++) /* not by almost nothing */
+        static const enum op ops[] = {OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_MAX, OP_MIN};
+        const enum op op = ops[random_below(&seed, COUNT_OF(ops))];
+        for (size_t k = 0; k < count && op == OP_DIV; k++) /* not by almost nothing */
             put(b.data, dtype, k, 1 + fabsf(random_unit(&seed)));
         for (size_t k = 0; k < count; k++) {
             size_t o = k / (size_t)(inner * last), m = k / (size_t)last % (size_t)inner,
                    n = k % (size_t)last;
             double p = number(a.data, dtype, k);
             double q = number(b.data, dtype, along ? o * (size_t)last + n : o * (size_t)inner + m);
-            double r = op == CUDA_N_ADD   ? p + q
-                       : op == CUDA_N_SUB ? p - q
-                       : op == CUDA_N_MUL ? p * q
-                       : op == CUDA_N_DIV ? p / q
-                       : op == CUDA_N_MAX ? fmax(p, q)
-                                          : fmin(p, q);
+            double r = op == OP_ADD   ? p + q
+                       : op == OP_SUB ? p - q
+                       : op == OP_MUL ? p * q
+                       : op == OP_DIV ? p / q
+                       : op == OP_MAX ? fmax(p, q)
+                                      : fmin(p, q);
             expected[k] = fmax(r, 0);
         }
         const void *const operands[CUDA_OPERANDS] = {a.data, b.data};

@@ -277,7 +277,7 @@ Test(limits, elements_of_nothing)
     const void *const numbers[CUDA_OPERANDS] = {o.x.data, o.w.data, o.w.data};
     for (int i = 0; i < 9; i++) {
         const int operands = 1 + i / 3;
-        const struct cuda_pointwise n = {.op = operands == 3 ? CUDA_N_WHERE : CUDA_N_ADD,
+        const struct cuda_pointwise n = {.op = operands == 3 ? OP_WHERE : OP_ADD,
                                          .domain = (enum cuda_domain)(i % 3),
                                          .operands = operands,
                                          .dtypes = {DTYPE_F32, DTYPE_F32, DTYPE_F32},
@@ -453,7 +453,7 @@ Test(limits, one_number)
     const struct cuda_access_map map = {0};
     const void *const numbers[CUDA_OPERANDS] = {o.x.data, w};
     const struct cuda_pointwise minus = {
-        .op = CUDA_N_SUB, .operands = 2, .dtypes = {DTYPE_F32, DTYPE_F32}, .y_dtype = DTYPE_F32};
+        .op = OP_SUB, .operands = 2, .dtypes = {DTYPE_F32, DTYPE_F32}, .y_dtype = DTYPE_F32};
     const struct cuda_epilogue none = {0};
     const struct cuda_parts parts = {
         .count = 1, .rows = 1, .pitch = 4, .parts = {{o.x.data, 4, 0, NULL}}};

@@ -6,17 +6,17 @@
 
 /* dtypes and their C++ types; BOOL and I64 are handled separately */
 #define NUMBERS(X)                                                                                 \
-    X(T_F32, float)                                                                                \
-    X(T_F16, __half)                                                                               \
-    X(T_BF16, __nv_bfloat16)                                                                       \
-    X(T_F64, double)                                                                               \
-    X(T_U8, uint8_t)                                                                               \
-    X(T_I8, int8_t)                                                                                \
-    X(T_U16, uint16_t)                                                                             \
-    X(T_I16, int16_t)                                                                              \
-    X(T_U32, uint32_t)                                                                             \
-    X(T_I32, int32_t)                                                                              \
-    X(T_U64, uint64_t)
+    X(DTYPE_F32, float)                                                                            \
+    X(DTYPE_F16, __half)                                                                           \
+    X(DTYPE_BF16, __nv_bfloat16)                                                                   \
+    X(DTYPE_F64, double)                                                                           \
+    X(DTYPE_U8, uint8_t)                                                                           \
+    X(DTYPE_I8, int8_t)                                                                            \
+    X(DTYPE_U16, uint16_t)                                                                         \
+    X(DTYPE_I16, int16_t)                                                                          \
+    X(DTYPE_U32, uint32_t)                                                                         \
+    X(DTYPE_I32, int32_t)                                                                          \
+    X(DTYPE_U64, uint64_t)
 
 template <typename T> constexpr bool is_narrow = false;
 template <> constexpr bool is_narrow<__half> = true;
@@ -37,7 +37,7 @@ template <typename C> __device__ static inline C load_any(const void *x, int dty
         return number_from<C>(((const type *)x)[i]);
     switch (dtype) {
         NUMBERS(LOAD_CASE)
-    case T_BOOL:
+    case DTYPE_BOOL:
         return (C)(((const uint8_t *)x)[i] != 0);
     default:
         return (C)((const int64_t *)x)[i];
@@ -79,7 +79,7 @@ template <typename C> __device__ static inline void store_any(void *y, int dtype
         break;
     switch (dtype) {
         NUMBERS(STORE_CASE)
-    case T_BOOL:
+    case DTYPE_BOOL:
         ((uint8_t *)y)[i] = x != 0;
         break;
     default:

@@ -399,7 +399,7 @@ void cuda_attend(cudaStream_t stream, int dtype, int on_tensor_cores,
     if (!on_tensor_cores)
         WITH_TYPE(dtype, LAUNCH_SHARED(attention_row_kernel<T>, (unsigned)(a->batch * a->rows),
                                        BLOCK, shared, stream, *data, *a));
-    else if (dtype == T_BF16)
+    else if (dtype == DTYPE_BF16)
         attention_tensor<__nv_bfloat16>(stream, data, a);
     else
         attention_tensor<__half>(stream, data, a);

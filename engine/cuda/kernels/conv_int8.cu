@@ -38,7 +38,7 @@ int cuda_int8_conv_candidates(const struct cuda_conv *conv, size_t shared_limit,
     if (conv->c / conv->groups % 4)
         return 0;
     const struct cuda_conv pairs = in_pairs(conv);
-    return cuda_conv_candidates(T_I8, &pairs, shared_limit, processors, ret, max);
+    return cuda_conv_candidates(DTYPE_I8, &pairs, shared_limit, processors, ret, max);
 }
 
 void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weights, void *y,
@@ -58,7 +58,7 @@ void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weigh
                                                 {*epilogue},                                       \
                                                 candidate->splits,                                 \
                                                 workspace})
-    if (conv->x_type == T_I8)
+    if (conv->x_type == DTYPE_I8)
         START_INT8(s8_pair);
     else
         START_INT8(u8_pair);

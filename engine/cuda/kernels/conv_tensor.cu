@@ -127,7 +127,7 @@ bool fits_kernel(const struct cuda_conv *c)
 struct cuda_conv in_halves(int dtype, const struct cuda_conv *conv)
 {
     struct cuda_conv c = *conv;
-    if (dtype == T_F32) {
+    if (dtype == DTYPE_F32) {
         c.c *= 2;
         c.row *= 2;
     }
@@ -195,14 +195,14 @@ void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void 
                       const struct cuda_conv_candidate *candidate, void *workspace)
 {
     const struct cuda_conv halves = in_halves(dtype, c);
-    const float_finish finish = {*e, y_dtype == T_F32};
+    const float_finish finish = {*e, y_dtype == DTYPE_F32};
 #define START_TENSOR(T)                                                                            \
     start_tile(candidate->tile, halves,                                                            \
                conv_launch<T, float, float_finish>{stream, x, weights, nullptr, y, halves, finish, \
                                                    candidate->splits, workspace})
-    if (dtype == T_BF16)
+    if (dtype == DTYPE_BF16)
         START_TENSOR(__nv_bfloat16);
-    else if (dtype == T_F16)
+    else if (dtype == DTYPE_F16)
         START_TENSOR(__half);
     else
         START_TENSOR(tf32_half);

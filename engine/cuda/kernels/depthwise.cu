@@ -155,5 +155,5 @@ void cuda_conv_depthwise(cudaStream_t stream, int dtype, const void *x, const vo
                          void *y, int y_dtype, const struct cuda_conv *conv,
                          const struct cuda_epilogue *epilogue)
 {
-    WITH_TYPE(dtype, depthwise<T>(stream, x, weights, y, y_dtype == T_F32, conv, epilogue));
+    WITH_TYPE(dtype, depthwise<T>(stream, x, weights, y, y_dtype == DTYPE_F32, conv, epilogue));
 }

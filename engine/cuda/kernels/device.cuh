@@ -82,19 +82,19 @@ static inline bool has_blocks(dim3 grid)
 
 /* ONNX's codes of data types, as in engine/tensor/tensor.h. */
 enum {
-    T_F32 = 1,
-    T_U8 = 2,
-    T_I8 = 3,
-    T_U16 = 4,
-    T_I16 = 5,
-    T_I32 = 6,
-    T_I64 = 7,
-    T_BOOL = 9,
-    T_F16 = 10,
-    T_F64 = 11,
-    T_U32 = 12,
-    T_U64 = 13,
-    T_BF16 = 16,
+    DTYPE_F32 = 1,
+    DTYPE_U8 = 2,
+    DTYPE_I8 = 3,
+    DTYPE_U16 = 4,
+    DTYPE_I16 = 5,
+    DTYPE_I32 = 6,
+    DTYPE_I64 = 7,
+    DTYPE_BOOL = 9,
+    DTYPE_F16 = 10,
+    DTYPE_F64 = 11,
+    DTYPE_U32 = 12,
+    DTYPE_U64 = 13,
+    DTYPE_BF16 = 16,
 };
 
 enum { THREADS = 256, WARP = 32, WARPS = THREADS / WARP };
@@ -568,10 +568,10 @@ __device__ static inline void store_words(S *to, const S (&from)[COUNT], bool wh
 /* Runs the arguments with T as the C++ type of a dtype. */
 #define WITH_TYPE(dtype, ...)                                                                      \
     do {                                                                                           \
-        if ((dtype) == T_F32) {                                                                    \
+        if ((dtype) == DTYPE_F32) {                                                                \
             using T = float;                                                                       \
             __VA_ARGS__;                                                                           \
-        } else if ((dtype) == T_BF16) {                                                            \
+        } else if ((dtype) == DTYPE_BF16) {                                                        \
             using T = __nv_bfloat16;                                                               \
             __VA_ARGS__;                                                                           \
         } else {                                                                                   \
@@ -583,10 +583,10 @@ __device__ static inline void store_words(S *to, const S (&from)[COUNT], bool wh
 /* Runs the arguments also with T as a type of 8-bit integers. */
 #define WITH_STORED_TYPE(dtype, ...)                                                               \
     do {                                                                                           \
-        if ((dtype) == T_U8) {                                                                     \
+        if ((dtype) == DTYPE_U8) {                                                                 \
             using T = uint8_t;                                                                     \
             __VA_ARGS__;                                                                           \
-        } else if ((dtype) == T_I8) {                                                              \
+        } else if ((dtype) == DTYPE_I8) {                                                          \
             using T = int8_t;                                                                      \
             __VA_ARGS__;                                                                           \
         } else {                                                                                   \
@@ -598,7 +598,7 @@ __device__ static inline void store_words(S *to, const S (&from)[COUNT], bool wh
 #define WITH_TYPES(dtype, y_dtype, call)                                                           \
     WITH_TYPE(                                                                                     \
         dtype,                                                                                     \
-        if ((y_dtype) == T_F32) {                                                                  \
+        if ((y_dtype) == DTYPE_F32) {                                                              \
             using Y = float;                                                                       \
             call;                                                                                  \
         } else {                                                                                   \

@@ -199,7 +199,7 @@ void cuda_scale_parts(cudaStream_t stream, int dtype, const float *scale, const 
                       void *y, const struct cuda_parts *p, int activation, float alpha, float beta)
 {
     size_t widest;
-    const size_t all = parts_sizes(y, p, &widest), size = dtype == T_F32 ? 4 : 2;
+    const size_t all = parts_sizes(y, p, &widest), size = dtype == DTYPE_F32 ? 4 : 2;
     WITH_EACH(
         all % (8 * size) == 0,
         WITH_TYPE(dtype,

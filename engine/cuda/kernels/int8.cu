@@ -41,7 +41,7 @@ __global__ void int8_depthwise_kernel(const unsigned char *x, const int16_t *wei
                                       cuda_int8_conv conv, cuda_int8_epilogue e, size_t count)
 {
     const cuda_conv &c = conv.conv;
-    const bool is_signed = conv.x_type == T_I8;
+    const bool is_signed = conv.x_type == DTYPE_I8;
     const int padding = byte_of(conv.padding[0], is_signed);
     FOR_EACH(i, count) {
         const output_item at(i, c.c / EACH, c.ow, c.oh);
@@ -68,7 +68,7 @@ __global__ void int8_direct_kernel(const unsigned char *x, const int16_t *weight
                                    cuda_int8_conv conv, cuda_int8_epilogue e, size_t count)
 {
     const cuda_conv &c = conv.conv;
-    const bool is_signed = conv.x_type == T_I8;
+    const bool is_signed = conv.x_type == DTYPE_I8;
     const int padding = byte_of(conv.padding[0], is_signed);
     const int cg = c.c / c.groups, mg = c.m / c.groups;
     FOR_EACH(i, count) {

@@ -32,7 +32,7 @@ __device__ static inline float divided(float a, float b)
 
 __device__ static inline int lowest_of(int type)
 {
-    return type == T_I8 ? -128 : 0;
+    return type == DTYPE_I8 ? -128 : 0;
 }
 
 __device__ static inline int byte_of(unsigned char byte, bool is_signed)
@@ -67,7 +67,7 @@ __device__ static inline void finish_stored(const int (&v)[COUNT], void *y, size
     UNROLLED(i, COUNT) {
         int stored = requantized(times((float)v[i], scales[i]), e.zero, lowest);
         if (e.residual)
-            stored = added(stored, e.own_ratio, byte_of(other[i], e.y_type == T_I8),
+            stored = added(stored, e.own_ratio, byte_of(other[i], e.y_type == DTYPE_I8),
                            e.residual_ratio, e.fixed, lowest);
         bytes[i] = (unsigned char)stored;
     }
@@ -91,15 +91,15 @@ __device__ static inline void finish_sums(int (&v)[COUNT], void *y, size_t at, i
             v[i] = wrapped(v[i], more[i]);
     }
     if (e.x_zero) {
-        const unsigned zero = (unsigned)byte_of(*e.x_zero, e.x_type == T_I8);
+        const unsigned zero = (unsigned)byte_of(*e.x_zero, e.x_type == DTYPE_I8);
         load_words(more, e.weight_sums + column, whole, count);
         UNROLLED(i, COUNT)
             v[i] = (int)((unsigned)v[i] - zero * (unsigned)more[i]);
     }
-    if (e.y_type == T_U8 || e.y_type == T_I8)
+    if (e.y_type == DTYPE_U8 || e.y_type == DTYPE_I8)
         return finish_stored(v, y, at, column, whole, count, e);
     UNROLLED(i, COUNT) {
-        if (i < count && e.y_type == T_I32)
+        if (i < count && e.y_type == DTYPE_I32)
             ((int *)y)[at + i] = v[i];
         else if (i < count)
             ((float *)y)[at + i] = times((float)v[i], e.scales[column + i]);

@@ -65,8 +65,8 @@ __global__ void binary_kernel(const unsigned char *x, const unsigned char *z, un
         load_stepped(p, x + at[0], b.map.steps[0][last]);
         load_stepped(q, z + at[1], b.map.steps[1][last]);
         UNROLLED(k, EACH)
-            p[k] = combined(b, byte_of(p[k], b.a_type == T_I8), byte_of(q[k], b.b_type == T_I8),
-                            lowest);
+            p[k] = combined(b, byte_of(p[k], b.a_type == DTYPE_I8),
+                            byte_of(q[k], b.b_type == DTYPE_I8), lowest);
         store_bytes(y + i * EACH, p);
     }
 }
@@ -98,7 +98,7 @@ __global__ void int8_mean_kernel(const unsigned char *x, unsigned char *y, size_
         unsigned char bytes[EACH];
         load_bytes(bytes, image + p * channels + channel);
         UNROLLED(k, EACH)
-            own[k] += byte_of(bytes[k], type == T_I8) - from_zero;
+            own[k] += byte_of(bytes[k], type == DTYPE_I8) - from_zero;
     }
     UNROLLED(k, EACH)
         sums[row][lane * EACH + k] = own[k];
@@ -159,17 +159,17 @@ __global__ void scale_kernel(const value_range *ranges, int count, float *scale,
 void cuda_int8_quantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
                         size_t count, float scale, int zero)
 {
-    WITH_TYPE(x_type, (y_type == T_I8 ? requantize<T, int8_t>
-                                      : requantize<T, uint8_t>)(stream, x, y, count, scale, zero,
-                                                                nullptr, nullptr));
+    WITH_TYPE(x_type, (y_type == DTYPE_I8 ? requantize<T, int8_t>
+                                          : requantize<T, uint8_t>)(stream, x, y, count, scale,
+                                                                    zero, nullptr, nullptr));
 }
 
 void cuda_int8_dequantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
                           size_t count, float scale, int zero)
 {
-    WITH_TYPE(y_type, (x_type == T_I8 ? requantize<int8_t, T>
-                                      : requantize<uint8_t, T>)(stream, x, y, count, scale, zero,
-                                                                nullptr, nullptr));
+    WITH_TYPE(y_type, (x_type == DTYPE_I8 ? requantize<int8_t, T>
+                                          : requantize<uint8_t, T>)(stream, x, y, count, scale,
+                                                                    zero, nullptr, nullptr));
 }
 
 void cuda_int8_apply_binary(cudaStream_t stream, const void *a, const void *b, void *y,

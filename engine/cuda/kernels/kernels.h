@@ -89,16 +89,6 @@ struct cuda_attention_data {
     void *y;
 };
 
-enum cuda_reduction {
-    CUDA_FOLD_SUM,
-    CUDA_FOLD_MEAN,
-    CUDA_FOLD_MAX,
-    CUDA_FOLD_MIN,
-    CUDA_FOLD_L1,
-    CUDA_FOLD_L2,
-    CUDA_FOLD_SQUARES,
-};
-
 /* Applies an epilogue in a separate pass, in place over y [rows, columns], whose rows are `pitch`
  * numbers apart. With a residual, `pitch` must be `columns`. */
 void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, size_t columns,

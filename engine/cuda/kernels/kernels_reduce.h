@@ -10,7 +10,7 @@ extern "C" {
 /* y[o] = the reduction of x over some dimensions. x is dense. The map `kept` has the other
  * dimensions, `reduced` those that are reduced. */
 struct cuda_reduce_axes {
-    enum cuda_reduction fold;
+    enum op fold; /* a reduction */
     enum cuda_domain domain;
     int dtype;                            /* of x and y */
     struct cuda_access_map kept, reduced; /* dimensions and steps of x */

@@ -26,32 +26,32 @@ template <typename C> __device__ inline C unary(const cuda_pointwise &n, C x)
 {
     const C alpha = (C)n.alpha, beta = (C)n.beta;
     switch (n.op) {
-        CASE(CUDA_N_ABS, std::fabs(x));
-        CASE(CUDA_N_NEG, -x);
-        CASE(CUDA_N_SIGN, x > 0 ? (C)1 : x < 0 ? (C)-1 : x);
-        CASE(CUDA_N_FLOOR, std::floor(x));
-        CASE(CUDA_N_CEIL, std::ceil(x));
-        CASE(CUDA_N_ROUND, std::rint(x));
-        CASE(CUDA_N_SQRT, std::sqrt(x));
-        CASE(CUDA_N_RECIPROCAL, (C)1 / x);
-        CASE(CUDA_N_EXP, std::exp(x));
-        CASE(CUDA_N_LOG, std::log(x));
-        CASE(CUDA_N_SIN, std::sin(x));
-        CASE(CUDA_N_COS, std::cos(x));
-        CASE(CUDA_N_ERF, std::erf(x));
-        CASE(CUDA_N_SOFTPLUS, softplus(x));
-        CASE(CUDA_N_SOFTSIGN, x / (1 + std::fabs(x)));
-        CASE(CUDA_N_SELU, x > 0 ? beta * x : beta * alpha * std::expm1(x));
-        CASE(CUDA_N_CELU, x < 0 ? alpha * std::expm1(x / alpha) : x);
-        CASE(CUDA_N_MISH, x * std::tanh(softplus(x)));
-        CASE(CUDA_N_SHRINK, x < -alpha ? x + beta : x > alpha ? x - beta : (C)0);
-        CASE(CUDA_N_THRESHOLDED_RELU, x > alpha ? x : (C)0);
-        CASE(CUDA_N_RELU, x < 0 ? (C)0 : x);
-    case CUDA_N_CLIP:
+        CASE(OP_ABS, std::fabs(x));
+        CASE(OP_NEG, -x);
+        CASE(OP_SIGN, x > 0 ? (C)1 : x < 0 ? (C)-1 : x);
+        CASE(OP_FLOOR, std::floor(x));
+        CASE(OP_CEIL, std::ceil(x));
+        CASE(OP_ROUND, std::rint(x));
+        CASE(OP_SQRT, std::sqrt(x));
+        CASE(OP_RECIPROCAL, (C)1 / x);
+        CASE(OP_EXP, std::exp(x));
+        CASE(OP_LOG, std::log(x));
+        CASE(OP_SIN, std::sin(x));
+        CASE(OP_COS, std::cos(x));
+        CASE(OP_ERF, std::erf(x));
+        CASE(OP_SOFTPLUS, softplus(x));
+        CASE(OP_SOFTSIGN, x / (1 + std::fabs(x)));
+        CASE(OP_SELU, x > 0 ? beta * x : beta * alpha * std::expm1(x));
+        CASE(OP_CELU, x < 0 ? alpha * std::expm1(x / alpha) : x);
+        CASE(OP_MISH, x * std::tanh(softplus(x)));
+        CASE(OP_SHRINK, x < -alpha ? x + beta : x > alpha ? x - beta : (C)0);
+        CASE(OP_THRESHOLDED_RELU, x > alpha ? x : (C)0);
+        CASE(OP_RELU, x < 0 ? (C)0 : x);
+    case OP_CLIP:
         x = x < alpha ? alpha : x;
         return x > beta ? beta : x;
-        CASE(CUDA_N_IS_NAN, x != x);
-    case CUDA_N_IS_INF: /* alpha: detect +inf; beta: detect -inf */
+        CASE(OP_IS_NAN, x != x);
+    case OP_IS_INF: /* alpha: detect +inf; beta: detect -inf */
         return x == x && x - x != 0 && (x > 0 ? alpha : beta) != 0;
     default:
         return x;
@@ -61,16 +61,16 @@ template <typename C> __device__ inline C unary(const cuda_pointwise &n, C x)
 template <typename C> __device__ inline C binary(const cuda_pointwise &n, C x, C y)
 {
     switch (n.op) {
-        CASE(CUDA_N_ADD, x + y);
-        CASE(CUDA_N_SUB, x - y);
-        CASE(CUDA_N_MUL, x * y);
-        CASE(CUDA_N_DIV, x / y);
-        CASE(CUDA_N_MOD, (C)floor_mod((double)x, (double)y));
-        CASE(CUDA_N_FMOD, (C)fmod((double)x, (double)y));
-        CASE(CUDA_N_MAX, x > y || x != x ? x : y);
-        CASE(CUDA_N_MIN, x < y || x != x ? x : y);
-        CASE(CUDA_N_PRELU, x < 0 ? x * y : x);
-        CASE(CUDA_N_POW, y == 2 ? x * x : std::pow(x, y));
+        CASE(OP_ADD, x + y);
+        CASE(OP_SUB, x - y);
+        CASE(OP_MUL, x * y);
+        CASE(OP_DIV, x / y);
+        CASE(OP_MOD,
+             (C)(n.alpha != 0 ? fmod((double)x, (double)y) : floor_mod((double)x, (double)y)));
+        CASE(OP_MAX, x > y || x != x ? x : y);
+        CASE(OP_MIN, x < y || x != x ? x : y);
+        CASE(OP_PRELU, x < 0 ? x * y : x);
+        CASE(OP_POW, y == 2 ? x * x : std::pow(x, y));
     default:
         return x;
     }
@@ -79,13 +79,13 @@ template <typename C> __device__ inline C binary(const cuda_pointwise &n, C x, C
 template <typename C> __device__ inline bool compared(const cuda_pointwise &n, C x, C y)
 {
     switch (n.op) {
-        CASE(CUDA_N_AND, x != 0 && y != 0);
-        CASE(CUDA_N_OR, x != 0 || y != 0);
-        CASE(CUDA_N_XOR, (x != 0) != (y != 0));
-        CASE(CUDA_N_EQUAL, x == y);
-        CASE(CUDA_N_GREATER, x > y);
-        CASE(CUDA_N_LESS, x < y);
-        CASE(CUDA_N_GREATER_OR_EQUAL, x >= y);
+        CASE(OP_AND, x != 0 && y != 0);
+        CASE(OP_OR, x != 0 || y != 0);
+        CASE(OP_XOR, (x != 0) != (y != 0));
+        CASE(OP_EQUAL, x == y);
+        CASE(OP_GREATER, x > y);
+        CASE(OP_LESS, x < y);
+        CASE(OP_GREATER_OR_EQUAL, x >= y);
     default:
         return x <= y;
     }
@@ -95,16 +95,16 @@ template <typename C> __device__ inline bool compared(const cuda_pointwise &n, C
 template <> __device__ inline int64_t unary<int64_t>(const cuda_pointwise &n, int64_t x)
 {
     switch (n.op) {
-        CASE(CUDA_N_ABS, x < 0 ? (int64_t)(0 - (uint64_t)x) : x);
-        CASE(CUDA_N_NEG, (int64_t)(0 - (uint64_t)x));
-        CASE(CUDA_N_SIGN, (x > 0) - (x < 0));
-        CASE(CUDA_N_RELU, x < 0 ? 0 : x);
-    case CUDA_N_CLIP:
+        CASE(OP_ABS, x < 0 ? (int64_t)(0 - (uint64_t)x) : x);
+        CASE(OP_NEG, (int64_t)(0 - (uint64_t)x));
+        CASE(OP_SIGN, (x > 0) - (x < 0));
+        CASE(OP_RELU, x < 0 ? 0 : x);
+    case OP_CLIP:
         x = x < n.lowest ? n.lowest : x;
         return x > n.highest ? n.highest : x;
-        CASE(CUDA_N_NOT, !x);
-    case CUDA_N_IS_NAN:
-    case CUDA_N_IS_INF:
+        CASE(OP_NOT, !x);
+    case OP_IS_NAN:
+    case OP_IS_INF:
         return 0;
     default:
         return x;
@@ -130,20 +130,19 @@ template <> __device__ inline int64_t binary<int64_t>(const cuda_pointwise &n, i
 {
     const uint64_t a = (uint64_t)x, b = (uint64_t)y;
     switch (n.op) {
-        CASE(CUDA_N_ADD, (int64_t)(a + b));
-        CASE(CUDA_N_SUB, (int64_t)(a - b));
-        CASE(CUDA_N_MUL, (int64_t)(a * b));
-    case CUDA_N_DIV: /* y is never 0: the lowering checks it */
+        CASE(OP_ADD, (int64_t)(a + b));
+        CASE(OP_SUB, (int64_t)(a - b));
+        CASE(OP_MUL, (int64_t)(a * b));
+    case OP_DIV: /* y is never 0: the lowering checks it */
         return y == -1 ? (int64_t)(0 - a) : y ? x / y : 0;
-    case CUDA_N_MOD:
+    case OP_MOD:
         if (y == 0 || y == -1)
             return 0;
-        return x % y + (x % y && (x % y < 0) != (y < 0) ? y : 0);
-        CASE(CUDA_N_FMOD, y == 0 || y == -1 ? 0 : x % y);
-        CASE(CUDA_N_MAX, x > y ? x : y);
-        CASE(CUDA_N_MIN, x < y ? x : y);
-        CASE(CUDA_N_PRELU, x < 0 ? (int64_t)(a * b) : x);
-        CASE(CUDA_N_POW, power(x, y));
+        return x % y + (n.alpha == 0 && x % y && (x % y < 0) != (y < 0) ? y : 0);
+        CASE(OP_MAX, x > y ? x : y);
+        CASE(OP_MIN, x < y ? x : y);
+        CASE(OP_PRELU, x < 0 ? (int64_t)(a * b) : x);
+        CASE(OP_POW, power(x, y));
     default:
         return x;
     }
@@ -178,11 +177,11 @@ __global__ void floats_kernel(const T *a, const T *b, T *y, cuda_pointwise n, si
         } else {
             load_stepped(right, b + at[1], n.map.steps[1][last]);
             switch (n.op) { /* one branch for all EACH elements */
-            case CUDA_N_ADD:
+            case OP_ADD:
                 UNROLLED(k, EACH)
                     v[k] += right[k];
                 break;
-            case CUDA_N_MUL:
+            case OP_MUL:
                 UNROLLED(k, EACH)
                     v[k] *= right[k];
                 break;
@@ -218,7 +217,8 @@ __global__ void pointwise_kernel(const void *a, const void *b, const void *c, vo
             const C left = load_any<C>(a, n.dtypes[0], at[0]);
             const C right = load_any<C>(b, n.dtypes[1], at[1]);
             store_any(y, n.y_dtype, i,
-                      n.op >= CUDA_N_AND ? (C)compared(n, left, right) : binary(n, left, right));
+                      n.y_dtype == DTYPE_BOOL ? (C)compared(n, left, right)
+                                              : binary(n, left, right));
         } else {
             const bool first = load_any<int64_t>(a, n.dtypes[0], at[0]) != 0;
             const C value =

@@ -48,11 +48,11 @@ template <typename C> __device__ inline C greatest_of()
         return INFINITY;
 }
 
-template <typename C> __device__ inline C start_of(int fold)
+template <typename C> __device__ inline C start_of(enum op fold)
 {
     switch (fold) {
-        CASE(CUDA_FOLD_MAX, is_whole<C> ? (C)INT64_MIN : -greatest_of<C>());
-        CASE(CUDA_FOLD_MIN, greatest_of<C>());
+        CASE(OP_REDUCE_MAX, is_whole<C> ? (C)INT64_MIN : -greatest_of<C>());
+        CASE(OP_REDUCE_MIN, greatest_of<C>());
     default:
         return (C)0;
     }
@@ -74,40 +74,40 @@ template <typename C> __device__ inline C wrapping_product(C a, C b)
         return a * b;
 }
 
-template <typename C> __device__ inline C fold_join(int fold, C a, C b)
+template <typename C> __device__ inline C fold_join(enum op fold, C a, C b)
 {
     switch (fold) {
-        CASE(CUDA_FOLD_MAX, greater_of(a, b));
-        CASE(CUDA_FOLD_MIN, less_of(a, b));
+        CASE(OP_REDUCE_MAX, greater_of(a, b));
+        CASE(OP_REDUCE_MIN, less_of(a, b));
     default:
         return wrapping_sum(a, b);
     }
 }
 
-template <typename C> __device__ inline C mapped(int fold, C x)
+template <typename C> __device__ inline C mapped(enum op fold, C x)
 {
     switch (fold) {
-        CASE(CUDA_FOLD_L1, x < 0 ? wrapping_product(x, (C)-1) : x);
-    case CUDA_FOLD_L2:
-    case CUDA_FOLD_SQUARES:
+        CASE(OP_REDUCE_L1, x < 0 ? wrapping_product(x, (C)-1) : x);
+    case OP_REDUCE_L2:
+    case OP_REDUCE_SUM_SQUARE:
         return wrapping_product(x, x);
     default:
         return x;
     }
 }
 
-template <typename C> __device__ inline C finished(int fold, C x, size_t each)
+template <typename C> __device__ inline C finished(enum op fold, C x, size_t each)
 {
     switch (fold) {
-        CASE(CUDA_FOLD_MEAN, (C)((double)x / (double)each));
-        CASE(CUDA_FOLD_L2, (C)sqrt((double)x));
+        CASE(OP_REDUCE_MEAN, (C)((double)x / (double)each));
+        CASE(OP_REDUCE_L2, (C)sqrt((double)x));
     default:
         return x;
     }
 }
 
 /* With WIDE, reduces the values of a block; every thread gets the result. */
-template <bool WIDE, typename C> __device__ inline C fold_line(C value, int fold, C *shared)
+template <bool WIDE, typename C> __device__ inline C fold_line(C value, enum op fold, C *shared)
 {
     if constexpr (WIDE)
         return block_join(value, shared, [=](C a, C b) { return fold_join(fold, a, b); });
@@ -199,12 +199,12 @@ void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const str
 namespace
 {
 template <typename T>
-__device__ inline float line_fold(const T *x, const axis_line &l, int fold, float greatest)
+__device__ inline float line_fold(const T *x, const axis_line &l, enum op fold, float greatest)
 {
-    float value = fold == CUDA_FOLD_MAX ? -INFINITY : 0.0f;
+    float value = fold == OP_REDUCE_MAX ? -INFINITY : 0.0f;
     for (size_t k = l.first; k < l.extent; k += l.stride) {
         const float v = to_float(x[l.base + k * l.step]);
-        value = fold == CUDA_FOLD_MAX ? fold_join(fold, value, v) : value + exp_of(v - greatest);
+        value = fold == OP_REDUCE_MAX ? fold_join(fold, value, v) : value + exp_of(v - greatest);
     }
     return value;
 }
@@ -228,9 +228,9 @@ __global__ void softmax_kernel(const T *x, T *y, cuda_axis axis, int is_log, siz
     FOR_LINES(i, count) {
         const axis_line l = line_of<WIDE>(axis, i);
         const float greatest =
-            fold_line<WIDE>(line_fold(x, l, CUDA_FOLD_MAX, 0.0f), (int)CUDA_FOLD_MAX, shared);
+            fold_line<WIDE>(line_fold(x, l, OP_REDUCE_MAX, 0.0f), OP_REDUCE_MAX, shared);
         const float sum =
-            fold_line<WIDE>(line_fold(x, l, CUDA_FOLD_SUM, greatest), (int)CUDA_FOLD_SUM, shared);
+            fold_line<WIDE>(line_fold(x, l, OP_REDUCE_SUM, greatest), OP_REDUCE_SUM, shared);
         line_write(x, y, l, is_log, greatest, sum);
     }
 }
@@ -361,10 +361,10 @@ unsigned top_k_blocks(const struct cuda_axis *axis)
 
 int item_of(int dtype)
 {
-    return dtype == T_F64 || dtype == T_I64 || dtype == T_U64   ? 8
-           : dtype == T_F32 || dtype == T_I32 || dtype == T_U32 ? 4
-           : dtype == T_U8 || dtype == T_I8 || dtype == T_BOOL  ? 1
-                                                                : 2;
+    return dtype == DTYPE_F64 || dtype == DTYPE_I64 || dtype == DTYPE_U64   ? 8
+           : dtype == DTYPE_F32 || dtype == DTYPE_I32 || dtype == DTYPE_U32 ? 4
+           : dtype == DTYPE_U8 || dtype == DTYPE_I8 || dtype == DTYPE_BOOL  ? 1
+                                                                            : 2;
 }
 } // namespace
 

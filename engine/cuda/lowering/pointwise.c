@@ -33,7 +33,6 @@ enum kind {
 
 struct pointwise_entry {
     enum op op;
-    enum cuda_pointwise_op number;
     int operands; /* without CastLike's target type and Clip's bounds */
     unsigned kinds;
     const char *alpha_name, *beta_name; /* names of attributes; NULL: none */
@@ -41,58 +40,57 @@ struct pointwise_entry {
 };
 
 static const struct pointwise_entry table[] = {
-    {OP_CAST, CUDA_N_COPY, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_CAST_LIKE, CUDA_N_COPY, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_ABS, CUDA_N_ABS, 1, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_NEG, CUDA_N_NEG, 1, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_SIGN, CUDA_N_SIGN, 1, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_FLOOR, CUDA_N_FLOOR, 1, KIND_FLOAT, NULL, NULL, 0, 0},
-    {OP_CEIL, CUDA_N_CEIL, 1, KIND_FLOAT, NULL, NULL, 0, 0},
-    {OP_ROUND, CUDA_N_ROUND, 1, KIND_FLOAT, NULL, NULL, 0, 0},
-    {OP_SQRT, CUDA_N_SQRT, 1, KIND_FLOAT, NULL, NULL, 0, 0},
-    {OP_RECIPROCAL, CUDA_N_RECIPROCAL, 1, KIND_FLOAT, NULL, NULL, 0, 0},
-    {OP_EXP, CUDA_N_EXP, 1, KIND_FLOAT, NULL, NULL, 0, 0},
-    {OP_LOG, CUDA_N_LOG, 1, KIND_FLOAT, NULL, NULL, 0, 0},
-    {OP_SIN, CUDA_N_SIN, 1, KIND_FLOAT, NULL, NULL, 0, 0},
-    {OP_COS, CUDA_N_COS, 1, KIND_FLOAT, NULL, NULL, 0, 0},
-    {OP_ERF, CUDA_N_ERF, 1, KIND_FLOAT | KIND_DOUBLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_SOFTPLUS, CUDA_N_SOFTPLUS, 1, KIND_FLOAT | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_SOFTSIGN, CUDA_N_SOFTSIGN, 1, KIND_FLOAT | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_SELU, CUDA_N_SELU, 1, KIND_FLOAT | KIND_SMOOTH, "alpha", "gamma", 1.67326319217681884765625,
+    {OP_CAST, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_CAST_LIKE, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_ABS, 1, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_NEG, 1, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_SIGN, 1, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_FLOOR, 1, KIND_FLOAT, NULL, NULL, 0, 0},
+    {OP_CEIL, 1, KIND_FLOAT, NULL, NULL, 0, 0},
+    {OP_ROUND, 1, KIND_FLOAT, NULL, NULL, 0, 0},
+    {OP_SQRT, 1, KIND_FLOAT, NULL, NULL, 0, 0},
+    {OP_RECIPROCAL, 1, KIND_FLOAT, NULL, NULL, 0, 0},
+    {OP_EXP, 1, KIND_FLOAT, NULL, NULL, 0, 0},
+    {OP_LOG, 1, KIND_FLOAT, NULL, NULL, 0, 0},
+    {OP_SIN, 1, KIND_FLOAT, NULL, NULL, 0, 0},
+    {OP_COS, 1, KIND_FLOAT, NULL, NULL, 0, 0},
+    {OP_ERF, 1, KIND_FLOAT | KIND_DOUBLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_SOFTPLUS, 1, KIND_FLOAT | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_SOFTSIGN, 1, KIND_FLOAT | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_SELU, 1, KIND_FLOAT | KIND_SMOOTH, "alpha", "gamma", 1.67326319217681884765625,
      1.05070102214813232421875},
-    {OP_CELU, CUDA_N_CELU, 1, KIND_FLOAT | KIND_SMOOTH, "alpha", NULL, 1, 0},
-    {OP_MISH, CUDA_N_MISH, 1, KIND_FLOAT | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_SHRINK, CUDA_N_SHRINK, 1, KIND_FLOAT | KIND_DOUBLE | KIND_SMOOTH, "lambd", "bias", 0.5, 0},
-    {OP_THRESHOLDED_RELU, CUDA_N_THRESHOLDED_RELU, 1, KIND_FLOAT | KIND_SMOOTH, "alpha", NULL, 1,
-     0},
-    {OP_RELU, CUDA_N_RELU, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_CLIP, CUDA_N_CLIP, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_NOT, CUDA_N_NOT, 1, KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_IS_NAN, CUDA_N_IS_NAN, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_IS_INF, CUDA_N_IS_INF, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_ADD, CUDA_N_ADD, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_SUB, CUDA_N_SUB, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_MUL, CUDA_N_MUL, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_DIV, CUDA_N_DIV, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_MOD, CUDA_N_MOD, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_PRELU, CUDA_N_PRELU, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_POW, CUDA_N_POW, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_MAX, CUDA_N_MAX, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_MIN, CUDA_N_MIN, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_AND, CUDA_N_AND, 2, KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_OR, CUDA_N_OR, 2, KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_XOR, CUDA_N_XOR, 2, KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_EQUAL, CUDA_N_EQUAL, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_GREATER, CUDA_N_GREATER, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_LESS, CUDA_N_LESS, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_GREATER_OR_EQUAL, CUDA_N_GREATER_OR_EQUAL, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_LESS_OR_EQUAL, CUDA_N_LESS_OR_EQUAL, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_WHERE, CUDA_N_WHERE, 3, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_CELU, 1, KIND_FLOAT | KIND_SMOOTH, "alpha", NULL, 1, 0},
+    {OP_MISH, 1, KIND_FLOAT | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_SHRINK, 1, KIND_FLOAT | KIND_DOUBLE | KIND_SMOOTH, "lambd", "bias", 0.5, 0},
+    {OP_THRESHOLDED_RELU, 1, KIND_FLOAT | KIND_SMOOTH, "alpha", NULL, 1, 0},
+    {OP_RELU, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_CLIP, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_NOT, 1, KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_IS_NAN, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_IS_INF, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_ADD, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_SUB, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_MUL, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_DIV, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_MOD, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_PRELU, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_POW, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_MAX, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_MIN, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
+    {OP_AND, 2, KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_OR, 2, KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_XOR, 2, KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_EQUAL, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_GREATER, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_LESS, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_GREATER_OR_EQUAL, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_LESS_OR_EQUAL, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_WHERE, 3, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
 };
 
 /* An activation of floats: applied to a copy. */
 static const struct pointwise_entry activation = {
-    .number = CUDA_N_COPY, .operands = 1, .kinds = KIND_FLOAT | KIND_SMOOTH};
+    .op = OP_IDENTITY, .operands = 1, .kinds = KIND_FLOAT | KIND_SMOOTH};
 
 static const struct pointwise_entry *entry_of(const struct node *node)
 {
@@ -117,8 +115,8 @@ static bool pointwise_domain_of(const struct node *node, const struct pointwise_
         whole = whole && !dtype_is_float(dtype);
         is_unsigned = is_unsigned || dtype == DTYPE_U64;
     }
-    const bool moves = entry->number == CUDA_N_WHERE ||
-                       (entry->number == CUDA_N_COPY && !dtype_is_float(node->outputs[0]->dtype));
+    const bool moves = node->op == OP_WHERE || ((node->op == OP_CAST || node->op == OP_CAST_LIKE) &&
+                                                !dtype_is_float(node->outputs[0]->dtype));
     if (is_unsigned && !(whole && moves)) /* uint64 can exceed int64 */
         return false;
     *ret = narrow                                   ? CUDA_IN_FLOAT
@@ -169,8 +167,8 @@ static void adjust_number(const struct node *node, struct cuda_pointwise *n)
         n->alpha = node_int(node, "detect_positive", 1) != 0;
         n->beta = node_int(node, "detect_negative", 1) != 0;
     }
-    if (node->op == OP_MOD && node_int(node, "fmod", 0))
-        n->op = CUDA_N_FMOD;
+    if (node->op == OP_MOD)
+        n->alpha = node_int(node, "fmod", 0) != 0;
 }
 
 /* Describes a node's launch without addresses; returns false if no kernel supports the node. */
@@ -194,7 +192,7 @@ static bool pointwise_classify(const struct node *node, struct cuda_pointwise *n
         return false;
     if (entry == &activation)
         (void)optimize_activation(node, &epilogue);
-    *n = (struct cuda_pointwise){.op = entry->number,
+    *n = (struct cuda_pointwise){.op = entry->op,
                                  .domain = domain,
                                  .operands = entry->operands,
                                  .activation = (int)epilogue.activation,
@@ -207,7 +205,7 @@ static bool pointwise_classify(const struct node *node, struct cuda_pointwise *n
     if ((node->op == OP_DIV || node->op == OP_MOD) && domain == CUDA_IN_WHOLE &&
         !divides_safely(node))
         return false;
-    return entry->number != CUDA_N_CLIP || clip_of(node, n);
+    return entry->op != OP_CLIP || clip_of(node, n);
 }
 
 KERNEL_CLAIM(pointwise_claim)

@@ -78,7 +78,7 @@ static bool read_fold(const struct node *node, struct axis_step *s)
     if (x->shape.rank > CUDA_MAX_RANK || !axes_domain_of(x->dtype, &r->domain) ||
         resolve_reduction(node, &reduction, NULL) != STATUS_OK)
         return false;
-    if (r->domain == CUDA_IN_WHOLE && (r->fold == CUDA_FOLD_MEAN || r->fold == CUDA_FOLD_L2))
+    if (r->domain == CUDA_IN_WHOLE && (r->fold == OP_REDUCE_MEAN || r->fold == OP_REDUCE_L2))
         r->domain = CUDA_IN_DOUBLE;
     r->dtype = (int)x->dtype;
     r->count = r->each = 1;
@@ -125,20 +125,14 @@ static bool read_extreme(const struct node *node, struct axis_step *s)
 static const struct {
     enum op op;
     int kind;
-    enum cuda_reduction fold; /* only for AXIS_FOLD */
     bool (*read)(const struct node *node, struct axis_step *s);
-} readers[] = {{OP_ARG_MAX, AXIS_EXTREME, 0, read_extreme},
-               {OP_ARG_MIN, AXIS_EXTREME, 0, read_extreme},
-               {OP_SOFTMAX, AXIS_SOFTMAX, 0, read_softmax},
-               {OP_LOG_SOFTMAX, AXIS_SOFTMAX, 0, read_softmax},
-               {OP_TOP_K, AXIS_TOP, 0, read_top},
-               {OP_REDUCE_SUM, AXIS_FOLD, CUDA_FOLD_SUM, read_fold},
-               {OP_REDUCE_MEAN, AXIS_FOLD, CUDA_FOLD_MEAN, read_fold},
-               {OP_REDUCE_MAX, AXIS_FOLD, CUDA_FOLD_MAX, read_fold},
-               {OP_REDUCE_MIN, AXIS_FOLD, CUDA_FOLD_MIN, read_fold},
-               {OP_REDUCE_L1, AXIS_FOLD, CUDA_FOLD_L1, read_fold},
-               {OP_REDUCE_L2, AXIS_FOLD, CUDA_FOLD_L2, read_fold},
-               {OP_REDUCE_SUM_SQUARE, AXIS_FOLD, CUDA_FOLD_SQUARES, read_fold}};
+} readers[] = {
+    {OP_ARG_MAX, AXIS_EXTREME, read_extreme}, {OP_ARG_MIN, AXIS_EXTREME, read_extreme},
+    {OP_SOFTMAX, AXIS_SOFTMAX, read_softmax}, {OP_LOG_SOFTMAX, AXIS_SOFTMAX, read_softmax},
+    {OP_TOP_K, AXIS_TOP, read_top},           {OP_REDUCE_SUM, AXIS_FOLD, read_fold},
+    {OP_REDUCE_MEAN, AXIS_FOLD, read_fold},   {OP_REDUCE_MAX, AXIS_FOLD, read_fold},
+    {OP_REDUCE_MIN, AXIS_FOLD, read_fold},    {OP_REDUCE_L1, AXIS_FOLD, read_fold},
+    {OP_REDUCE_L2, AXIS_FOLD, read_fold},     {OP_REDUCE_SUM_SQUARE, AXIS_FOLD, read_fold}};
 
 static bool reduce_axes_classify(const struct node *node, struct axis_step *s)
 {
@@ -149,7 +143,7 @@ static bool reduce_axes_classify(const struct node *node, struct axis_step *s)
     for (size_t i = 0; i < COUNT_OF(readers); i++)
         if (readers[i].op == node->op) {
             s->kind = readers[i].kind;
-            s->fold.fold = readers[i].fold;
+            s->fold.fold = node->op;
             return (node_output(node, 0) || s->kind == AXIS_TOP) && readers[i].read(node, s);
         }
     return false;
@@ -160,8 +154,10 @@ KERNEL_CLAIM(reduce_axes_claim)
     struct axis_step s = {0};
     if (!reduce_axes_classify(node, &s))
         return false;
-    if ((s.kind == AXIS_FOLD && s.fold.fold <= CUDA_FOLD_MIN && s.fold.domain == CUDA_IN_FLOAT) ||
-        (s.kind == AXIS_SOFTMAX && !s.is_log && s.axis.inner == 1))
+    const bool is_smooth = node->op == OP_REDUCE_SUM || node->op == OP_REDUCE_MEAN ||
+                           node->op == OP_REDUCE_MAX || node->op == OP_REDUCE_MIN;
+    if ((is_smooth && s.fold.domain == CUDA_IN_FLOAT) ||
+        (node->op == OP_SOFTMAX && s.axis.inner == 1))
         ret->narrow = NARROW_SAME;
     return true;
 }
