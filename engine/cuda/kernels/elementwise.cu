@@ -31,61 +31,11 @@ __global__ void copy_strided_kernel(const T *x, T *y, cuda_access_map map, size_
     }
 }
 
-enum { TILE = 32, TILE_ROWS = 8 };
-
-/* Swaps the last two dimensions through a tile in shared memory, so that reads and writes are both
- * coalesced. blockIdx.z is the plane of [rows, columns]. */
-template <typename T> __global__ void transpose_kernel(const T *x, T *y, int rows, int columns)
-{
-    __shared__ T tile[TILE][TILE + 1];
-    size_t plane = (size_t)blockIdx.z * (size_t)rows * (size_t)columns;
-    int column = (int)(blockIdx.x * TILE + threadIdx.x);
-    for (int k = (int)threadIdx.y; k < TILE; k += TILE_ROWS) {
-        int row = (int)(blockIdx.y * TILE) + k;
-        if (row < rows && column < columns)
-            tile[k][threadIdx.x] = x[plane + (size_t)row * (size_t)columns + (size_t)column];
-    }
-    __syncthreads();
-    int row = (int)(blockIdx.y * TILE + threadIdx.x);
-    for (int k = (int)threadIdx.y; k < TILE; k += TILE_ROWS) {
-        int to = (int)(blockIdx.x * TILE) + k;
-        if (row < rows && to < columns)
-            y[plane + (size_t)to * (size_t)rows + (size_t)row] = tile[threadIdx.x][k];
-    }
-}
-
-/* Returns true if the map swaps two neighbouring dimensions of a dense tensor (NCHW <-> NHWC). */
-static bool is_transpose(const struct cuda_access_map *map, int64_t *planes, int *rows,
-                         int *columns)
-{
-    int r = map->rank;
-    if (r < 2 || r > 3 || map->offset != 0)
-        return false;
-    /* y is [.., columns, rows], x is [.., rows, columns] */
-    int64_t n = map->dims[r - 1], m = map->dims[r - 2], p = r == 3 ? map->dims[0] : 1;
-    if (map->steps[0][r - 1] != m || map->steps[0][r - 2] != 1 || n > INT32_MAX || m > INT32_MAX ||
-        p > GRID_MOST || (n + TILE - 1) / TILE > GRID_MOST || (r == 3 && map->steps[0][0] != n * m))
-        return false;
-    *planes = p;
-    *rows = (int)n;
-    *columns = (int)m;
-    return true;
-}
-
 template <typename T>
 static void copy_sized(cudaStream_t stream, const void *x, void *y,
                        const struct cuda_access_map *map)
 {
-    size_t count = element_count(map->rank, map->dims);
-    int64_t planes;
-    int rows, columns;
-    if (is_transpose(map, &planes, &rows, &columns)) {
-        dim3 grid((unsigned)((columns + TILE - 1) / TILE), (unsigned)((rows + TILE - 1) / TILE),
-                  (unsigned)planes);
-        dim3 block(TILE, TILE_ROWS);
-        LAUNCH_BLOCK(transpose_kernel<T>, grid, block, stream, (const T *)x, (T *)y, rows, columns);
-        return;
-    }
+    const size_t count = element_count(map->rank, map->dims);
     LAUNCH(copy_strided_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x, (T *)y, *map,
            count);
 }
