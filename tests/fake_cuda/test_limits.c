@@ -359,7 +359,7 @@ Test(limits, products_of_nothing)
         struct cuda_conv c = conv_of_rows(1, 8, 8);
         *(e == 0 ? &c.n : e == 1 ? &c.oh : &c.m) = 0;
         cr_assert_eq(cuda_conv_candidates(DTYPE_F16, &c, (size_t)227 << 10, 132, &candidate, 1), 0);
-        cr_assert_eq(cuda_int8_conv_candidates(&c, (size_t)227 << 10, 132, &candidate, 1), 0);
+        cr_assert_eq(cuda_conv_candidates(DTYPE_I8, &c, (size_t)227 << 10, 132, &candidate, 1), 0);
         cuda_conv_simt(stream, DTYPE_F32, o.x.data, o.w.data, o.y.data, DTYPE_F32, &c, &none);
         cuda_conv_direct(stream, DTYPE_F16, o.x.data, o.w.data, o.y.data, DTYPE_F32, &c, &none);
         if (e < 2) {

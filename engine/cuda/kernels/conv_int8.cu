@@ -21,32 +21,14 @@ struct int8_finish {
         finish_sums(v, y, p * (size_t)c.m + (size_t)column, column, whole, count, e);
     }
 };
-
-/* Returns the convolution with channels counted in pairs. */
-struct cuda_conv in_pairs(const struct cuda_conv *conv)
-{
-    struct cuda_conv c = *conv;
-    c.c /= 2;
-    c.row /= 2;
-    return c;
-}
 } // namespace
-
-int cuda_int8_conv_candidates(const struct cuda_conv *conv, size_t shared_limit, int processors,
-                              struct cuda_conv_candidate *ret, int max)
-{
-    if (conv->c / conv->groups % 4)
-        return 0;
-    const struct cuda_conv pairs = in_pairs(conv);
-    return cuda_conv_candidates(DTYPE_I8, &pairs, shared_limit, processors, ret, max);
-}
 
 void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weights, void *y,
                            const struct cuda_int8_conv *conv,
                            const struct cuda_int8_epilogue *epilogue,
                            const struct cuda_conv_candidate *candidate, void *workspace)
 {
-    const struct cuda_conv pairs = in_pairs(&conv->conv);
+    const struct cuda_conv pairs = in_halves(DTYPE_I8, &conv->conv);
 #define START_INT8(T)                                                                              \
     start_tile(candidate->tile, pairs,                                                             \
                conv_launch<T, int, int8_finish>{stream,                                            \

@@ -122,17 +122,6 @@ bool fits_kernel(const struct cuda_conv *c)
            (int64_t)c->n * c->oh * c->ow <= INT32_MAX - most &&
            (int64_t)c->kh * c->kw * (c->c / c->groups) < INT32_MAX - 64 && c->groups <= GRID_MOST;
 }
-
-/* Returns the convolution with channels counted in numbers of two bytes. */
-struct cuda_conv in_halves(int dtype, const struct cuda_conv *conv)
-{
-    struct cuda_conv c = *conv;
-    if (dtype == DTYPE_F32) {
-        c.c *= 2;
-        c.row *= 2;
-    }
-    return c;
-}
 } // namespace
 
 int cuda_conv_candidates(int dtype, const struct cuda_conv *conv, size_t shared_limit,
@@ -141,6 +130,8 @@ int cuda_conv_candidates(int dtype, const struct cuda_conv *conv, size_t shared_
     estimate found[TILE_COUNT * 3];
     int count = 0;
     if (conv->c > INT32_MAX / 2 || conv->row > INT32_MAX / 2)
+        return 0;
+    if (dtype == DTYPE_I8 && conv->c / conv->groups % 4)
         return 0;
     const struct cuda_conv halves = in_halves(dtype, conv), *const c = &halves;
     if (!fits_kernel(c) || !vector_of(c))

@@ -25,6 +25,20 @@ inline int divide_up(int a, int b)
     return (a + b - 1) / b;
 }
 
+/* Returns the convolution with channels counted in numbers of two bytes. */
+inline struct cuda_conv in_halves(int dtype, const struct cuda_conv *conv)
+{
+    struct cuda_conv c = *conv;
+    if (dtype == DTYPE_F32) {
+        c.c *= 2;
+        c.row *= 2;
+    } else if (dtype == DTYPE_I8) {
+        c.c /= 2;
+        c.row /= 2;
+    }
+    return c;
+}
+
 /* True if the padding contains the zero point of 8-bit integers instead of zeros. */
 template <typename T> constexpr bool padding_is_stored = false;
 template <> constexpr bool padding_is_stored<s8_pair> = true;

@@ -89,11 +89,6 @@ __global__ void int8_direct_kernel(const unsigned char *x, const int16_t *weight
         finish_sums(sum, y, i, m, true, 1, e);
     }
 }
-
-__global__ void int8_fill_kernel(const unsigned char *zero, unsigned char *y)
-{
-    y[threadIdx.x] = *zero;
-}
 } // namespace
 
 void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
@@ -114,9 +109,4 @@ void cuda_int8_conv_depthwise(cudaStream_t stream, const void *x, const void *we
     WITH_EACH(c.c % 8 == 0, LAUNCH(int8_depthwise_kernel<EACH>, blocks_for(outputs / EACH), THREADS,
                                    stream, (const unsigned char *)x, (const int16_t *)weights, y,
                                    *conv, *e, outputs / EACH));
-}
-
-void cuda_int8_fill(cudaStream_t stream, const unsigned char *zero, void *y)
-{
-    LAUNCH(int8_fill_kernel, 1, 16, stream, zero, (unsigned char *)y);
 }

@@ -119,8 +119,8 @@ void cuda_scale_parts(cudaStream_t stream, int dtype, const float *scale, const 
                       float beta);
 /* Lists candidates, the most promising first, for a device with `processors` multiprocessors and
  * `shared_limit` bytes of shared memory per block; returns their number. Returns 0 if a group
- * has an odd number of channels (allowed for float32), or an image is too large for
- * cuda_conv_tensor. */
+ * has an odd number of channels (float32: any number; I8: no multiple of four), or an image is too
+ * large. I8 is for cuda_int8_conv_tensor(). */
 int cuda_conv_candidates(int dtype, const struct cuda_conv *conv, size_t shared_limit,
                          int processors, struct cuda_conv_candidate *ret, int max);
 /* Bytes that a candidate needs in addition to its operands. */

@@ -37,12 +37,8 @@ struct cuda_int8_conv {
     const unsigned char *padding; /* 16 aligned bytes with x's zero point */
 };
 
-/* Lists candidates on tensor cores (sm_75 and later), as cuda_conv_candidates() does. Returns 0 if
- * the channels of a group are not a multiple of four, or an image is too large.
- * cuda_conv_workspace() gives their scratch memory. */
-int cuda_int8_conv_candidates(const struct cuda_conv *conv, size_t shared_limit, int processors,
-                              struct cuda_conv_candidate *ret, int max);
-/* A convolution on tensor cores; weights: int8 [m, kh, kw, c / groups], rows zero-padded to 16. */
+/* A convolution on tensor cores; weights: int8 [m, kh, kw, c / groups], rows zero-padded to 16.
+ * cuda_conv_candidates() lists candidates for dtype I8. */
 void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weights, void *y,
                            const struct cuda_int8_conv *conv,
                            const struct cuda_int8_epilogue *epilogue,
@@ -55,9 +51,6 @@ void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weigh
 void cuda_int8_conv_depthwise(cudaStream_t stream, const void *x, const void *weights, void *y,
                               const struct cuda_int8_conv *conv,
                               const struct cuda_int8_epilogue *epilogue);
-/* Writes a zero point into 16 bytes of y. */
-void cuda_int8_fill(cudaStream_t stream, const unsigned char *zero, void *y);
-
 /* y = saturate(round(x / scale) + zero); x: F32, F16, BF16. */
 void cuda_int8_quantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
                         size_t count, float scale, int zero);

@@ -270,7 +270,8 @@ CUDA_RUN(quantized_run)
     void *y = program->data[base->y];
     if (s->has_x_zero) {
         epilogue.x_zero = program->data[s->x_zero];
-        cuda_int8_fill(stream, epilogue.x_zero, workspace);
+        cuda_copy_strided(stream, 1, epilogue.x_zero, workspace,
+                          &(struct cuda_access_map){.rank = 1, .dims = {PADDING}});
         conv.padding = workspace;
         workspace += s->fill_bytes;
     }
@@ -311,8 +312,8 @@ CUDA_RUN(quantized_tune)
 static void quantized_find_candidates(const struct cuda_backend *backend, struct int8_step *s)
 {
     const struct cuda_conv *c = &s->conv.conv;
-    const int count = cuda_int8_conv_candidates(c, backend->shared_limit, backend->processors,
-                                                s->candidates, MOST_CANDIDATES);
+    const int count = cuda_conv_candidates(DTYPE_I8, c, backend->shared_limit, backend->processors,
+                                           s->candidates, MOST_CANDIDATES);
     size_t sums;
     s->candidate_count = conv_keep_candidates(c, s->candidates, count, &sums);
     s->step.workspace += sums;
