@@ -517,12 +517,12 @@ static int pooled(const struct cuda_pool *how, int type, const unsigned char *x,
                 continue;
             const int v = stored_at(x, type, (size_t)(((n * p->h + h) * p->w + w) * p->c + c));
             greatest = v > greatest ? v : greatest;
-            sum += (float)(v - how->from_zero) * how->from_scale;
+            sum += (float)(v - how->scales.from_zero) * how->scales.from_scale;
         }
     if (how->is_max)
         return greatest;
     const float mean = sum / (float)(taps ? taps : 1);
-    return saturated((double)rintf(mean / how->to_scale + (float)how->to_zero), type);
+    return saturated((double)rintf(mean / how->scales.to_scale + (float)how->scales.to_zero), type);
 }
 
 Test(int8, pools)
@@ -543,10 +543,7 @@ Test(int8, pools)
                                 .pad_h_end = 1,
                                 .is_max = i % 2,
                                 .count_include_pad = i % 4 == 0,
-                                .from_scale = 0.07f,
-                                .to_scale = 0.05f,
-                                .from_zero = 4,
-                                .to_zero = 9};
+                                .scales = {0.07f, 0.05f, 4, 9}};
         struct cuda_conv *p = &how.window;
         p->h = between(&seed, 3, 9);
         p->w = between(&seed, 5, 9);
@@ -580,8 +577,9 @@ Test(int8, means_of_images)
         const int type = i % 2 ? DTYPE_I8 : DTYPE_U8;
         struct guarded x = random_bytes(images * positions * channels, &seed);
         struct guarded y = guarded_create(images * channels);
+        const struct cuda_scales scales = {1.7f, 1, 5, 60};
         const float factor = 1.7f / (float)positions;
-        cuda_int8_mean(stream, type, x.data, y.data, images, positions, channels, factor, 5, 60);
+        cuda_pool_global(stream, type, x.data, y.data, images, positions, channels, 0, &scales);
         finished("mean");
         for (size_t k = 0; k < images * channels; k++) {
             int sum = 0;

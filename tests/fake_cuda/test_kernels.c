@@ -477,7 +477,7 @@ Test(kernels, pools)
         cuda_pool2d(stream, (int)dtype, x.data, y.data, &p);
         check(&y, expected, 1e-6, "pool");
         cuda_pool_global(stream, (int)dtype, x.data, all.data, (size_t)p.window.n, positions,
-                         (size_t)p.window.c, p.is_max);
+                         (size_t)p.window.c, p.is_max, &p.scales);
         struct cuda_pool whole = {.window.n = p.window.n,
                                   .window.h = p.window.h,
                                   .window.w = p.window.w,

@@ -161,9 +161,10 @@ Test(limits, means_of_many_images)
     const float *y = random_floats(&y_block, (size_t)MANY * CHANNELS, &seed);
     for (size_t i = 0; i < bytes.bytes; i++)
         bytes.data[i] = (unsigned char)random_below(&seed, 256);
-    cuda_pool_global(stream, DTYPE_F32, x, y_block.data, MANY, POSITIONS, CHANNELS, false);
-    cuda_int8_mean(stream, DTYPE_U8, bytes.data, means.data, MANY, POSITIONS, CHANNELS,
-                   1.0f / POSITIONS, 0, 0);
+    const struct cuda_scales scales = {1, 1, 0, 0};
+    cuda_pool_global(stream, DTYPE_F32, x, y_block.data, MANY, POSITIONS, CHANNELS, 0, &scales);
+    cuda_pool_global(stream, DTYPE_U8, bytes.data, means.data, MANY, POSITIONS, CHANNELS, 0,
+                     &scales);
     finished("means");
     for (size_t i = 0; i < (size_t)MANY * CHANNELS; i++) {
         double sum = 0, sum_of_bytes = 0;
@@ -186,13 +187,12 @@ Test(limits, means_of_many_positions)
 {
     const size_t positions = 8600000;
     struct guarded x = guarded_create(positions), y = guarded_create(1); /* all are 255 */
-    cuda_int8_mean(stream, DTYPE_U8, x.data, y.data, 1, positions, 1, 1.0f / (float)positions, 0,
-                   0);
+    const struct cuda_scales plain = {1, 1, 0, 0}, halved = {0.5f, 1, 127, 0};
+    cuda_pool_global(stream, DTYPE_U8, x.data, y.data, 1, positions, 1, 0, &plain);
     finished("a mean of many");
     cr_assert_eq(y.data[0], 255);
     memset(x.data, 0x80, positions); /* -128 - 127 */
-    cuda_int8_mean(stream, DTYPE_I8, x.data, y.data, 1, positions, 1, 0.5f / (float)positions, 127,
-                   0);
+    cuda_pool_global(stream, DTYPE_I8, x.data, y.data, 1, positions, 1, 0, &halved);
     finished("a mean of many");
     cr_assert_leq(abs((int8_t)y.data[0] - -128), 1);
     guarded_free(&x);
@@ -303,8 +303,9 @@ Test(limits, rows_and_axes_of_nothing)
         const struct cuda_axis empty = {3, 0, 1, dtype, CUDA_IN_FLOAT};
         cuda_softmax_axis(stream, o.x.data, o.y.data, &empty, 0);
         cuda_norm_rows(stream, dtype, o.x.data, w, w, o.y.data, 3, 0, 1e-5f, 0);
-        cuda_pool_global(stream, dtype, o.x.data, o.y.data, 0, 3, 8, true);
-        cuda_pool_global(stream, dtype, o.x.data, o.y.data, 2, 3, 0, false);
+        const struct cuda_scales scales = {1, 1, 0, 0};
+        cuda_pool_global(stream, dtype, o.x.data, o.y.data, 0, 3, 8, true, &scales);
+        cuda_pool_global(stream, dtype, o.x.data, o.y.data, 2, 3, 0, false, &scales);
         const struct cuda_pool pool = {.window.n = 0,
                                        .window.h = 2,
                                        .window.w = 2,
@@ -435,8 +436,8 @@ Test(limits, bytes_of_nothing)
     cuda_copy_parts(stream, o.y.data, &parts);
     const struct cuda_pool pool = {.window = {.c = 8, .oh = 1, .ow = 1, .kh = 1, .kw = 1}};
     cuda_pool2d(stream, DTYPE_U8, o.x.data, o.y.data, &pool);
-    cuda_int8_mean(stream, DTYPE_U8, o.x.data, o.y.data, 0, 4, 8, 1, 0, 0);
-    cuda_int8_mean(stream, DTYPE_U8, o.x.data, o.y.data, 4, 4, 0, 1, 0, 0);
+    cuda_pool_global(stream, DTYPE_U8, o.x.data, o.y.data, 0, 4, 8, 0, &pool.scales);
+    cuda_pool_global(stream, DTYPE_U8, o.x.data, o.y.data, 4, 4, 0, 0, &pool.scales);
     expect_nothing(&o, "bytes");
     operands_free(&o);
 }
@@ -483,7 +484,7 @@ Test(limits, one_number)
     EXPECT(cuda_scale_parts(stream, DTYPE_F32, w, w, y, &parts, 0, 0, 0), 1.5);
     EXPECT(cuda_copy_strided(stream, 4, o.x.data, y, &map), 2);
     EXPECT(cuda_norm_rows(stream, DTYPE_F32, o.x.data, w, w, y, 1, 1, 1e-5f, 0), 0.5);
-    EXPECT(cuda_pool_global(stream, DTYPE_F32, o.x.data, y, 1, 1, 1, false), 2);
+    EXPECT(cuda_pool_global(stream, DTYPE_F32, o.x.data, y, 1, 1, 1, false, &pool.scales), 2);
     EXPECT(cuda_pool2d(stream, DTYPE_F32, o.x.data, y, &pool), 2);
     EXPECT(cuda_conv_simt(stream, DTYPE_F32, o.x.data, w, y, DTYPE_F32, &c, &none), 1);
     EXPECT(cuda_conv_direct(stream, DTYPE_F32, o.x.data, w, y, DTYPE_F32, &c, &none), 1);

@@ -1,5 +1,5 @@
-/* Kernels on 8-bit integers other than convolutions: conversions, sums and products of two tensors,
- * pools. They do little arithmetic for each byte, so most threads handle several numbers. */
+/* Kernels on 8-bit integers other than convolutions and pools: conversions, sums and products of two
+ * tensors. They do little arithmetic for each byte, so most threads handle several numbers. */
 #include "engine/cuda/kernels/int8.cuh"
 
 namespace
@@ -80,41 +80,6 @@ void apply_binary(cudaStream_t stream, const void *a, const void *b, void *y,
            (const unsigned char *)b, (unsigned char *)y, binary, count);
 }
 
-enum { MEAN_ROWS = 8, MEAN_LANES = 32 };
-
-/* A block adds up 32 groups of EACH channels of an image, eight positions at a time. */
-template <int EACH>
-__global__ void int8_mean_kernel(const unsigned char *x, unsigned char *y, size_t positions,
-                                 size_t channels, float factor, int type, int from_zero,
-                                 int to_zero)
-{
-    __shared__ int sums[MEAN_ROWS][MEAN_LANES * EACH];
-    const unsigned lane = threadIdx.x % MEAN_LANES, row = threadIdx.x / MEAN_LANES;
-    const size_t channel = ((size_t)blockIdx.x * MEAN_LANES + lane) * EACH;
-    const bool has = channel < channels;
-    const unsigned char *image = x + (size_t)blockIdx.y * positions * channels;
-    int own[EACH] = {};
-    for (size_t p = row; has && p < positions; p += MEAN_ROWS) {
-        unsigned char bytes[EACH];
-        load_bytes(bytes, image + p * channels + channel);
-        UNROLLED(k, EACH)
-            own[k] += byte_of(bytes[k], type == DTYPE_I8) - from_zero;
-    }
-    UNROLLED(k, EACH)
-        sums[row][lane * EACH + k] = own[k];
-    __syncthreads();
-    if (row || !has)
-        return;
-    unsigned char bytes[EACH];
-    UNROLLED(k, EACH) {
-        long long sum = 0; /* the sum of CUDA_INT8_MEAN_MOST numbers can exceed an int */
-        for (int r = 0; r < MEAN_ROWS; r++)
-            sum += sums[r][lane * EACH + k];
-        bytes[k] = (unsigned char)requantized(times((float)sum, factor), to_zero, lowest_of(type));
-    }
-    store_bytes(y + (size_t)blockIdx.y * channels + channel, bytes);
-}
-
 /* ---- DynamicQuantizeLinear ---- */
 
 enum { RANGES = CUDA_INT8_RANGES };
@@ -182,25 +147,6 @@ void cuda_int8_apply_binary(cudaStream_t stream, const void *a, const void *b, v
         apply_binary<4>(stream, a, b, y, binary);
     else
         apply_binary<1>(stream, a, b, y, binary);
-}
-
-void cuda_int8_mean(cudaStream_t stream, int type, const void *x, void *y, size_t n,
-                    size_t positions, size_t channels, float factor, int from_zero, int to_zero)
-{
-    const size_t each = channels % 4 == 0 ? 4 : 1;
-    const unsigned wide = (unsigned)((channels / each + MEAN_LANES - 1) / MEAN_LANES);
-    for (size_t first = 0; first < n; first += GRID_MOST) {
-        const size_t images = n - first < (size_t)GRID_MOST ? n - first : (size_t)GRID_MOST;
-        const dim3 grid(wide, (unsigned)images);
-        const unsigned char *from = (const unsigned char *)x + first * positions * channels;
-        unsigned char *to = (unsigned char *)y + first * channels;
-        if (each == 4)
-            LAUNCH_BLOCK(int8_mean_kernel<4>, grid, MEAN_ROWS * MEAN_LANES, stream, from, to,
-                         positions, channels, factor, type, from_zero, to_zero);
-        else
-            LAUNCH_BLOCK(int8_mean_kernel<1>, grid, MEAN_ROWS * MEAN_LANES, stream, from, to,
-                         positions, channels, factor, type, from_zero, to_zero);
-    }
 }
 
 void cuda_int8_dynamic(cudaStream_t stream, const float *x, size_t count, void *ranges,

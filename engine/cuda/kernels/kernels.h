@@ -50,11 +50,16 @@ struct cuda_conv_candidate {
     int tile, splits;
 };
 
+/* What 8-bit integers of an operand and a result stand for: (stored - zero) * scale. */
+struct cuda_scales {
+    float from_scale, to_scale;
+    int from_zero, to_zero;
+};
+
 struct cuda_pool {
     struct cuda_conv window; /* m == c */
     int pad_h_end, pad_w_end, is_max, count_include_pad;
-    float from_scale, to_scale; /* of a mean of 8-bit integers, (stored - zero) * scale */
-    int from_zero, to_zero;
+    struct cuda_scales scales; /* of a mean of 8-bit integers */
 };
 
 /* Attention on matrices with strides. A group counts through its parts, the last part fastest; each
@@ -151,9 +156,13 @@ void cuda_conv_depthwise(cudaStream_t stream, int dtype, const void *x, const vo
 /* dtype: also U8, I8. */
 void cuda_pool2d(cudaStream_t stream, int dtype, const void *x, void *y,
                  const struct cuda_pool *pool);
-/* y[n, c] = mean or maximum of x[n, position, c] over the positions. */
+/* y[n, c] = mean or maximum of x[n, position, c] over the positions. dtype: for a mean also U8, I8
+ * with `scales`, and then at most CUDA_MEAN_MOST positions, because a thread adds up an eighth of
+ * them as int32. */
+#define CUDA_MEAN_MOST ((size_t)1 << 26)
 void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, size_t n,
-                      size_t positions, size_t channels, int is_max);
+                      size_t positions, size_t channels, int is_max,
+                      const struct cuda_scales *scales);
 /* True if cuda_attend supports the attention, with tensor cores (16-bit dtypes) or without, on a
  * device with `shared_limit` bytes of shared memory per block. */
 int cuda_attention_takes(const struct cuda_attention *attention, int on_tensor_cores,

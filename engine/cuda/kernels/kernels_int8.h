@@ -70,12 +70,6 @@ struct cuda_int8_binary {
 void cuda_int8_apply_binary(cudaStream_t stream, const void *a, const void *b, void *y,
                             const struct cuda_int8_binary *binary);
 
-/* y[n, c] = saturate(round((sum over positions of (x - from_zero)) * factor) + to_zero). At
- * most CUDA_INT8_MEAN_MOST positions, because a thread adds up an eighth of them as int32. */
-#define CUDA_INT8_MEAN_MOST ((size_t)1 << 26)
-void cuda_int8_mean(cudaStream_t stream, int type, const void *x, void *y, size_t n,
-                    size_t positions, size_t channels, float factor, int from_zero, int to_zero);
-
 /* DynamicQuantizeLinear of x: F32. `ranges`: scratch of 2 * CUDA_INT8_RANGES floats. */
 #define CUDA_INT8_RANGES 256
 void cuda_int8_dynamic(cudaStream_t stream, const float *x, size_t count, void *ranges,

@@ -1,6 +1,8 @@
 /* Normalization of rows, and pools. */
 #include "engine/cuda/kernels/int8.cuh"
 
+#include <type_traits>
+
 enum { SHORT_ROW = 1024 }; /* numbers of a row that a warp handles; longer rows get a block */
 
 /* GROUP threads, a warp or a block, handle a row; each reads EACH (8 or 1) neighbours at a time. */
@@ -61,50 +63,60 @@ void cuda_norm_rows(cudaStream_t stream, int dtype, const void *x, const float *
 }
 
 /* Pools the positions of x [n, positions, channels]: each lane has EACH (8 or 1) channels; the
- * warps of a block share the positions. */
+ * warps of a block share the positions. Sums of 8-bit integers are exact. */
 template <typename T, int EACH>
 __global__ void pool_global_kernel(const T *x, T *y, size_t n, size_t positions, size_t channels,
-                                   int is_max)
+                                   int is_max, cuda_scales scales)
 {
-    __shared__ float partial[WARPS][WARP * EACH];
+    constexpr bool IS_STORED = sizeof(T) == 1;
+    using sum = std::conditional_t<IS_STORED, int, float>;
+    __shared__ sum partial[WARPS][WARP * EACH];
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const size_t channel = ((size_t)blockIdx.x * WARP + (size_t)lane) * EACH;
+    const float factor = divided(scales.from_scale, times(scales.to_scale, (float)positions));
+    const double zeros = (double)positions * scales.from_zero;
     for (size_t image = blockIdx.y; image < n; image += gridDim.y) {
-        float value[EACH], v[EACH];
+        float v[EACH];
+        sum value[EACH];
         UNROLLED(k, EACH)
-            value[k] = is_max ? -INFINITY : 0.0f;
+            value[k] = (sum)(is_max && !IS_STORED ? -INFINITY : 0.0f);
         for (size_t p = (size_t)warp; p < positions && channel < channels; p += WARPS) {
             load_all(v, x + (image * positions + p) * channels + channel);
             UNROLLED(k, EACH)
-                value[k] = is_max ? greater_of(value[k], v[k]) : value[k] + v[k];
+                value[k] = is_max ? greater_of(value[k], (sum)v[k]) : value[k] + (sum)v[k];
         }
         UNROLLED(k, EACH) /* a lane's numbers are WARP apart: no bank conflicts */
             partial[warp][k * WARP + lane] = value[k];
         __syncthreads();
         if (warp == 0 && channel < channels) {
             UNROLLED(k, EACH) {
+                double all = value[k];
                 for (int w = 1; w < WARPS; w++) {
-                    const float other = partial[w][k * WARP + lane];
-                    value[k] = is_max ? greater_of(value[k], other) : value[k] + other;
+                    const double other = partial[w][k * WARP + lane];
+                    all = is_max ? greater_of(all, other) : all + other;
                 }
-                value[k] /= is_max ? 1.0f : (float)positions;
+                if (IS_STORED)
+                    v[k] = plus(rintf(times((float)(all - zeros), factor)), (float)scales.to_zero);
+                else
+                    v[k] = (float)all / (is_max ? 1.0f : (float)positions);
             }
-            store_all(y + image * channels + channel, value);
+            store_all(y + image * channels + channel, v);
         }
         __syncthreads();
     }
 }
 
 void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, size_t n,
-                      size_t positions, size_t channels, int is_max)
+                      size_t positions, size_t channels, int is_max,
+                      const struct cuda_scales *scales)
 {
     const unsigned down = (unsigned)(n < (size_t)GRID_MOST ? n : (size_t)GRID_MOST);
-    WITH_EACH(
-        channels % 8 == 0,
-        WITH_TYPE(dtype,
-                  LAUNCH_BLOCK((pool_global_kernel<T, EACH>),
-                               dim3((unsigned)((channels / EACH + WARP - 1) / WARP), down), THREADS,
-                               stream, (const T *)x, (T *)y, n, positions, channels, is_max)));
+    WITH_EACH(channels % 8 == 0,
+              WITH_STORED_TYPE(
+                  dtype, LAUNCH_BLOCK((pool_global_kernel<T, EACH>),
+                                      dim3((unsigned)((channels / EACH + WARP - 1) / WARP), down),
+                                      THREADS, stream, (const T *)x, (T *)y, n, positions, channels,
+                                      is_max, *scales)));
 }
 
 /* A thread computes EACH (8 or 1) neighbouring channels of an output. It sums in memory order. */
@@ -136,7 +148,7 @@ __global__ void pool_kernel(const T *x, T *y, cuda_pool p, size_t count)
                 load_all(v, from);
                 UNROLLED(k, EACH) {
                     if (IS_STORED && !p.is_max)
-                        v[k] = times(v[k] - (float)p.from_zero, p.from_scale);
+                        v[k] = times(v[k] - (float)p.scales.from_zero, p.scales.from_scale);
                     value[k] = p.is_max ? greater_of(value[k], v[k]) : plus(value[k], v[k]);
                 }
             }
@@ -144,7 +156,7 @@ __global__ void pool_kernel(const T *x, T *y, cuda_pool p, size_t count)
         UNROLLED(k, EACH) {
             value[k] = p.is_max ? value[k] : divided(value[k], (float)(taps ? taps : 1));
             if (IS_STORED && !p.is_max)
-                value[k] = plus(divided(value[k], p.to_scale), (float)p.to_zero);
+                value[k] = plus(divided(value[k], p.scales.to_scale), (float)p.scales.to_zero);
         }
         store_all(y + i * EACH, value);
     }

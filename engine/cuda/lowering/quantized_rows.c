@@ -1,6 +1,6 @@
-/* 8-bit integers between products: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear; Add,
- * Mul and global means of com.microsoft; tables (OP_LOOKUP). A tensor has one scale and one zero
- * point; nodes with other scales run on the host. */
+/* 8-bit integers between products: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear; Add and
+ * Mul of com.microsoft; tables (OP_LOOKUP). A tensor has one scale and one zero point; nodes with
+ * other scales run on the host. */
 #include "engine/cuda/kernels/kernels_int8.h"
 #include "engine/cuda/lowering/lowering.h"
 
@@ -13,7 +13,6 @@ enum rows_kind {
     INT8_DYNAMIC,
     INT8_BINARY,
     INT8_TABLE,
-    INT8_MEAN,
 };
 
 struct int8_rows_step {
@@ -25,8 +24,7 @@ struct int8_rows_step {
     struct scale_zero from, from_b, to;
     struct cuda_int8_binary binary;
     const void *table; /* 256 bytes */
-    size_t count, images, positions, channels;
-    float factor;
+    size_t count;
 };
 
 CUDA_RUN(quantized_rows_run)
@@ -59,10 +57,6 @@ CUDA_RUN(quantized_rows_run)
                                  .rows = 1,
                                  .pitch = s->count,
                                  .parts = {{(void *)(uintptr_t)x, s->count, 0, s->table}}});
-        break;
-    case INT8_MEAN:
-        cuda_int8_mean(stream, (int)s->x_dtype, x, y, s->images, s->positions, s->channels,
-                       s->factor, s->from.zero, s->to.zero);
         break;
     }
     return cuda_launched(base, program, err);
@@ -99,24 +93,10 @@ static bool read_binary(const struct node *node, struct int8_rows_step *ret)
            scale_zero_of(node, 6, y->dtype, &ret->to);
 }
 
-static bool read_unary(const struct node *node, struct int8_rows_step *ret)
-{
-    return scale_zero_of(node, 1, node->inputs[0]->dtype, &ret->from) &&
-           scale_zero_of(node, 3, node->outputs[0]->dtype, &ret->to);
-}
-
 static bool read_lookup(const struct node *node, struct int8_rows_step *ret)
 {
     (void)ret;
     return node->inputs[1]->known != NULL;
-}
-
-static bool read_mean(const struct node *node, struct int8_rows_step *ret)
-{
-    const struct value *x = node->inputs[0], *y = node->outputs[0];
-    return x->dtype == y->dtype && x->shape.rank >= 3 &&
-           shape_count(&x->shape) / shape_count(&y->shape) <= CUDA_INT8_MEAN_MOST &&
-           !node_int(node, "channels_last", 0) && read_unary(node, ret);
 }
 
 static const struct {
@@ -128,8 +108,7 @@ static const struct {
                {OP_DYNAMIC_QUANTIZE_LINEAR, INT8_DYNAMIC, read_dynamic},
                {OP_QLINEAR_ADD, INT8_BINARY, read_binary},
                {OP_QLINEAR_MUL, INT8_BINARY, read_binary},
-               {OP_LOOKUP, INT8_TABLE, read_lookup},
-               {OP_QLINEAR_GLOBAL_AVERAGE_POOL, INT8_MEAN, read_mean}};
+               {OP_LOOKUP, INT8_TABLE, read_lookup}};
 
 static bool quantized_rows_classify(const struct node *node, struct int8_rows_step *ret)
 {
@@ -149,8 +128,6 @@ KERNEL_CLAIM(quantized_rows_claim)
     struct int8_rows_step s;
     if (!quantized_rows_classify(node, &s))
         return false;
-    if (s.kind == INT8_MEAN)
-        ret->can = KERNEL_CHANNELS_LAST;
     if (s.kind == INT8_BINARY)
         ret->in_place = claim_in_place(node, 0, 3);
     if (node->op == OP_LOOKUP)
@@ -187,10 +164,11 @@ static enum status fill_binary(const struct cuda_lowering *compile, struct int8_
 static enum status quantized_rows_fill(const struct cuda_lowering *compile,
                                        struct int8_rows_step *s, struct error *err)
 {
-    static const char *const kernels[] = {
-        [INT8_QUANTIZE] = "quantize",        [INT8_DEQUANTIZE] = "dequantize",
-        [INT8_DYNAMIC] = "dynamic quantize", [INT8_BINARY] = "int8 binary",
-        [INT8_TABLE] = "int8 table",         [INT8_MEAN] = "int8 mean"};
+    static const char *const kernels[] = {[INT8_QUANTIZE] = "quantize",
+                                          [INT8_DEQUANTIZE] = "dequantize",
+                                          [INT8_DYNAMIC] = "dynamic quantize",
+                                          [INT8_BINARY] = "int8 binary",
+                                          [INT8_TABLE] = "int8 table"};
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     s->step.kernel = kernels[s->kind];
@@ -203,12 +181,6 @@ static enum status quantized_rows_fill(const struct cuda_lowering *compile,
         return fill_binary(compile, s, err);
     case INT8_TABLE:
         return cuda_weights_of(compile->backend, node->inputs[1], DTYPE_U8, &s->table, err);
-    case INT8_MEAN:
-        s->images = (size_t)x->shape.dims[0];
-        s->channels = (size_t)x->shape.dims[x->shape.rank - 1];
-        s->positions = shape_count(&x->shape) / s->images / s->channels;
-        s->factor = s->from.scale / (s->to.scale * (float)s->positions);
-        return STATUS_OK;
     case INT8_DYNAMIC:
         s->y_scale = node->outputs[1]->index;
         s->y_zero = node->outputs[2]->index;

@@ -32,7 +32,8 @@ CUDA_RUN(row_norms_run)
         cuda_pool2d(stream, dtype, x, y, &s->pool);
         break;
     case ROWS_POOL_GLOBAL:
-        cuda_pool_global(stream, dtype, x, y, s->images, s->positions, s->channels, s->is_max);
+        cuda_pool_global(stream, dtype, x, y, s->images, s->positions, s->channels, s->is_max,
+                         &s->pool.scales);
         break;
     }
     return cuda_launched(base, program, err);
@@ -64,23 +65,25 @@ static bool read_pool(const struct node *node, struct row_norms_step *s)
     const struct shape *x = &node->inputs[0]->shape;
     const enum dtype dtype = node->inputs[0]->dtype;
     struct scale_zero from, to;
-    if (node->op == OP_QLINEAR_AVERAGE_POOL) {
+    if (node->op == OP_QLINEAR_AVERAGE_POOL || node->op == OP_QLINEAR_GLOBAL_AVERAGE_POOL) {
         if (node_int(node, "channels_last", 0) || !scale_zero_of(node, 1, dtype, &from) ||
             !scale_zero_of(node, 3, dtype, &to))
             return false;
-        s->pool = (struct cuda_pool){.from_scale = from.scale,
-                                     .to_scale = to.scale,
-                                     .from_zero = from.zero,
-                                     .to_zero = to.zero};
+        s->pool.scales = (struct cuda_scales){from.scale, to.scale, from.zero, to.zero};
     } else if (!is_computed(dtype) && (node->op != OP_MAX_POOL || !dtype_is_8bit(dtype))) {
         return false;
     }
     s->is_max = node->op == OP_GLOBAL_MAX_POOL;
-    s->kind = s->is_max || node->op == OP_GLOBAL_AVERAGE_POOL ? ROWS_POOL_GLOBAL : ROWS_POOL;
+    s->kind = s->is_max || node->op == OP_GLOBAL_AVERAGE_POOL ||
+                      node->op == OP_QLINEAR_GLOBAL_AVERAGE_POOL
+                  ? ROWS_POOL_GLOBAL
+                  : ROWS_POOL;
     s->images = (size_t)x->dims[0];
     s->channels = (size_t)x->dims[x->rank - 1];
-    s->positions = shape_count(x) / s->images / s->channels;
-    return s->kind == ROWS_POOL_GLOBAL || (x->rank == 4 && !node_output(node, 1));
+    s->positions = shape_count(x) / shape_count(&node->outputs[0]->shape);
+    if (s->kind == ROWS_POOL_GLOBAL)
+        return is_computed(dtype) || s->positions <= CUDA_MEAN_MOST;
+    return x->rank == 4 && !node_output(node, 1);
 }
 
 KERNEL_CLAIM(rows_claim)
@@ -137,6 +140,6 @@ const struct cuda_kernel cuda_kernel_row_norms = {
 const struct cuda_kernel cuda_kernel_pool = {
     {"pool",
      {OP_GLOBAL_AVERAGE_POOL, OP_GLOBAL_MAX_POOL, OP_MAX_POOL, OP_AVERAGE_POOL,
-      OP_QLINEAR_AVERAGE_POOL},
+      OP_QLINEAR_AVERAGE_POOL, OP_QLINEAR_GLOBAL_AVERAGE_POOL},
      rows_pool_claim},
     lower_pool};
