@@ -353,18 +353,6 @@ Test(int8, depthwise_convolutions)
     }
 }
 
-Test(int8, channels_are_filled_up)
-{
-    uint32_t seed = 9;
-    struct guarded x = random_bytes(35 * 3, &seed), y = guarded_create(35 * 4);
-    cuda_pad_channels(stream, 1, x.data, y.data, 35, 3, 4);
-    finished("pad");
-    for (size_t i = 0; i < 35 * 4; i++)
-        cr_assert(i % 4 == 3 || y.data[i] == x.data[i / 4 * 3 + i % 4]);
-    guarded_free(&x);
-    guarded_free(&y);
-}
-
 /* ---- rows ---- */
 
 Test(int8, floats_are_stored_and_read_back)

@@ -291,19 +291,6 @@ Test(kernels, products_on_tensor_cores)
     }
 }
 
-Test(kernels, odd_channels_are_padded)
-{
-    uint32_t seed = 9;
-    struct array x = make_array(DTYPE_F16, 35 * 3, &seed), y = make_array(DTYPE_F16, 35 * 4, NULL);
-    cuda_pad_channels(stream, 2, x.data, y.data, 35, 3, 4);
-    cr_assert_eq(cudaStreamSynchronize(stream), cudaSuccess);
-    for (size_t i = 0; i < y.count; i++)
-        cr_assert_eq(number(y.data, DTYPE_F16, i),
-                     i % 4 < 3 ? number(x.data, DTYPE_F16, i / 4 * 3 + i % 4) : 0);
-    free_array(&x);
-    free_array(&y);
-}
-
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 
 Test(kernels, convolutions_on_ordinary_cores)

@@ -104,24 +104,6 @@ void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *w
     WITH_TYPES(dtype, y_dtype, (conv_simt<T, Y>(stream, x, weights, y, conv, epilogue)));
 }
 
-template <typename T>
-__global__ void pad_channels_kernel(const T *x, T *y, int from, int to, size_t count)
-{
-    FOR_EACH(i, count) {
-        size_t p = i / (size_t)to;
-        int channel = (int)(i % (size_t)to);
-        y[i] = channel < from ? x[p * (size_t)from + (size_t)channel] : (T)0;
-    }
-}
-
-void cuda_pad_channels(cudaStream_t stream, int size, const void *x, void *y, size_t positions,
-                       int from, int to)
-{
-    size_t count = positions * (size_t)to;
-    WITH_SIZE(size, LAUNCH(pad_channels_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x,
-                           (T *)y, from, to, count));
-}
-
 /* ---- one thread per output: groups of few channels ---- */
 
 /* Loads COUNT (4, 2 or 1) neighbours; `from` is aligned to their total size. */

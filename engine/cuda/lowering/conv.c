@@ -4,6 +4,7 @@
  * 16-bit numbers, and float32 with --precision tf32, run on tensor cores. The autotuner chooses
  * among several candidates: shapes of tiles, splits, and cuBLASLt for matrix products. float32 with
  * other precisions, and groups of few channels, run without tensor cores. */
+#include "engine/cuda/kernels/kernels_gather_scatter.h"
 #include "engine/cuda/lowering/lowering.h"
 
 #include <limits.h>
@@ -13,7 +14,7 @@
 #include "engine/base/size.h"
 #include "engine/op/families.h"
 
-enum { MOST_CANDIDATES = 14, GROUP_OF_TILES = 16 };
+enum { GROUP_OF_TILES = 16 };
 #define MOST_SUMS ((size_t)64 << 20) /* bytes for sums of a split convolution */
 
 struct conv_step {
@@ -25,12 +26,10 @@ struct conv_step {
     uint32_t residual;
     bool has_residual;
     enum dtype x_dtype, y_dtype;
-    int unpadded; /* channels of x before padding by one; 0: no padding */
-    size_t padded_bytes;
-    /* On tensor cores: candidate 0 is `product` if there is one; `candidates` follow. */
+    /* On tensor cores: candidate 0 is `product` if there is one; those of `tiles` follow. */
     struct cuda_step *product;
-    struct cuda_conv_candidate candidates[MOST_CANDIDATES];
-    int candidate_count, candidate;
+    struct conv_tiles tiles;
+    int candidate;
 };
 
 static void conv_free(struct cuda_step *base)
@@ -44,16 +43,11 @@ static void run_tensor(struct conv_step *s, struct cuda_program *program, const 
 {
     struct cuda_backend *backend = program->backend;
     unsigned char *workspace = backend->arena + program->value_bytes;
-    const struct cuda_conv_candidate *candidate =
-        &s->candidates[s->candidate - (s->product ? 1 : 0)];
-    if (s->unpadded) {
-        cuda_pad_channels(backend->stream, (int)dtype_size(s->x_dtype), x, workspace,
-                          (size_t)s->conv.n * (size_t)s->conv.h * (size_t)s->conv.w, s->unpadded,
-                          s->conv.c);
-        x = workspace;
-    }
+    x = conv_pad_channels(backend->stream, &s->tiles, &s->conv, dtype_size(s->x_dtype), x,
+                          &workspace);
     cuda_conv_tensor(backend->stream, (int)s->x_dtype, x, s->weights, y, (int)s->y_dtype, &s->conv,
-                     epilogue, candidate, workspace + s->padded_bytes);
+                     epilogue, &s->tiles.candidates[s->candidate - (s->product ? 1 : 0)],
+                     workspace);
 }
 
 CUDA_RUN(conv_run)
@@ -81,11 +75,11 @@ CUDA_RUN(conv_tune)
                            .y_dtype = (int32_t)s->y_dtype,
                            .has_residual = s->has_residual,
                            .activation = s->epilogue.activation,
-                           .unpadded = s->unpadded,
+                           .unpadded = s->tiles.unpadded,
                            .has_product = s->product != NULL};
     if (s->product)
         TRY(s->product->tune(s->product, program, err));
-    TRY(tune_step(base, program, &s->candidate, s->candidate_count + (s->product ? 1 : 0), &key,
+    TRY(tune_step(base, program, &s->candidate, s->tiles.count + (s->product ? 1 : 0), &key,
                   sizeof key, err));
     base->kernel = s->product && s->candidate == 0 ? s->product->kernel : "tensor-core conv";
     return STATUS_OK;
@@ -127,48 +121,64 @@ static struct conv_step *conv_create(const struct cuda_lowering *compile,
     return s;
 }
 
-int conv_keep_candidates(const struct cuda_conv *conv, struct cuda_conv_candidate *candidates,
-                         int count, size_t *ret_workspace)
+bool conv_find_tiles(const struct cuda_backend *backend, enum dtype dtype, struct cuda_conv *conv,
+                     struct conv_tiles *ret)
 {
-    int kept = 0;
-    *ret_workspace = 0;
-    for (int i = 0; i < count; i++) {
-        const size_t bytes = cuda_conv_workspace(conv, &candidates[i]);
-        if (bytes > MOST_SUMS)
-            continue;
-        if (bytes > *ret_workspace)
-            *ret_workspace = bytes;
-        candidates[kept++] = candidates[i];
+    const int channels = conv->c, depth = channels / conv->groups, even = dtype == DTYPE_I8 ? 4 : 2;
+    *ret = (struct conv_tiles){0};
+    if (depth % even && conv->groups > 1)
+        return false;
+    if (depth % even) {
+        ret->unpadded = channels;
+        conv->c = (int)size_align((size_t)channels, (size_t)even);
+        ret->padded_bytes = size_align((size_t)conv->n * (size_t)conv->h * (size_t)conv->w *
+                                           (size_t)conv->c * dtype_size(dtype),
+                                       256);
     }
-    return kept;
+    ret->workspace = ret->padded_bytes;
+    const int count = cuda_conv_candidates((int)dtype, conv, backend->shared_limit,
+                                           backend->processors, ret->candidates, CONV_CANDIDATES);
+    for (int i = 0; i < count; i++) {
+        const size_t sums = cuda_conv_workspace(conv, &ret->candidates[i]);
+        if (sums > MOST_SUMS)
+            continue;
+        if (ret->padded_bytes + sums > ret->workspace)
+            ret->workspace = ret->padded_bytes + sums;
+        ret->candidates[ret->count++] = ret->candidates[i];
+    }
+    if (ret->count)
+        return true;
+    conv->c = channels;
+    *ret = (struct conv_tiles){0};
+    return false;
 }
 
-static enum status create_tensor(const struct cuda_lowering *compile, struct cuda_conv *conv,
-                                 const void *weights, const float *bias, int unpadded,
-                                 struct conv_step **ret, struct error *err)
+const void *conv_pad_channels(cudaStream_t stream, const struct conv_tiles *tiles,
+                              const struct cuda_conv *conv, size_t size, const void *x,
+                              unsigned char **workspace)
 {
-    const struct cuda_backend *backend = compile->backend;
-    struct cuda_conv_candidate candidates[MOST_CANDIDATES];
+    const int64_t positions = (int64_t)conv->n * conv->h * conv->w, from = tiles->unpadded;
+    const struct cuda_pad pad = {
+        .rank = 2, .out = {positions, conv->c}, .kept = {positions, from}, .steps = {from, 1}};
+    void *padded = *workspace;
+    if (!tiles->unpadded)
+        return x;
+    cuda_pad_any(stream, (int)size, x, padded, &pad);
+    *workspace += tiles->padded_bytes;
+    return padded;
+}
+
+static enum status create_tensor(const struct cuda_lowering *compile, const struct cuda_conv *conv,
+                                 const struct conv_tiles *tiles, const void *weights,
+                                 const float *bias, struct conv_step **ret, struct error *err)
+{
     struct cuda_step *step;
-    size_t workspace;
-    const enum dtype dtype = compile->node->inputs[0]->dtype;
-    int count = cuda_conv_candidates((int)dtype, conv, backend->shared_limit, backend->processors,
-                                     candidates, MOST_CANDIDATES);
-    count = conv_keep_candidates(conv, candidates, count, &workspace);
-    if (count == 0)
-        return STATUS_OK;
     struct conv_step *s = conv_create(compile, conv, weights, bias, &step, err);
     TRY(allocated(s));
     s->step.kernel = "tensor-core conv";
     s->step.tune = conv_tune;
-    memcpy(s->candidates, candidates, sizeof candidates);
-    s->candidate_count = count;
-    s->unpadded = unpadded;
-    if (unpadded)
-        s->padded_bytes = size_align((size_t)conv->n * (size_t)conv->h * (size_t)conv->w *
-                                         (size_t)conv->c * dtype_size(dtype),
-                                     256);
-    s->step.workspace = s->padded_bytes + workspace;
+    s->step.workspace = tiles->workspace;
+    s->tiles = *tiles;
     *ret = s;
     return STATUS_OK;
 }
@@ -187,15 +197,16 @@ enum status conv_create_product(const struct cuda_lowering *compile, int64_t row
                                 struct cuda_step **ret, struct error *err)
 {
     struct cuda_step *product = *ret;
-    struct conv_step *s = NULL;
+    struct conv_tiles tiles;
+    struct conv_step *s;
     if (rows > INT_MAX || n > INT_MAX || k > INT_MAX - 8)
         return STATUS_OK;
     struct cuda_conv conv = window_of_rows(rows, n, k);
     conv.y_row = (int)y_row;
     conv.row = (int)((k + 7) / 8 * 8);
-    TRY(create_tensor(compile, &conv, weights, bias, 0, &s, err));
-    if (!s)
+    if (!conv_find_tiles(compile->backend, compile->node->inputs[0]->dtype, &conv, &tiles))
         return STATUS_OK;
+    TRY(create_tensor(compile, &conv, &tiles, weights, bias, &s, err));
     add_product(s, product);
     *ret = &s->step;
     return STATUS_OK;
@@ -230,23 +241,16 @@ static enum status conv_lower_tensor(const struct cuda_lowering *compile, const 
     struct tensor *constant = compile->node->inputs[1]->known;
     const enum dtype dtype = compile->node->inputs[0]->dtype;
     struct cuda_conv conv = *c;
-    struct conv_step *s = NULL;
+    struct conv_tiles tiles;
+    struct conv_step *s;
     const void *weights;
-    int unpadded = 0;
-    if (!has_tensor_cores(compile->backend, dtype) || (c->c / c->groups % 2 && c->groups > 1))
-        return STATUS_OK;
-    if (c->c % 2) {
-        unpadded = c->c;
-        conv.c++;
-    }
     conv.row = (int)cuda_weights_row(constant, WEIGHT_CONV_ROWS, dtype);
-    struct cuda_conv_candidate first;
-    if (!cuda_conv_candidates((int)dtype, &conv, compile->backend->shared_limit,
-                              compile->backend->processors, &first, 1))
+    if (!has_tensor_cores(compile->backend, dtype) ||
+        !conv_find_tiles(compile->backend, dtype, &conv, &tiles))
         return STATUS_OK;
     TRY(cuda_weights_get(compile->backend, constant, WEIGHT_CONV_ROWS, dtype, &weights, err));
-    TRY(create_tensor(compile, &conv, weights, bias, unpadded, &s, err));
-    *ret = s ? &s->step : NULL;
+    TRY(create_tensor(compile, &conv, &tiles, weights, bias, &s, err));
+    *ret = &s->step;
     return STATUS_OK;
 }
 

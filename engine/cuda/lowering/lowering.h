@@ -74,10 +74,24 @@ struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k);
 /* False for groups of so few channels that they would leave most of a tile empty. */
 bool conv_is_for_tiles(const struct cuda_conv *conv);
 
-/* Removes candidates that need too much memory for sums. Returns the number of remaining candidates
- * and the largest workspace among them. */
-int conv_keep_candidates(const struct cuda_conv *conv, struct cuda_conv_candidate *candidates,
-                         int count, size_t *ret_workspace);
+enum { CONV_CANDIDATES = 14 };
+
+/* How a convolution can run on tensor cores. */
+struct conv_tiles {
+    int unpadded;                   /* channels of x before padding; 0: no padding */
+    size_t padded_bytes, workspace; /* bytes of the padded x; of it and the sums of splits */
+    struct cuda_conv_candidate candidates[CONV_CANDIDATES];
+    int count;
+};
+/* Pads conv->c to an even number (of 8-bit integers: to a multiple of four), and lists candidates
+ * that do not need too much memory for sums. Returns false, and changes no channels, if there are
+ * none. conv->row is that of the padded weights. */
+bool conv_find_tiles(const struct cuda_backend *backend, enum dtype dtype, struct cuda_conv *conv,
+                     struct conv_tiles *ret);
+/* Returns x, of numbers of `size` bytes, padded in *workspace, which then begins behind it. */
+const void *conv_pad_channels(cudaStream_t stream, const struct conv_tiles *tiles,
+                              const struct cuda_conv *conv, size_t size, const void *x,
+                              unsigned char **workspace);
 
 /* All properties that decide the time of a step on tensor cores; hashed, so without padding. */
 struct conv_key {

@@ -16,7 +16,7 @@
 #include "engine/base/size.h"
 #include "engine/op/families.h"
 
-enum { MOST_CANDIDATES = 14, PADDING = 16, ALIGN = 256 };
+enum { PADDING = 16, ALIGN = 256 };
 
 struct int8_step {
     struct cuda_step step;
@@ -26,10 +26,9 @@ struct int8_step {
     const void *weights;
     uint32_t residual, x_zero;
     bool has_residual, has_x_zero;
-    int unpadded;                    /* channels of x before padding; 0: no padding */
-    size_t fill_bytes, padded_bytes; /* bytes of the workspace before the sums */
-    struct cuda_conv_candidate candidates[MOST_CANDIDATES];
-    int candidate_count, candidate;
+    size_t fill_bytes; /* bytes of the workspace before x and sums */
+    struct conv_tiles tiles;
+    int candidate;
 };
 
 /* ---- operands ---- */
@@ -275,18 +274,12 @@ CUDA_RUN(quantized_run)
         conv.padding = workspace;
         workspace += s->fill_bytes;
     }
-    if (s->unpadded) {
-        const struct cuda_conv *c = &conv.conv;
-        cuda_pad_channels(stream, 1, x, workspace, (size_t)c->n * (size_t)c->h * (size_t)c->w,
-                          s->unpadded, c->c);
-        x = workspace;
-        workspace += s->padded_bytes;
-    }
+    x = conv_pad_channels(stream, &s->tiles, &conv.conv, 1, x, &workspace);
     epilogue.residual = s->has_residual ? program->data[s->residual] : NULL;
     switch (s->kind) {
     case INT8_TENSOR:
         cuda_int8_conv_tensor(stream, x, s->weights, y, &conv, &epilogue,
-                              &s->candidates[s->candidate], workspace);
+                              &s->tiles.candidates[s->candidate], workspace);
         break;
     case INT8_DIRECT:
         cuda_int8_conv_direct(stream, x, s->weights, y, &conv, &epilogue);
@@ -305,18 +298,8 @@ CUDA_RUN(quantized_tune)
                                  .x_dtype = s->conv.x_type,
                                  .y_dtype = s->epilogue.y_type,
                                  .has_residual = s->has_residual,
-                                 .unpadded = s->unpadded};
-    return tune_step(base, program, &s->candidate, s->candidate_count, &key, sizeof key, err);
-}
-
-static void quantized_find_candidates(const struct cuda_backend *backend, struct int8_step *s)
-{
-    const struct cuda_conv *c = &s->conv.conv;
-    const int count = cuda_conv_candidates(DTYPE_I8, c, backend->shared_limit, backend->processors,
-                                           s->candidates, MOST_CANDIDATES);
-    size_t sums;
-    s->candidate_count = conv_keep_candidates(c, s->candidates, count, &sums);
-    s->step.workspace += sums;
+                                 .unpadded = s->tiles.unpadded};
+    return tune_step(base, program, &s->candidate, s->tiles.count, &key, sizeof key, err);
 }
 
 static enum status conv_of(const struct node *node, const struct quantized_operands *o,
@@ -339,32 +322,6 @@ static bool conv_of_rows(const struct quantized_operands *o, struct cuda_conv *r
     return true;
 }
 
-/* Pads channels to a multiple of four, and lists the candidates for tensor cores, if any. */
-static void try_tensor(const struct cuda_lowering *compile, const struct quantized_operands *o,
-                       struct int8_step *s)
-{
-    struct cuda_conv *c = &s->conv.conv;
-    const struct cuda_conv before = *c;
-    const int depth = c->c / c->groups;
-    if (!conv_is_for_tiles(c) || (c->groups > 1 && depth % 4) || !fit_8_bits(o))
-        return;
-    c->row = (int)cuda_weights_row(o->weights->known, o->layout, DTYPE_I8);
-    if (depth % 4) {
-        s->unpadded = c->c;
-        c->c = (int)size_align((size_t)depth, 4);
-        s->padded_bytes =
-            size_align((size_t)c->n * (size_t)c->h * (size_t)c->w * (size_t)c->c, ALIGN);
-        s->step.workspace += s->padded_bytes;
-    }
-    quantized_find_candidates(compile->backend, s);
-    if (s->candidate_count)
-        return;
-    s->step.workspace -= s->padded_bytes;
-    s->unpadded = 0;
-    s->padded_bytes = 0;
-    *c = before;
-}
-
 static enum status quantized_fill(const struct cuda_lowering *compile,
                                   const struct quantized_operands *o, struct int8_step *s,
                                   struct error *err)
@@ -375,9 +332,9 @@ static enum status quantized_fill(const struct cuda_lowering *compile,
     enum dtype dtype = DTYPE_I8;
     s->conv.x_type = (int)o->x->dtype;
     TRY(make_epilogue(compile, o, s, err));
-    s->step.workspace = s->fill_bytes;
-    try_tensor(compile, o, s);
-    if (s->candidate_count) {
+    c->row = (int)cuda_weights_row(weights, layout, dtype);
+    if (conv_is_for_tiles(c) && fit_8_bits(o) &&
+        conv_find_tiles(compile->backend, dtype, c, &s->tiles)) {
         s->kind = INT8_TENSOR;
         s->step.kernel = "tensor-core int8 conv";
         s->step.tune = quantized_tune;
@@ -389,6 +346,7 @@ static enum status quantized_fill(const struct cuda_lowering *compile,
         dtype = DTYPE_I16;
         c->row = (int)cuda_weights_row(weights, layout, dtype);
     }
+    s->step.workspace = s->fill_bytes + s->tiles.workspace;
     TRY(cuda_weights_without_zero(compile->backend, weights, quantized_weights_zero(o), layout,
                                   dtype, &s->weights, err));
     s->step.flops = 2.0 * (double)shape_count(&o->y->shape) *
