@@ -1,6 +1,6 @@
-/* Steps of image operators other than convolutions and pools: Resize, GroupNormalization,
- * InstanceNormalization, ConvTranspose, GridSample. GridSample reads tensors in ONNX's layout; all
- * others read [N, H, W, C]. Rare forms of Resize and GridSample run on the host. */
+/* Steps of normalizations, and of image operators other than convolutions: pools, Resize,
+ * ConvTranspose, GridSample. GridSample reads images in ONNX's layout; all others read [N, H, W,
+ * C]. Rare forms of Resize and GridSample run on the host. */
 #include "engine/cuda/kernels/kernels_spatial.h"
 #include "engine/cuda/lowering/lowering.h"
 
@@ -8,13 +8,28 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/op/families.h"
 #include "engine/op/geometry.h"
 
 struct spatial_step {
     struct cuda_step step;
     struct cuda_operand grid;
     enum dtype dtype, y_dtype;
-    enum { SPATIAL_RESIZE, SPATIAL_GROUPS, SPATIAL_CONV, SPATIAL_SAMPLE } kind;
+    enum {
+        SPATIAL_ROWS,
+        SPATIAL_POOL,
+        SPATIAL_POOL_GLOBAL,
+        SPATIAL_RESIZE,
+        SPATIAL_GROUPS,
+        SPATIAL_CONV,
+        SPATIAL_SAMPLE
+    } kind;
+    size_t rows, row; /* of LayerNormalization and RMSNormalization: rows, elements of a row */
+    float epsilon;
+    bool is_rms; /* RMSNormalization: the mean counts as 0 */
+    struct cuda_pool pool;
+    size_t images, positions, channels; /* of global pools */
+    bool is_max;
     struct cuda_resize resize;
     const void *index, *weight; /* tables of int32 and float32 */
     struct cuda_groups groups;
@@ -33,6 +48,17 @@ CUDA_RUN(spatial_run)
     void *y = program->data[base->y];
     const int dtype = (int)s->dtype;
     switch (s->kind) {
+    case SPATIAL_ROWS:
+        cuda_norm_rows(stream, dtype, x, s->scale, s->bias, y, s->rows, s->row, s->epsilon,
+                       s->is_rms);
+        break;
+    case SPATIAL_POOL:
+        cuda_pool2d(stream, dtype, x, y, &s->pool);
+        break;
+    case SPATIAL_POOL_GLOBAL:
+        cuda_pool_global(stream, dtype, x, y, s->images, s->positions, s->channels, s->is_max,
+                         &s->pool.scales);
+        break;
     case SPATIAL_RESIZE:
         cuda_resize_image(stream, dtype, x, y, s->index, s->weight, &s->resize);
         break;
@@ -51,22 +77,28 @@ CUDA_RUN(spatial_run)
     return cuda_launched(base, program, err);
 }
 
-/* True if operand and result have one type that the kernels support, and nothing is fused. */
-static bool image_is_kept(const struct node *node)
+/* True if operand and result have one type, and nothing is fused. */
+static bool type_is_kept(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
-    return x && y && !x->known && is_computed(x->dtype) && x->dtype == y->dtype &&
-           shape_count(&x->shape) && shape_count(&y->shape) && !node->epilogue.activation &&
-           !node->epilogue.residual;
+    return x && y && !x->known && x->dtype == y->dtype && shape_count(&x->shape) &&
+           shape_count(&y->shape) && !node->epilogue.activation && !node->epilogue.residual;
 }
 
-/* Creates a step; NULL when out of memory. */
-static struct spatial_step *spatial_create(const struct cuda_lowering *compile, int kind,
+/* True if, in addition, it is a type that all kernels support. */
+static bool image_is_kept(const struct node *node)
+{
+    return type_is_kept(node) && is_computed(node->inputs[0]->dtype);
+}
+
+/* Creates a step as a copy of `form` (NULL: zeroed); NULL when out of memory. */
+static struct spatial_step *spatial_create(const struct cuda_lowering *compile,
+                                           const struct spatial_step *form, int kind,
                                            const char *kernel, struct cuda_step **ret,
                                            struct error *err)
 {
     const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
-    struct spatial_step *s = cuda_step_create(compile, NULL, sizeof *s, spatial_run, ret, err);
+    struct spatial_step *s = cuda_step_create(compile, form, sizeof *s, spatial_run, ret, err);
     if (!s)
         return NULL;
     s->kind = kind;
@@ -75,6 +107,94 @@ static struct spatial_step *spatial_create(const struct cuda_lowering *compile, 
     s->y_dtype = y->dtype;
     return s;
 }
+
+/* ---- LayerNormalization, RMSNormalization, pools ---- */
+
+/* Reads normalizations. Each read_…() sets all members that depend only on the node. */
+static bool read_rows(const struct node *node, struct spatial_step *s)
+{
+    const struct value *bias = node_input(node, 2);
+    s->kind = SPATIAL_ROWS;
+    s->is_rms = node->op == OP_RMS_NORMALIZATION;
+    s->row = claim_row_length(node);
+    s->rows = s->row ? shape_count(&node->inputs[0]->shape) / s->row : 0;
+    s->epsilon = node_float(node, "epsilon", 1e-5f);
+    return s->row && s->rows <= INT32_MAX && !node_output(node, 1) && !node_output(node, 2) &&
+           claim_is_row(node, node->inputs[1]) && (!bias || claim_is_row(node, bias));
+}
+
+static bool read_pool(const struct node *node, struct spatial_step *s)
+{
+    const struct shape *x = &node->inputs[0]->shape;
+    const enum dtype dtype = node->inputs[0]->dtype;
+    struct scale_zero from, to;
+    if (node->op == OP_QLINEAR_AVERAGE_POOL || node->op == OP_QLINEAR_GLOBAL_AVERAGE_POOL) {
+        if (node_int(node, "channels_last", 0) || !scale_zero_of(node, 1, dtype, &from) ||
+            !scale_zero_of(node, 3, dtype, &to))
+            return false;
+        s->pool.scales = (struct cuda_scales){from.scale, to.scale, from.zero, to.zero};
+    } else if (!is_computed(dtype) && (node->op != OP_MAX_POOL || !dtype_is_8bit(dtype))) {
+        return false;
+    }
+    s->is_max = node->op == OP_GLOBAL_MAX_POOL;
+    s->kind = s->is_max || node->op == OP_GLOBAL_AVERAGE_POOL ||
+                      node->op == OP_QLINEAR_GLOBAL_AVERAGE_POOL
+                  ? SPATIAL_POOL_GLOBAL
+                  : SPATIAL_POOL;
+    s->images = (size_t)x->dims[0];
+    s->channels = (size_t)x->dims[x->rank - 1];
+    s->positions = shape_count(x) / shape_count(&node->outputs[0]->shape);
+    if (s->kind == SPATIAL_POOL_GLOBAL)
+        return is_computed(dtype) || s->positions <= CUDA_MEAN_MOST;
+    return x->rank == 4 && !node_output(node, 1);
+}
+
+KERNEL_CLAIM(rows_claim)
+{
+    struct spatial_step ignored = {0};
+    ret->narrow = NARROW_SAME;
+    return image_is_kept(node) && read_rows(node, &ignored);
+}
+
+KERNEL_CLAIM(rows_pool_claim)
+{
+    struct spatial_step ignored = {0};
+    if (!type_is_kept(node) || node->inputs[0]->shape.rank < 3 || !read_pool(node, &ignored))
+        return false;
+    ret->can = KERNEL_CHANNELS_LAST;
+    if (!is_computed(node->inputs[0]->dtype))
+        return true;
+    ret->narrow = NARROW_SAME;
+    return claim_reads_image(node);
+}
+
+CUDA_CREATE(lower_row_norms)
+{
+    const struct node *node = compile->node;
+    struct spatial_step proto = {0};
+    (void)read_rows(node, &proto);
+    TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &proto.scale, err));
+    TRY(cuda_weights_of(compile->backend, node_input(node, 2), DTYPE_F32, &proto.bias, err));
+    return allocated(spatial_create(compile, &proto, proto.kind, "rows", ret, err));
+}
+
+CUDA_CREATE(lower_pool)
+{
+    struct spatial_step proto = {0};
+    (void)read_pool(compile->node, &proto);
+    if (proto.kind == SPATIAL_POOL)
+        TRY(window_of_pool(compile->node, &proto.pool, err));
+    return allocated(spatial_create(compile, &proto, proto.kind, "rows", ret, err));
+}
+
+const struct cuda_kernel cuda_kernel_row_norms = {
+    {"row norms", {OP_LAYER_NORMALIZATION, OP_RMS_NORMALIZATION}, rows_claim}, lower_row_norms};
+const struct cuda_kernel cuda_kernel_pool = {
+    {"pool",
+     {OP_GLOBAL_AVERAGE_POOL, OP_GLOBAL_MAX_POOL, OP_MAX_POOL, OP_AVERAGE_POOL,
+      OP_QLINEAR_AVERAGE_POOL, OP_QLINEAR_GLOBAL_AVERAGE_POOL},
+     rows_pool_claim},
+    lower_pool};
 
 /* ---- Resize ---- */
 
@@ -168,7 +288,7 @@ CUDA_CREATE(lower_resize)
     TRY(resize_plan_init(node, &plain, &plan, &is_known, err));
     if (!is_known)
         return STATUS_OK;
-    struct spatial_step *s = spatial_create(compile, SPATIAL_RESIZE, "resize", ret, err);
+    struct spatial_step *s = spatial_create(compile, NULL, SPATIAL_RESIZE, "resize", ret, err);
     TRY(allocated(s));
     memcpy(s->resize.in, x->dims, sizeof s->resize.in);
     memcpy(s->resize.out, y->dims, sizeof s->resize.out);
@@ -192,7 +312,7 @@ CUDA_CREATE(lower_groups)
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0];
     const bool instance = node->op == OP_INSTANCE_NORMALIZATION;
-    struct spatial_step *s = spatial_create(compile, SPATIAL_GROUPS, "groups", ret, err);
+    struct spatial_step *s = spatial_create(compile, NULL, SPATIAL_GROUPS, "groups", ret, err);
     TRY(allocated(s));
     TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &s->scale, err));
     TRY(cuda_weights_of(compile->backend, node->inputs[2], DTYPE_F32, &s->bias, err));
@@ -233,7 +353,8 @@ CUDA_CREATE(lower_transposed)
     const void *bias;
     TRY(conv_shape_init(node, &plain, &node->inputs[1]->known->shape, &shape, err));
     TRY(window_of_conv(node, &shape.window, shape.group, &conv, err));
-    struct spatial_step *s = spatial_create(compile, SPATIAL_CONV, "transposed conv", ret, err);
+    struct spatial_step *s =
+        spatial_create(compile, NULL, SPATIAL_CONV, "transposed conv", ret, err);
     TRY(allocated(s));
     TRY(cuda_weights_get(compile->backend, node->inputs[1]->known, WEIGHT_TAPS, x->dtype,
                          &s->weights, err));
@@ -265,7 +386,7 @@ CUDA_CREATE(lower_sample)
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *grid = node->inputs[1];
     const int64_t *in = x->shape.dims, *out = node->outputs[0]->shape.dims;
-    struct spatial_step *s = spatial_create(compile, SPATIAL_SAMPLE, "grid sample", ret, err);
+    struct spatial_step *s = spatial_create(compile, NULL, SPATIAL_SAMPLE, "grid sample", ret, err);
     TRY(allocated(s));
     TRY(cuda_operand_of(compile, grid, x->dtype, &s->grid, err));
     s->sample = (struct cuda_grid_sample){.n = in[0],
