@@ -51,10 +51,11 @@ static float float_at(const struct tensor *tensor, size_t i)
     }
 }
 
-/* A packed constant: `rows` rows of `row` elements; source_of() says where they come from. */
+/* A packed constant: `rows` rows of `row` elements. A row is `outer` groups of `inner` elements,
+ * which padding makes `padded`, and then padding. Steps are those of the constant. */
 struct weight_packing {
-    size_t rows, row;
-    size_t channels, taps; /* of a convolution's weights; channels include padding */
+    size_t rows, row, row_step;
+    size_t outer, outer_step, inner, inner_step, padded;
 };
 
 static struct weight_packing weight_packing_of(const struct tensor *constant,
@@ -62,63 +63,37 @@ static struct weight_packing weight_packing_of(const struct tensor *constant,
 {
     const struct shape *shape = &constant->shape;
     const size_t each = dtype_size(dtype) == 1 ? 2 : 1; /* bytes go in pairs */
-    struct weight_packing p = {.rows = 1, .row = shape_count(shape), .taps = 1};
+    const size_t count = shape_count(shape);
+    size_t taps = 1;
+    struct weight_packing p = {1, count, 0, 1, 0, count, 1, count};
     if (layout == WEIGHT_AS_IS || layout == WEIGHT_OF_F16 || layout == WEIGHT_OF_BF16)
         return p;
-    const size_t first = (size_t)shape->dims[0], second = (size_t)shape->dims[1];
+    const size_t m = (size_t)shape->dims[0], c = (size_t)shape->dims[1];
     for (int d = 2; d < shape->rank; d++)
-        p.taps *= (size_t)shape->dims[d];
-    p.channels = second;
-    switch (layout) {
-    case WEIGHT_CONV_ROWS:
-        p.channels = size_align(p.channels, 2 * each);
-        /* fall through */
-    case WEIGHT_CONV:
-        p.rows = first;
-        p.row = p.taps * p.channels;
-        break;
-    case WEIGHT_TAPS:
-        p.rows = p.taps;
-        p.row = first * second;
-        break;
-    case WEIGHT_TRANSPOSED:
-        p.rows = second;
-        p.row = first;
-        break;
-    default:
-        p.rows = first;
-        p.row = second;
-        break;
-    }
+        taps *= (size_t)shape->dims[d];
+    if (layout == WEIGHT_TAPS)
+        p = (struct weight_packing){taps, 0, 1, m, c * taps, c, taps, c};
+    else if (layout == WEIGHT_TRANSPOSED)
+        p = (struct weight_packing){c, 0, 1, 1, 0, m, c, m};
+    else if (layout == WEIGHT_ROWS)
+        p = (struct weight_packing){m, 0, c, 1, 0, c, 1, c};
+    else
+        p = (struct weight_packing){m, 0, c * taps, taps, 1, c, taps, c};
+    if (layout == WEIGHT_CONV_ROWS)
+        p.padded = size_align(c, 2 * each);
+    p.row = p.outer * p.padded;
     if (layout != WEIGHT_CONV && layout != WEIGHT_TAPS)
         p.row = size_align(p.row, 8 * each);
     return p;
 }
 
 /* Returns the source of element i of row r; SIZE_MAX for padding. */
-static size_t source_of(const struct tensor *constant, enum weight_layout layout,
-                        const struct weight_packing *p, size_t r, size_t i)
+static size_t source_of(const struct weight_packing *p, size_t r, size_t i)
 {
-    const int64_t *dims = constant->shape.dims;
-    size_t channel, tap;
-    switch (layout) {
-    case WEIGHT_AS_IS:
-    case WEIGHT_OF_F16:
-    case WEIGHT_OF_BF16:
-        return i;
-    case WEIGHT_TAPS:
-        return i * p->taps + r;
-    case WEIGHT_TRANSPOSED:
-        return i < (size_t)dims[0] ? i * (size_t)dims[1] + r : SIZE_MAX;
-    case WEIGHT_ROWS:
-        return i < (size_t)dims[1] ? r * (size_t)dims[1] + i : SIZE_MAX;
-    default:
-        channel = i % p->channels;
-        tap = i / p->channels;
-        return channel < (size_t)dims[1] && tap < p->taps
-                   ? (r * (size_t)dims[1] + channel) * p->taps + tap
-                   : SIZE_MAX;
-    }
+    const size_t group = i / p->padded, at = i % p->padded;
+    return group < p->outer && at < p->inner
+               ? r * p->row_step + group * p->outer_step + at * p->inner_step
+               : SIZE_MAX;
 }
 
 /* Rounds to float16. Finite numbers saturate, so that they stay finite. */
@@ -180,8 +155,7 @@ static void *weight_pack(const struct cuda_weight *weight)
     unsigned char *packed = alloc_array(count ? count : 1, size);
     for (size_t r = 0; packed && r < p.rows; r++)
         for (size_t i = 0; i < p.row; i++)
-            pack_one(weight, source_of(weight->constant, weight->layout, &p, r, i),
-                     packed + (r * p.row + i) * size);
+            pack_one(weight, source_of(&p, r, i), packed + (r * p.row + i) * size);
     return packed;
 }
 
