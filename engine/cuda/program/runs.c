@@ -208,10 +208,25 @@ static enum status stage_inputs(struct cuda_program *program, const struct cuda_
     return cuda_check(cudaGetLastError(), backend->device, "pixels to numbers", err);
 }
 
-static enum status run_steps(struct cuda_program *program, struct error *err)
+/* What enqueue() enqueues. */
+struct enqueued {
+    struct cuda_program *program;
+    const struct cuda_slot *slot;
+    cudaEvent_t *events; /* recorded before each step, and after the last step; NULL: none */
+    unsigned flags;      /* flags of the events' recording */
+};
+
+static enum status run_steps(const struct enqueued *what, struct error *err)
 {
-    for (size_t i = 0; i < program->step_count; i++)
-        TRY(program->steps[i]->run(program->steps[i], program, err));
+    struct cuda_program *program = what->program;
+    for (size_t i = 0; i <= program->step_count; i++) {
+        if (what->events)
+            TRY(cuda_check(
+                cudaEventRecordWithFlags(what->events[i], program->backend->stream, what->flags),
+                program->backend->device, "profiling", err));
+        if (i < program->step_count)
+            TRY(program->steps[i]->run(program->steps[i], program, err));
+    }
     return STATUS_OK;
 }
 
@@ -233,12 +248,12 @@ static enum status keep_results(struct cuda_program *program, const struct cuda_
     return STATUS_OK;
 }
 
-static enum status enqueue(struct cuda_program *program, const struct cuda_slot *slot,
-                           struct error *err)
+static enum status enqueue(void *context, struct error *err)
 {
-    TRY(stage_inputs(program, slot, err));
-    TRY(run_steps(program, err));
-    return keep_results(program, slot, err);
+    const struct enqueued *what = context;
+    TRY(stage_inputs(what->program, what->slot, err));
+    TRY(run_steps(what, err));
+    return keep_results(what->program, what->slot, err);
 }
 
 /* ---- recording ---- */
@@ -272,17 +287,6 @@ enum status runs_record(struct cuda_backend *backend,
     return status;
 }
 
-struct recorded_slot {
-    struct cuda_program *program;
-    const struct cuda_slot *slot;
-};
-
-static enum status enqueue_slot(void *context, struct error *err)
-{
-    const struct recorded_slot *what = context;
-    return enqueue(what->program, what->slot, err);
-}
-
 /* LENSD_CUDA_GRAPHS=off is for profilers, and shows whether a fault lies in recording. */
 bool runs_records(void)
 {
@@ -299,12 +303,12 @@ enum status runs_capture(struct cuda_program *program, struct error *err)
     runs_forget(program);
     if (program->has_host_steps) /* host steps may reject the zeros in the inputs */
         return STATUS_OK;
-    TRY(enqueue(program, &backend->slots[0], err));
+    TRY(enqueue(&(struct enqueued){.program = program, .slot = &backend->slots[0]}, err));
     TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "the first run", err));
     for (size_t i = 0; i < RUNS && runs_records(); i++) {
         cudaGraphExec_t *captured = &program->captured[i];
-        TRY(runs_record(backend, enqueue_slot, &(struct recorded_slot){program, &backend->slots[i]},
-                        captured, err));
+        struct enqueued what = {.program = program, .slot = &backend->slots[i]};
+        TRY(runs_record(backend, enqueue, &what, captured, err));
         TRY(cuda_check(cudaGraphUpload(*captured, backend->stream), backend->device,
                        "uploading a CUDA graph", err));
         TRY(cuda_check(cudaGraphLaunch(*captured, backend->stream), backend->device,
@@ -389,7 +393,7 @@ static enum status launch(struct cuda_program *program, const struct cuda_slot *
     struct cuda_backend *backend = program->backend;
     cudaGraphExec_t captured = program->captured[slot - backend->slots];
     if (!captured)
-        return enqueue(program, slot, err);
+        return enqueue(&(struct enqueued){.program = program, .slot = slot}, err);
     return cuda_check(cudaGraphLaunch(captured, backend->stream), backend->device,
                       "launching a batch", err);
 }
@@ -511,40 +515,18 @@ enum status runs_time(struct program *base, const void *const *inputs, int runs,
 
 /* ---- profile ---- */
 
-struct cuda_profile {
-    struct cuda_program *program;
-    struct cuda_slot *slot;
-    cudaEvent_t *events; /* before each step, and after the last step */
-    unsigned flags;      /* flags of the events' recording */
-};
-
-static enum status enqueue_profiled(void *context, struct error *err)
-{
-    const struct cuda_profile *p = context;
-    struct cuda_program *program = p->program;
-    const struct cuda_backend *backend = program->backend;
-    TRY(stage_inputs(program, p->slot, err));
-    for (size_t i = 0; i <= program->step_count; i++) {
-        TRY(cuda_check(cudaEventRecordWithFlags(p->events[i], backend->stream, p->flags),
-                       backend->device, "profiling", err));
-        if (i < program->step_count)
-            TRY(program->steps[i]->run(program->steps[i], program, err));
-    }
-    return STATUS_OK;
-}
-
 /* Runs the program, as one graph if it can be recorded, because a launch may take longer than its
  * kernel. The second launch of the graph counts. */
-static enum status run_profiled(struct cuda_profile *p, struct error *err)
+static enum status run_profiled(struct enqueued *p, struct error *err)
 {
     struct cuda_backend *backend = p->program->backend;
     cudaGraphExec_t recorded = NULL;
     enum status status;
     if (p->program->has_host_steps || !runs_records()) {
-        status = enqueue_profiled(p, err);
+        status = enqueue(p, err);
     } else {
         p->flags = cudaEventRecordExternal;
-        status = runs_record(backend, enqueue_profiled, p, &recorded, err);
+        status = runs_record(backend, enqueue, p, &recorded, err);
         for (int i = 0; i < 2 && status == STATUS_OK; i++)
             status = cuda_check(cudaGraphLaunch(recorded, backend->stream), backend->device,
                                 "profiling", err);
@@ -556,7 +538,7 @@ static enum status run_profiled(struct cuda_profile *p, struct error *err)
     return status;
 }
 
-static enum status read_profile(const struct cuda_profile *p, struct session_step *ret, size_t max,
+static enum status read_profile(const struct enqueued *p, struct session_step *ret, size_t max,
                                 size_t *ret_count, struct error *err)
 {
     const struct cuda_program *program = p->program;
@@ -581,11 +563,11 @@ enum status runs_profile(struct program *base, const void *const *inputs, struct
 {
     struct cuda_program *program = (struct cuda_program *)base;
     struct cuda_backend *backend = program->backend;
-    struct cuda_profile p = {.program = program,
-                             .slot = &backend->slots[backend->submitted % RUNS]};
+    struct cuda_slot *slot = &backend->slots[backend->submitted % RUNS];
+    struct enqueued p = {.program = program, .slot = slot};
     const struct run_request request = {.inputs = inputs};
     TRY(use_device(backend, err));
-    TRY(copy_in(program, p.slot, &request, err));
+    TRY(copy_in(program, slot, &request, err));
     TRY(cuda_check(cudaStreamSynchronize(backend->in), backend->device, "profiling", err));
     p.events = calloc(program->step_count + 1, sizeof(cudaEvent_t));
     TRY(check_memory(p.events, "while profiling", err));
