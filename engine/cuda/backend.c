@@ -42,7 +42,6 @@ static enum status backend_open(const struct backend_options *options, struct ba
         backend->capability = properties.major * 10 + properties.minor;
         backend->processors = properties.multiProcessorCount;
         backend->shared_limit = properties.sharedMemPerBlockOptin;
-        backend->pitch_limit = properties.memPitch;
         backend->kind = tune_kind(backend->device);
         int has_pool = 0;
         status = cuda_check(

@@ -181,24 +181,6 @@ enum status device_upload(const struct cuda_backend *backend, void *to, const vo
     return cuda_check(cudaStreamSynchronize(backend->stream), backend->device, what, err);
 }
 
-enum status device_copy_rows(const struct cuda_backend *backend, const struct pitched *copy,
-                             enum cudaMemcpyKind kind, cudaStream_t stream, const char *what,
-                             struct error *err)
-{
-    const unsigned char *from = copy->from;
-    unsigned char *to = copy->to;
-    if (copy->rows > 1 && copy->to_pitch <= backend->pitch_limit &&
-        copy->from_pitch <= backend->pitch_limit)
-        return cuda_check(cudaMemcpy2DAsync(to, copy->to_pitch, from, copy->from_pitch, copy->width,
-                                            copy->rows, kind, stream),
-                          backend->device, what, err);
-    for (size_t r = 0; r < copy->rows; r++) /* a single row, or pitches beyond the limit */
-        TRY(cuda_check(cudaMemcpyAsync(to + r * copy->to_pitch, from + r * copy->from_pitch,
-                                       copy->width, kind, stream),
-                       backend->device, what, err));
-    return STATUS_OK;
-}
-
 enum status blas_check(cublasStatus_t result, int device, const char *what, struct error *err)
 {
     if (result == CUBLAS_STATUS_SUCCESS)

@@ -51,7 +51,6 @@ struct cuda_backend {
     int capability;         /* 90: compute capability 9.0 */
     int processors;         /* multiprocessors */
     size_t shared_limit;    /* bytes of shared memory that a block can have */
-    size_t pitch_limit;     /* largest pitch in bytes of cudaMemcpy2DAsync */
     bool has_pool;          /* memory comes from the device's pool (cudaMallocAsync) */
     struct graph_hash kind; /* identifies the device and its software: tune_kind() */
     cudaStream_t stream;    /* steps compute on it */
@@ -194,16 +193,6 @@ enum status use_device(const struct cuda_backend *backend, struct error *err) MU
 /* Copies to device memory and waits for the copy. `from` may be any host memory. */
 enum status device_upload(const struct cuda_backend *backend, void *to, const void *from,
                           size_t bytes, const char *what, struct error *err) MUST_USE;
-
-/* Enqueues a copy of `rows` rows of `width` bytes; a pitch is the distance between rows. */
-struct pitched {
-    const void *from;
-    void *to;
-    size_t from_pitch, to_pitch, width, rows;
-};
-enum status device_copy_rows(const struct cuda_backend *backend, const struct pitched *copy,
-                             enum cudaMemcpyKind kind, cudaStream_t stream, const char *what,
-                             struct error *err) MUST_USE;
 
 /* Allocates device memory for work on backend->stream. The error says how much is missing. */
 enum status device_alloc(const struct cuda_backend *backend, size_t bytes, const char *what,

@@ -328,19 +328,10 @@ static enum status copy_image_rows(struct cuda_program *program, const struct cu
     const size_t input = backend->options.pixels_input;
     const size_t count = program->pixels.row_count, pitch = count * sizeof(float);
     unsigned char *to = slot->staging + program->input_offsets[input];
-    for (int first = 0, next; first < valid_rows; first = next) {
-        for (next = first + 1; next < valid_rows && slot->marks[next] == slot->marks[first];)
-            next++;
-        const size_t rows = (size_t)(next - first), at = (size_t)first * pitch;
-        const struct pitched copy = {from + at, to + at, pitch, pitch, count, rows};
-        if (slot->marks[first])
-            TRY(device_copy_rows(backend, &copy, cudaMemcpyHostToDevice, backend->in,
-                                 "copying the images", err));
-        else
-            TRY(cuda_check(cudaMemcpyAsync(to + at, from + at, rows * pitch, cudaMemcpyHostToDevice,
-                                           backend->in),
-                           backend->device, "copying the images", err));
-    }
+    for (int r = 0; r < valid_rows; r++, from += pitch, to += pitch)
+        TRY(cuda_check(cudaMemcpyAsync(to, from, slot->marks[r] ? count : pitch,
+                                       cudaMemcpyHostToDevice, backend->in),
+                       backend->device, "copying the images", err));
     return cuda_check(cudaMemcpyAsync(slot->staging, slot->marks, (size_t)program->rows,
                                       cudaMemcpyHostToDevice, backend->in),
                       backend->device, "copying the images", err);
