@@ -104,71 +104,83 @@ void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *w
     WITH_TYPES(dtype, y_dtype, (conv_simt<T, Y>(stream, x, weights, y, conv, epilogue)));
 }
 
-/* ---- one thread per output: groups of few channels ---- */
+/* ---- one thread per output: groups of few channels, uncommon depthwise convolutions ---- */
 
-/* Loads COUNT (4, 2 or 1) neighbours; `from` is aligned to their total size. */
+/* Loads COUNT (8, 4, 2 or 1) neighbours; `from` is aligned to their total size, at most to 16
+ * bytes. */
 template <int COUNT, typename T>
 __device__ static inline void load_channels(float (&to)[COUNT], const T *from)
 {
-    unsigned char bytes[COUNT * sizeof(T)];
-    T narrow[COUNT];
-    load_bytes(bytes, from);
-    memcpy(narrow, bytes, sizeof bytes);
-    UNROLLED(i, COUNT)
-        to[i] = to_float(narrow[i]);
-}
-
-/* EACH divides the number of channels of a group; a thread reads EACH channels at once. */
-template <typename T, typename Y, int EACH>
-__global__ void conv_direct_kernel(const T *x, const T *weights, Y *y, cuda_conv c, cuda_epilogue e,
-                                   size_t count)
-{
-    const int cg = c.c / c.groups, mg = c.m / c.groups;
-    FOR_EACH(i, count) {
-        int m = (int)(i % (size_t)c.m), first = m / mg * cg;
-        position at = position_of(c, i / (size_t)c.m);
-        const T *w = weights + (size_t)m * c.kh * c.kw * cg;
-        float sum = 0;
-        for (int r = 0; r < c.kh; r++) {
-            int h = at.h + r * c.dilation_h;
-            if (h < 0 || h >= c.h)
-                continue;
-            for (int s = 0; s < c.kw; s++) {
-                int column = at.w + s * c.dilation_w;
-                if (column < 0 || column >= c.w)
-                    continue;
-                const T *from = x + (((size_t)at.n * c.h + h) * c.w + column) * c.c + first;
-                const T *tap = w + (r * c.kw + s) * cg;
-                for (int k = 0; k < cg; k += EACH) {
-                    float v[EACH], t[EACH];
-                    load_channels(v, from + k);
-                    load_channels(t, tap + k);
-                    UNROLLED(i, EACH)
-                        sum += v[i] * t[i];
-                }
-            }
-        }
-        finish(y, output_at(c, i / (size_t)c.m, m), m, sum, e);
+    if constexpr (COUNT == 8) {
+        load_all(to, from);
+    } else {
+        unsigned char bytes[COUNT * sizeof(T)];
+        T narrow[COUNT];
+        load_bytes(bytes, from);
+        memcpy(narrow, bytes, sizeof bytes);
+        UNROLLED(i, COUNT)
+            to[i] = to_float(narrow[i]);
     }
 }
 
-template <typename T, typename Y, int EACH>
+/* A thread reads EACH neighbouring channels at once. They are of one output, and EACH divides the
+ * channels of a group; or, with IS_DEPTHWISE, they are EACH outputs. */
+template <typename T, typename Y, int EACH, bool IS_DEPTHWISE>
+__global__ void conv_direct_kernel(const T *x, const T *weights, Y *y, cuda_conv c, cuda_epilogue e,
+                                   size_t count)
+{
+    constexpr int OUTPUTS = IS_DEPTHWISE ? EACH : 1;
+    const int cg = c.c / c.groups, mg = c.m / c.groups, tap_step = IS_DEPTHWISE ? c.c : cg;
+    FOR_EACH(i, count) {
+        const size_t p = i * OUTPUTS / (size_t)c.m;
+        const int m = (int)(i * OUTPUTS - p * (size_t)c.m), first = m / mg * cg;
+        const position at = position_of(c, p);
+        const T *w = weights + (IS_DEPTHWISE ? (size_t)m : (size_t)m * c.kh * c.kw * cg);
+        float sums[OUTPUTS] = {};
+        for (int r = 0; r < c.kh; r++) {
+            const int h = at.h + r * c.dilation_h;
+            for (int s = 0; s < c.kw && h >= 0 && h < c.h; s++) {
+                const int column = at.w + s * c.dilation_w;
+                if (column < 0 || column >= c.w)
+                    continue;
+                const T *from = x + (((size_t)at.n * c.h + h) * c.w + column) * c.c + first;
+                const T *tap = w + (size_t)(r * c.kw + s) * tap_step;
+                for (int k = 0; k < cg; k += EACH / OUTPUTS) {
+                    float v[EACH], t[EACH];
+                    load_channels(v, from + k);
+                    load_channels(t, tap + k);
+                    UNROLLED(j, EACH)
+                        sums[IS_DEPTHWISE ? j : 0] += v[j] * t[j];
+                }
+            }
+        }
+        finish_all(y, output_at(c, p, m), m, sums, e);
+    }
+}
+
+template <typename T, typename Y, int EACH, bool IS_DEPTHWISE>
 static void conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
                         const struct cuda_conv *c, const struct cuda_epilogue *e)
 {
-    const size_t count = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
-    LAUNCH((conv_direct_kernel<T, Y, EACH>), blocks_for(count), THREADS, stream, (const T *)x,
-           (const T *)weights, (Y *)y, *c, *e, count);
+    const size_t outputs = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
+    const size_t count = outputs / (IS_DEPTHWISE ? EACH : 1);
+    LAUNCH((conv_direct_kernel<T, Y, EACH, IS_DEPTHWISE>), blocks_for(count), THREADS, stream,
+           (const T *)x, (const T *)weights, (Y *)y, *c, *e, count);
 }
 
 void cuda_conv_direct(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                       int y_dtype, const struct cuda_conv *c, const struct cuda_epilogue *e)
 {
     const int cg = c->c / c->groups;
-    if (cg % 4 == 0)
-        WITH_TYPES(dtype, y_dtype, (conv_direct<T, Y, 4>(stream, x, weights, y, c, e)));
+    const bool is_depthwise = c->groups == c->c && c->m == c->c;
+    if (is_depthwise && c->c % 8 == 0)
+        WITH_TYPES(dtype, y_dtype, (conv_direct<T, Y, 8, true>(stream, x, weights, y, c, e)));
+    else if (is_depthwise)
+        WITH_TYPES(dtype, y_dtype, (conv_direct<T, Y, 1, true>(stream, x, weights, y, c, e)));
+    else if (cg % 4 == 0)
+        WITH_TYPES(dtype, y_dtype, (conv_direct<T, Y, 4, false>(stream, x, weights, y, c, e)));
     else if (cg % 2 == 0)
-        WITH_TYPES(dtype, y_dtype, (conv_direct<T, Y, 2>(stream, x, weights, y, c, e)));
+        WITH_TYPES(dtype, y_dtype, (conv_direct<T, Y, 2, false>(stream, x, weights, y, c, e)));
     else
-        WITH_TYPES(dtype, y_dtype, (conv_direct<T, Y, 1>(stream, x, weights, y, c, e)));
+        WITH_TYPES(dtype, y_dtype, (conv_direct<T, Y, 1, false>(stream, x, weights, y, c, e)));
 }

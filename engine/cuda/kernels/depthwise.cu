@@ -1,7 +1,8 @@
 /* Depthwise convolutions over [N, H, W, C] images. Each channel of y depends on one channel of x,
  * so there is no matrix product, and little arithmetic for each byte. A thread computes eight
  * neighbouring channels (16 bytes of 16-bit numbers) of several neighbouring outputs of a row.
- * Their windows overlap, so each number is loaded once for all of them. */
+ * Their windows overlap, so each number is loaded once for all of them. Uncommon windows are left
+ * to conv.cu. */
 #include "engine/cuda/kernels/device.cuh"
 
 namespace
@@ -65,35 +66,6 @@ __global__ void depthwise_kernel(const T *x, const T *weights, T *y, cuda_conv c
     }
 }
 
-/* Any window; a thread computes EACH (8 or 1) neighbouring channels of one output. */
-template <typename T, typename Y, int EACH>
-__global__ void depthwise_any_kernel(const T *x, const T *weights, Y *y, cuda_conv c,
-                                     cuda_epilogue e, size_t count)
-{
-    FOR_EACH(i, count) {
-        const output_item at(i, c.c / EACH, c.ow, c.oh);
-        const int channel = at.item * EACH, n = at.n;
-        const int left = at.ow * c.stride_w - c.pad_w, top = at.oh * c.stride_h - c.pad_h;
-        float sums[EACH] = {};
-        for (int r = 0; r < c.kh; r++) {
-            const int h = top + r * c.dilation_h;
-            for (int s = 0; s < c.kw && h >= 0 && h < c.h; s++) {
-                const int w = left + s * c.dilation_w;
-                if (w < 0 || w >= c.w)
-                    continue;
-                const T *from = x + (((size_t)n * c.h + h) * c.w + w) * c.c + channel;
-                const T *tap = weights + (size_t)(r * c.kw + s) * c.c + channel;
-                float v[EACH], t[EACH];
-                load_all(v, from);
-                load_all(t, tap);
-                UNROLLED(k, EACH)
-                    sums[k] += v[k] * t[k];
-            }
-        }
-        finish_all(y, i * EACH, channel, sums, e);
-    }
-}
-
 template <typename T, int KERNEL, int STRIDE>
 void depthwise_launch(cudaStream_t stream, const T *x, const T *weights, T *y,
                       const struct cuda_conv *c, const struct cuda_epilogue *e)
@@ -130,30 +102,16 @@ bool depthwise_common(cudaStream_t stream, const T *x, const T *weights, T *y,
     return run != nullptr;
 }
 
-template <typename T, typename Y>
-void depthwise_any(cudaStream_t stream, const T *x, const T *weights, Y *y,
-                   const struct cuda_conv *c, const struct cuda_epilogue *e)
-{
-    const size_t outputs = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->c;
-    WITH_EACH(c->c % 8 == 0, LAUNCH((depthwise_any_kernel<T, Y, EACH>), blocks_for(outputs / EACH),
-                                    THREADS, stream, x, weights, y, *c, *e, outputs / EACH));
-}
-
-template <typename T>
-void depthwise(cudaStream_t stream, const void *x_, const void *weights_, void *y, bool y_is_float,
-               const struct cuda_conv *c, const struct cuda_epilogue *e)
-{
-    const T *x = (const T *)x_, *weights = (const T *)weights_;
-    if (y_is_float && sizeof(T) != sizeof(float))
-        depthwise_any(stream, x, weights, (float *)y, c, e);
-    else if (!depthwise_common(stream, x, weights, (T *)y, c, e))
-        depthwise_any(stream, x, weights, (T *)y, c, e);
-}
 } // namespace
 
 void cuda_conv_depthwise(cudaStream_t stream, int dtype, const void *x, const void *weights,
                          void *y, int y_dtype, const struct cuda_conv *conv,
                          const struct cuda_epilogue *epilogue)
 {
-    WITH_TYPE(dtype, depthwise<T>(stream, x, weights, y, y_dtype == DTYPE_F32, conv, epilogue));
+    bool is_common = false;
+    if (y_dtype == dtype)
+        WITH_TYPE(dtype, is_common = depthwise_common(stream, (const T *)x, (const T *)weights,
+                                                      (T *)y, conv, epilogue));
+    if (!is_common)
+        cuda_conv_direct(stream, dtype, x, weights, y, y_dtype, conv, epilogue);
 }

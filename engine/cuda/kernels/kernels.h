@@ -142,7 +142,8 @@ void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void 
 void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                     int y_dtype, const struct cuda_conv *conv,
                     const struct cuda_epilogue *epilogue);
-/* A convolution with one thread per output; weights as for cuda_conv_simt. */
+/* A convolution with one thread per output, or with groups == c == m per eight channels; weights as
+ * for cuda_conv_simt or cuda_conv_depthwise. */
 void cuda_conv_direct(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                       int y_dtype, const struct cuda_conv *conv,
                       const struct cuda_epilogue *epilogue);
