@@ -317,8 +317,7 @@ static void try_plain(uint32_t *seed, enum kind kind, struct cuda_conv c, const 
     const int y_type = random_below(seed, 4) ? pick_type(seed) : (int)DTYPE_I32;
     struct conv_case t = make_case(seed, kind, c, c.c / c.groups, pick_type(seed), y_type);
     prepare_y(&t);
-    (kind == DEPTHWISE ? cuda_int8_conv_depthwise : cuda_int8_conv_direct)(
-        stream, t.x.data, t.weights.data, t.y.data, &t.conv, &t.epilogue);
+    cuda_int8_conv_direct(stream, t.x.data, t.weights.data, t.y.data, &t.conv, &t.epilogue);
     check_case(&t, what);
     free_case(&t);
 }

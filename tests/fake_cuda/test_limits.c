@@ -416,7 +416,7 @@ Test(limits, bytes_of_nothing)
     struct cuda_int8_conv conv = {conv_of_rows(0, 8, 8), DTYPE_U8, o.w.data};
     cuda_int8_conv_direct(stream, o.x.data, o.w.data, o.y.data, &conv, &e);
     conv.conv.groups = 8;
-    cuda_int8_conv_depthwise(stream, o.x.data, o.w.data, o.y.data, &conv, &e);
+    cuda_int8_conv_direct(stream, o.x.data, o.w.data, o.y.data, &conv, &e);
     cuda_int8_quantize(stream, DTYPE_F32, o.x.data, DTYPE_U8, o.y.data, 0, 1, 0);
     cuda_int8_dequantize(stream, DTYPE_U8, o.x.data, DTYPE_F32, o.y.data, 0, 1, 0);
     struct cuda_int8_binary binary = {.a_type = DTYPE_U8, .b_type = DTYPE_U8, .y_type = DTYPE_U8};

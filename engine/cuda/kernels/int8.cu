@@ -5,11 +5,6 @@
 
 namespace
 {
-__device__ static inline int multiplied(int sum, int x, int weight)
-{
-    return wrapped(sum, x * weight);
-}
-
 template <int COUNT> __device__ static inline void load_taps(int (&to)[COUNT], const int16_t *from)
 {
     if constexpr (COUNT == 8) {
@@ -35,58 +30,37 @@ __device__ static inline void load_pixel(int (&to)[COUNT], const unsigned char *
         to[i] = has ? byte_of(bytes[i], is_signed) : padding;
 }
 
-/* A thread computes EACH neighbouring channels of one output. */
+/* A thread computes EACH outputs: neighbouring channels, if each is a group. The weights of two
+ * output channels are channel_step apart, those of two positions of the window tap_step. */
 template <int EACH>
-__global__ void int8_depthwise_kernel(const unsigned char *x, const int16_t *weights, void *y,
-                                      cuda_int8_conv conv, cuda_int8_epilogue e, size_t count)
-{
-    const cuda_conv &c = conv.conv;
-    const bool is_signed = conv.x_type == DTYPE_I8;
-    const int padding = byte_of(conv.padding[0], is_signed);
-    FOR_EACH(i, count) {
-        const output_item at(i, c.c / EACH, c.ow, c.oh);
-        const int channel = at.item * EACH, ow = at.ow, oh = at.oh;
-        int sums[EACH] = {};
-        for (int tap = 0; tap < c.kh * c.kw; tap++) {
-            const int h = oh * c.stride_h - c.pad_h + tap / c.kw * c.dilation_h;
-            const int w = ow * c.stride_w - c.pad_w + tap % c.kw * c.dilation_w;
-            const bool has = h >= 0 && h < c.h && w >= 0 && w < c.w;
-            const size_t from =
-                has ? (((size_t)at.n * c.h + (size_t)h) * c.w + (size_t)w) * (size_t)c.c : 0;
-            int v[EACH], taps[EACH];
-            load_pixel(v, x + from + channel, has, padding, is_signed);
-            load_taps(taps, weights + (size_t)tap * (size_t)c.c + (size_t)channel);
-            UNROLLED(k, EACH)
-                sums[k] = multiplied(sums[k], v[k], taps[k]);
-        }
-        finish_sums(sums, y, i * EACH, channel, true, EACH, e);
-    }
-}
-
-/* One output per thread. */
 __global__ void int8_direct_kernel(const unsigned char *x, const int16_t *weights, void *y,
-                                   cuda_int8_conv conv, cuda_int8_epilogue e, size_t count)
+                                   cuda_int8_conv conv, cuda_int8_epilogue e, int channel_step,
+                                   int tap_step, size_t count)
 {
     const cuda_conv &c = conv.conv;
     const bool is_signed = conv.x_type == DTYPE_I8;
     const int padding = byte_of(conv.padding[0], is_signed);
     const int cg = c.c / c.groups, mg = c.m / c.groups;
     FOR_EACH(i, count) {
-        const output_item at(i, c.m, c.ow, c.oh);
-        const int m = at.item, ow = at.ow, oh = at.oh;
-        const int16_t *taps = weights + (size_t)m * (size_t)c.row;
-        int sum[1] = {};
-        for (int tap = 0; tap < c.kh * c.kw; tap++, taps += cg) {
-            const int h = oh * c.stride_h - c.pad_h + tap / c.kw * c.dilation_h;
-            const int w = ow * c.stride_w - c.pad_w + tap % c.kw * c.dilation_w;
+        const output_item at(i, c.m / EACH, c.ow, c.oh);
+        const int m = at.item * EACH;
+        const int16_t *taps = weights + (size_t)m * (size_t)channel_step;
+        int sums[EACH] = {};
+        for (int tap = 0; tap < c.kh * c.kw; tap++, taps += tap_step) {
+            const int h = at.oh * c.stride_h - c.pad_h + tap / c.kw * c.dilation_h;
+            const int w = at.ow * c.stride_w - c.pad_w + tap % c.kw * c.dilation_w;
             const bool has = h >= 0 && h < c.h && w >= 0 && w < c.w;
             const size_t from =
                 has ? (((size_t)at.n * c.h + (size_t)h) * c.w + (size_t)w) * (size_t)c.c : 0;
-            const unsigned char *pixel = x + from + m / mg * cg;
-            for (int k = 0; k < cg; k++)
-                sum[0] = multiplied(sum[0], has ? byte_of(pixel[k], is_signed) : padding, taps[k]);
+            for (int k = 0; k < cg; k++) {
+                int v[EACH], t[EACH];
+                load_pixel(v, x + from + m / mg * cg + k, has, padding, is_signed);
+                load_taps(t, taps + k);
+                UNROLLED(j, EACH)
+                    sums[j] = wrapped(sums[j], v[j] * t[j]);
+            }
         }
-        finish_sums(sum, y, i, m, true, 1, e);
+        finish_sums(sums, y, i * EACH, m, true, EACH, e);
     }
 }
 } // namespace
@@ -96,17 +70,10 @@ void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weigh
                            const struct cuda_int8_epilogue *epilogue)
 {
     const cuda_conv &c = conv->conv;
+    const bool is_depthwise = c.groups == c.c && c.m == c.c;
     const size_t count = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
-    LAUNCH(int8_direct_kernel, blocks_for(count), THREADS, stream, (const unsigned char *)x,
-           (const int16_t *)weights, y, *conv, *epilogue, count);
-}
-
-void cuda_int8_conv_depthwise(cudaStream_t stream, const void *x, const void *weights, void *y,
-                              const struct cuda_int8_conv *conv, const struct cuda_int8_epilogue *e)
-{
-    const cuda_conv &c = conv->conv;
-    const size_t outputs = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.c;
-    WITH_EACH(c.c % 8 == 0, LAUNCH(int8_depthwise_kernel<EACH>, blocks_for(outputs / EACH), THREADS,
-                                   stream, (const unsigned char *)x, (const int16_t *)weights, y,
-                                   *conv, *e, outputs / EACH));
+    WITH_EACH(is_depthwise && c.c % 8 == 0,
+              LAUNCH(int8_direct_kernel<EACH>, blocks_for(count / EACH), THREADS, stream,
+                     (const unsigned char *)x, (const int16_t *)weights, y, *conv, *epilogue,
+                     is_depthwise ? 1 : c.row, is_depthwise ? c.c : c.c / c.groups, count / EACH));
 }

@@ -43,14 +43,12 @@ void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weigh
                            const struct cuda_int8_conv *conv,
                            const struct cuda_int8_epilogue *epilogue,
                            const struct cuda_conv_candidate *candidate, void *workspace);
-/* A convolution with one thread per output; weights: int16, [m, kh, kw, c / groups]. */
+/* A convolution with one thread per output; weights: int16, [m, kh, kw, c / groups] in rows of
+ * conv->row numbers, or with groups == c == m [kh, kw, c]. */
 void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
                            const struct cuda_int8_conv *conv,
                            const struct cuda_int8_epilogue *epilogue);
-/* A convolution with groups == c == m; weights: int16, [kh, kw, c]. */
-void cuda_int8_conv_depthwise(cudaStream_t stream, const void *x, const void *weights, void *y,
-                              const struct cuda_int8_conv *conv,
-                              const struct cuda_int8_epilogue *epilogue);
+
 /* y = saturate(round(x / scale) + zero); x: F32, F16, BF16. */
 void cuda_int8_quantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
                         size_t count, float scale, int zero);

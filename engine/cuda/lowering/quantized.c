@@ -20,14 +20,13 @@ enum { PADDING = 16, ALIGN = 256 };
 
 struct int8_step {
     struct cuda_step step;
-    enum { INT8_TENSOR, INT8_DIRECT, INT8_DEPTHWISE } kind;
     struct cuda_int8_conv conv;
     struct cuda_int8_epilogue epilogue;
     const void *weights;
     uint32_t residual, x_zero;
     bool has_residual, has_x_zero;
-    size_t fill_bytes; /* bytes of the workspace before x and sums */
-    struct conv_tiles tiles;
+    size_t fill_bytes;       /* bytes of the workspace before x and sums */
+    struct conv_tiles tiles; /* count 0: runs without tensor cores */
     int candidate;
 };
 
@@ -276,18 +275,11 @@ CUDA_RUN(quantized_run)
     }
     x = conv_pad_channels(stream, &s->tiles, &conv.conv, 1, x, &workspace);
     epilogue.residual = s->has_residual ? program->data[s->residual] : NULL;
-    switch (s->kind) {
-    case INT8_TENSOR:
+    if (s->tiles.count)
         cuda_int8_conv_tensor(stream, x, s->weights, y, &conv, &epilogue,
                               &s->tiles.candidates[s->candidate], workspace);
-        break;
-    case INT8_DIRECT:
+    else
         cuda_int8_conv_direct(stream, x, s->weights, y, &conv, &epilogue);
-        break;
-    case INT8_DEPTHWISE:
-        cuda_int8_conv_depthwise(stream, x, s->weights, y, &conv, &epilogue);
-        break;
-    }
     return cuda_launched(base, program, err);
 }
 
@@ -335,12 +327,10 @@ static enum status quantized_fill(const struct cuda_lowering *compile,
     c->row = (int)cuda_weights_row(weights, layout, dtype);
     if (conv_is_for_tiles(c) && fit_8_bits(o) &&
         conv_find_tiles(compile->backend, dtype, c, &s->tiles)) {
-        s->kind = INT8_TENSOR;
         s->step.kernel = "tensor-core int8 conv";
         s->step.tune = quantized_tune;
     } else {
         const bool depthwise = c->groups == c->c && c->m == c->c;
-        s->kind = depthwise ? INT8_DEPTHWISE : INT8_DIRECT;
         s->step.kernel = depthwise ? "depthwise int8 conv" : "direct int8 conv";
         layout = depthwise ? WEIGHT_TAPS : o->is_conv ? WEIGHT_CONV : o->layout;
         dtype = DTYPE_I16;
