@@ -198,40 +198,25 @@ void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const str
 
 namespace
 {
-template <typename T>
-__device__ inline float line_fold(const T *x, const axis_line &l, enum op fold, float greatest)
-{
-    float value = fold == OP_REDUCE_MAX ? -INFINITY : 0.0f;
-    for (size_t k = l.first; k < l.extent; k += l.stride) {
-        const float v = to_float(x[l.base + k * l.step]);
-        value = fold == OP_REDUCE_MAX ? fold_join(fold, value, v) : value + exp_of(v - greatest);
-    }
-    return value;
-}
-
-template <typename T>
-__device__ inline void line_write(const T *x, T *y, const axis_line &l, int is_log, float greatest,
-                                  float sum)
-{
-    const float shift = is_log ? greatest + logf(sum) : 0.0f;
-    for (size_t k = l.first; k < l.extent; k += l.stride) {
-        const size_t at = l.base + k * l.step;
-        const float v = to_float(x[at]);
-        y[at] = from_float<T>(is_log ? v - shift : exp_of(v - greatest) / sum);
-    }
-}
-
 template <typename T, bool WIDE>
 __global__ void softmax_kernel(const T *x, T *y, cuda_axis axis, int is_log, size_t count)
 {
     __shared__ float shared[WARPS];
     FOR_LINES(i, count) {
         const axis_line l = line_of<WIDE>(axis, i);
-        const float greatest =
-            fold_line<WIDE>(line_fold(x, l, OP_REDUCE_MAX, 0.0f), OP_REDUCE_MAX, shared);
-        const float sum =
-            fold_line<WIDE>(line_fold(x, l, OP_REDUCE_SUM, greatest), OP_REDUCE_SUM, shared);
-        line_write(x, y, l, is_log, greatest, sum);
+        float greatest = -INFINITY, sum = 0.0f;
+        for (size_t k = l.first; k < l.extent; k += l.stride)
+            greatest = greater_of(greatest, to_float(x[l.base + k * l.step]));
+        greatest = fold_line<WIDE>(greatest, OP_REDUCE_MAX, shared);
+        for (size_t k = l.first; k < l.extent; k += l.stride)
+            sum += exp_of(to_float(x[l.base + k * l.step]) - greatest);
+        sum = fold_line<WIDE>(sum, OP_REDUCE_SUM, shared);
+        const float shift = is_log ? greatest + logf(sum) : 0.0f;
+        for (size_t k = l.first; k < l.extent; k += l.stride) {
+            const size_t at = l.base + k * l.step;
+            const float v = to_float(x[at]);
+            y[at] = from_float<T>(is_log ? v - shift : exp_of(v - greatest) / sum);
+        }
     }
 }
 } // namespace

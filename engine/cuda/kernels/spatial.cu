@@ -60,29 +60,10 @@ namespace
 {
 enum { LONGEST_SUM = 512 }; /* pixels per float32 sum; more if an image has over 256 * 512 pixels */
 
-struct groups_buffers {
-    size_t pieces;
-    float *partial;        /* [images, pieces, channels] */
-    float *mean;           /* [images, channels] */
-    float *factor, *shift; /* [images, channels] */
-};
-
 size_t pieces_of(const struct cuda_groups *g)
 {
     size_t pieces = (g->pixels + LONGEST_SUM - 1) / LONGEST_SUM;
     return pieces < 1 ? 1 : pieces > 256 ? 256 : pieces;
-}
-
-struct groups_buffers buffers_of(const struct cuda_groups *g, void *workspace)
-{
-    struct groups_buffers buffers;
-    const size_t channels = g->images * g->channels;
-    buffers.pieces = pieces_of(g);
-    buffers.partial = (float *)workspace;
-    buffers.mean = buffers.partial + channels * buffers.pieces;
-    buffers.factor = buffers.mean + channels;
-    buffers.shift = buffers.factor + channels;
-    return buffers;
 }
 
 /* partial[n, p, c] = the sum of x, or of (x - mean)^2, over group p of the pixels. Each lane has
@@ -161,27 +142,27 @@ __global__ void groups_write_kernel(const T *x, const float *factor, const float
     }
 }
 
+/* partial: [images, pieces, channels]; the means, factors and shifts [images, channels] follow. */
 template <typename T>
 void run_groups(cudaStream_t stream, const T *x, const float *scale, const float *bias, T *y,
-                const struct cuda_groups *g, const struct groups_buffers *buffers)
+                const struct cuda_groups *g, float *partial)
 {
-    const size_t across = (g->channels + WARP - 1) / WARP;
-    const size_t blocks = g->images * buffers->pieces * across;
-    const size_t groups = g->images * (g->channels / g->per);
-    const size_t count = g->images * g->pixels * g->channels;
-    LAUNCH_BLOCK(groups_sums_kernel<T>, blocks_of(blocks, 1), THREADS, stream, x,
-                 (const float *)nullptr, buffers->partial, *g, buffers->pieces, blocks);
-    LAUNCH_BLOCK(groups_join_kernel, blocks_of(groups, 1), THREADS, stream, buffers->partial,
-                 (const float *)nullptr, (const float *)nullptr, (const float *)nullptr,
-                 buffers->mean, (float *)nullptr, *g, buffers->pieces, groups);
-    LAUNCH_BLOCK(groups_sums_kernel<T>, blocks_of(blocks, 1), THREADS, stream, x, buffers->mean,
-                 buffers->partial, *g, buffers->pieces, blocks);
-    LAUNCH_BLOCK(groups_join_kernel, blocks_of(groups, 1), THREADS, stream, buffers->partial,
-                 buffers->mean, scale, bias, buffers->factor, buffers->shift, *g, buffers->pieces,
-                 groups);
-    WITH_EACH(g->channels % 8 == 0,
-              LAUNCH((groups_write_kernel<T, EACH>), blocks_for(count / EACH), THREADS, stream, x,
-                     buffers->factor, buffers->shift, y, *g, count / EACH));
+    const size_t pieces = pieces_of(g), channels = g->images * g->channels;
+    const size_t blocks = g->images * pieces * ((g->channels + WARP - 1) / WARP);
+    const size_t groups = channels / g->per, count = g->pixels * channels;
+    float *mean = partial + channels * pieces, *factor = mean + channels,
+          *shift = factor + channels;
+    const float *none = nullptr;
+    LAUNCH_BLOCK(groups_sums_kernel<T>, blocks_of(blocks, 1), THREADS, stream, x, none, partial, *g,
+                 pieces, blocks);
+    LAUNCH_BLOCK(groups_join_kernel, blocks_of(groups, 1), THREADS, stream, partial, none, none,
+                 none, mean, (float *)nullptr, *g, pieces, groups);
+    LAUNCH_BLOCK(groups_sums_kernel<T>, blocks_of(blocks, 1), THREADS, stream, x, mean, partial, *g,
+                 pieces, blocks);
+    LAUNCH_BLOCK(groups_join_kernel, blocks_of(groups, 1), THREADS, stream, partial, mean, scale,
+                 bias, factor, shift, *g, pieces, groups);
+    WITH_EACH(g->channels % 8 == 0, LAUNCH((groups_write_kernel<T, EACH>), blocks_for(count / EACH),
+                                           THREADS, stream, x, factor, shift, y, *g, count / EACH));
 }
 } // namespace
 
@@ -194,8 +175,8 @@ void cuda_normalise_groups(cudaStream_t stream, int dtype, const void *x, const 
                            const float *bias, void *y, const struct cuda_groups *groups,
                            void *workspace)
 {
-    const struct groups_buffers buffers = buffers_of(groups, workspace);
-    WITH_TYPE(dtype, run_groups(stream, (const T *)x, scale, bias, (T *)y, groups, &buffers));
+    WITH_TYPE(dtype,
+              run_groups(stream, (const T *)x, scale, bias, (T *)y, groups, (float *)workspace));
 }
 
 /* ---- ConvTranspose: a thread computes EACH (8 or 1) neighbouring channels of an output ---- */
