@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/cuda/kernels/kernels_int8.h"
+#include "engine/cuda/kernels/kernels_pointwise.h"
 #include "engine/tensor/tensor.h"
 #include "tests/fake_cuda/kernel_cases.h"
 #include "tests/unit/random_graph.h"
@@ -384,17 +385,17 @@ Test(int8, floats_are_stored_and_read_back)
     }
 }
 
-static int binary_number(const struct cuda_int8_binary *b, int p, int q)
+static int binary_number(const struct cuda_pointwise *b, int p, int q)
 {
     float value;
-    if (b->is_product) {
-        value = (float)((p - b->a_zero) * (q - b->b_zero)) * b->a_ratio;
+    if (b->op == OP_QLINEAR_MUL) {
+        value = (float)((p - b->zeros[0]) * (q - b->zeros[1])) * b->ratios[0];
         value += b->fixed;
     } else {
-        value = b->fixed + (float)q * b->b_ratio;
-        value += (float)p * b->a_ratio;
+        value = b->fixed + (float)q * b->ratios[1];
+        value += (float)p * b->ratios[0];
     }
-    return saturated((double)rintf(value), b->y_type);
+    return saturated((double)rintf(value), b->y_dtype);
 }
 
 Test(int8, sums_and_products_of_two)
@@ -404,29 +405,29 @@ Test(int8, sums_and_products_of_two)
         const int64_t rows = between(&seed, 1, 9);
         const int64_t row = between(&seed, 1, 40) * (i % 3 ? 1 : 16);
         const size_t count = (size_t)(rows * row);
-        struct cuda_int8_binary b = {.is_product = i % 2,
-                                     .a_type = pick_type(&seed),
-                                     .b_type = pick_type(&seed),
-                                     .y_type = pick_type(&seed),
-                                     .a_ratio = i % 2 ? 0.01f : 0.4f,
-                                     .b_ratio = 0.7f,
-                                     .fixed = 12.5f,
-                                     .a_zero = 3,
-                                     .b_zero = -5};
+        const int type = pick_type(&seed);
+        struct cuda_pointwise b = {.op = i % 2 ? OP_QLINEAR_MUL : OP_QLINEAR_ADD,
+                                   .domain = CUDA_IN_FLOAT,
+                                   .operands = 2,
+                                   .dtypes = {type, type},
+                                   .y_dtype = type,
+                                   .ratios = {i % 2 ? 0.01f : 0.4f, 0.7f},
+                                   .fixed = 12.5f,
+                                   .zeros = {3, -5}};
         b.map = (struct cuda_access_map){.rank = 2, .dims = {rows, row}, .steps[0] = {row, 1}};
         const int b_kind = i / 2 % 4; /* of a row, of a column, one number, whole */
         b.map.steps[1][0] = b_kind == 3 ? row : b_kind == 1;
         b.map.steps[1][1] = b_kind == 0 || b_kind == 3;
         struct guarded x = random_bytes(count, &seed), z = random_bytes(count, &seed);
         struct guarded y = guarded_create(count);
-        cuda_int8_apply_binary(stream, x.data, z.data, y.data, &b);
+        const void *const operands[CUDA_OPERANDS] = {x.data, z.data};
+        cuda_compute_pointwise(stream, operands, y.data, &b);
         finished("binary");
         for (size_t k = 0; k < count; k++) {
             const size_t at = (k / (size_t)row) * (size_t)b.map.steps[1][0] +
                               (k % (size_t)row) * (size_t)b.map.steps[1][1];
-            cr_assert_eq(
-                stored_at(y.data, b.y_type, k),
-                binary_number(&b, stored_at(x.data, b.a_type, k), stored_at(z.data, b.b_type, at)));
+            cr_assert_eq(stored_at(y.data, type, k), binary_number(&b, stored_at(x.data, type, k),
+                                                                   stored_at(z.data, type, at)));
         }
         guarded_free(&x);
         guarded_free(&y);

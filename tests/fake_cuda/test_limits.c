@@ -419,11 +419,6 @@ Test(limits, bytes_of_nothing)
     cuda_int8_conv_direct(stream, o.x.data, o.w.data, o.y.data, &conv, &e);
     cuda_int8_quantize(stream, DTYPE_F32, o.x.data, DTYPE_U8, o.y.data, 0, 1, 0);
     cuda_int8_dequantize(stream, DTYPE_U8, o.x.data, DTYPE_F32, o.y.data, 0, 1, 0);
-    struct cuda_int8_binary binary = {.a_type = DTYPE_U8, .b_type = DTYPE_U8, .y_type = DTYPE_U8};
-    for (int row = 1; row <= 16; row *= 4) {
-        binary.map = (struct cuda_access_map){.rank = 2, .dims = {0, row}, .steps[0] = {row, 1}};
-        cuda_int8_apply_binary(stream, o.x.data, o.x.data, o.y.data, &binary);
-    }
     struct cuda_parts parts = {.rows = 4, .pitch = 16, .parts = {{o.x.data, 16, 0, NULL}}};
     cuda_copy_parts(stream, o.y.data, &parts);
     parts.count = 1;

@@ -1,5 +1,4 @@
-/* Kernels on 8-bit integers other than convolutions and pools: conversions, sums and products of two
- * tensors. They do little arithmetic for each byte, so most threads handle several numbers. */
+/* Conversions from and to 8-bit integers. */
 #include "engine/cuda/kernels/int8.cuh"
 
 namespace
@@ -31,53 +30,6 @@ void requantize(cudaStream_t stream, const void *x, void *y, size_t count, float
     WITH_EACH(count % 8 == 0,
               LAUNCH((requantize_kernel<X, Y, EACH>), blocks_for(count / EACH), THREADS, stream,
                      (const X *)x, (Y *)y, count / EACH, scale, zero, scale_at, zero_at));
-}
-
-__device__ static inline unsigned char combined(const cuda_int8_binary &b, int p, int q, int lowest)
-{
-    const float value =
-        b.is_product ? plus(times((float)((p - b.a_zero) * (q - b.b_zero)), b.a_ratio), b.fixed)
-                     : plus(plus(b.fixed, times((float)q, b.b_ratio)), times((float)p, b.a_ratio));
-    return (unsigned char)clamped_byte(rintf(value), lowest);
-}
-
-/* Fills to[] with consecutive bytes of the innermost dimension; with step 0, with one byte. */
-template <int EACH>
-__device__ static inline void load_stepped(unsigned char (&to)[EACH], const unsigned char *from,
-                                           int64_t step)
-{
-    if (step)
-        return load_bytes(to, from);
-    UNROLLED(k, EACH)
-        to[k] = *from;
-}
-
-/* The map counts groups of EACH numbers. */
-template <int EACH>
-__global__ void binary_kernel(const unsigned char *x, const unsigned char *z, unsigned char *y,
-                              cuda_int8_binary b, size_t count)
-{
-    const int lowest = lowest_of(b.y_type), last = b.map.rank ? b.map.rank - 1 : 0;
-    FOR_EACH(i, count) {
-        int64_t at[2];
-        unsigned char p[EACH], q[EACH];
-        map_at(b.map, i, at);
-        load_stepped(p, x + at[0], b.map.steps[0][last]);
-        load_stepped(q, z + at[1], b.map.steps[1][last]);
-        UNROLLED(k, EACH)
-            p[k] = combined(b, byte_of(p[k], b.a_type == DTYPE_I8),
-                            byte_of(q[k], b.b_type == DTYPE_I8), lowest);
-        store_bytes(y + i * EACH, p);
-    }
-}
-
-template <int EACH>
-void apply_binary(cudaStream_t stream, const void *a, const void *b, void *y,
-                  const cuda_int8_binary &binary)
-{
-    const size_t count = element_count(binary.map.rank, binary.map.dims);
-    LAUNCH(binary_kernel<EACH>, blocks_for(count), THREADS, stream, (const unsigned char *)a,
-           (const unsigned char *)b, (unsigned char *)y, binary, count);
 }
 
 /* ---- DynamicQuantizeLinear ---- */
@@ -135,18 +87,6 @@ void cuda_int8_dequantize(cudaStream_t stream, int x_type, const void *x, int y_
     WITH_TYPE(y_type, (x_type == DTYPE_I8 ? requantize<int8_t, T>
                                           : requantize<uint8_t, T>)(stream, x, y, count, scale,
                                                                     zero, nullptr, nullptr));
-}
-
-void cuda_int8_apply_binary(cudaStream_t stream, const void *a, const void *b, void *y,
-                            const struct cuda_int8_binary *narrow)
-{
-    struct cuda_int8_binary binary = *narrow;
-    if (map_in_groups(&binary.map, 16))
-        apply_binary<16>(stream, a, b, y, binary);
-    else if (map_in_groups(&binary.map, 4))
-        apply_binary<4>(stream, a, b, y, binary);
-    else
-        apply_binary<1>(stream, a, b, y, binary);
 }
 
 void cuda_int8_dynamic(cudaStream_t stream, const float *x, size_t count, void *ranges,

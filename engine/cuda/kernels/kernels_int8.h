@@ -56,18 +56,6 @@ void cuda_int8_quantize(cudaStream_t stream, int x_type, const void *x, int y_ty
 void cuda_int8_dequantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
                           size_t count, float scale, int zero);
 
-/* QLinearAdd: y = saturate(round(fixed + b * b_ratio + a * a_ratio)), QLinearMul: y =
- * saturate(round((a - a_zero) * (b - b_zero) * a_ratio + fixed)). For Add, `fixed` includes the
- * zero points of a and b. */
-struct cuda_int8_binary {
-    int is_product, a_type, b_type, y_type;
-    float a_ratio, b_ratio, fixed;
-    int a_zero, b_zero;
-    struct cuda_access_map map;
-};
-void cuda_int8_apply_binary(cudaStream_t stream, const void *a, const void *b, void *y,
-                            const struct cuda_int8_binary *binary);
-
 /* DynamicQuantizeLinear of x: F32. `ranges`: scratch of 2 * CUDA_INT8_RANGES floats. */
 #define CUDA_INT8_RANGES 256
 void cuda_int8_dynamic(cudaStream_t stream, const float *x, size_t count, void *ranges,

@@ -1,6 +1,7 @@
 /* Elementwise operators on numbers of any dtype, with numpy broadcasting. Floats of one dtype, as
- * between layers, are read eight at a time. */
+ * between layers, and stored 8-bit integers are read eight at a time. */
 #include "engine/cuda/kernels/any.cuh"
+#include "engine/cuda/kernels/int8.cuh"
 #include "engine/cuda/kernels/kernels_pointwise.h"
 
 #include <cmath>
@@ -71,6 +72,9 @@ template <typename C> __device__ inline C binary(const cuda_pointwise &n, C x, C
         CASE(OP_MIN, x < y || x != x ? x : y);
         CASE(OP_PRELU, x < 0 ? x * y : x);
         CASE(OP_POW, y == 2 ? x * x : std::pow(x, y));
+        CASE(OP_QLINEAR_ADD, plus(plus(n.fixed, times(y, n.ratios[1])), times(x, n.ratios[0])));
+        CASE(OP_QLINEAR_MUL,
+             plus(times((x - n.zeros[0]) * (y - n.zeros[1]), n.ratios[0]), n.fixed));
     default:
         return x;
     }
@@ -252,7 +256,7 @@ void cuda_compute_pointwise(cudaStream_t stream, const void *const operands[CUDA
     if (are_floats && n->operands == 1)
         WITH_TYPE(n->y_dtype, (run_floats<T, 1>(stream, operands, y, *n, count)));
     else if (are_floats && n->operands == 2 && n->dtypes[1] == n->y_dtype)
-        WITH_TYPE(n->y_dtype, (run_floats<T, 2>(stream, operands, y, *n, count)));
+        WITH_STORED_TYPE(n->y_dtype, (run_floats<T, 2>(stream, operands, y, *n, count)));
     else
         WITH_DOMAIN(n->domain, run_numbers<C>(stream, operands, y, n, count));
 }

@@ -2,6 +2,7 @@
  * Mul of com.microsoft; tables (OP_LOOKUP). A tensor has one scale and one zero point; nodes with
  * other scales run on the host. */
 #include "engine/cuda/kernels/kernels_int8.h"
+#include "engine/cuda/kernels/kernels_pointwise.h"
 #include "engine/cuda/lowering/lowering.h"
 
 #include "engine/base/size.h"
@@ -22,7 +23,7 @@ struct int8_rows_step {
     uint32_t y_scale, y_zero;
     enum dtype x_dtype, y_dtype;
     struct scale_zero from, from_b, to;
-    struct cuda_int8_binary binary;
+    struct cuda_pointwise binary;
     const void *table; /* 256 bytes */
     size_t count;
 };
@@ -48,7 +49,9 @@ CUDA_RUN(quantized_rows_run)
                           program->data[s->y_scale], program->data[s->y_zero]);
         break;
     case INT8_BINARY:
-        cuda_int8_apply_binary(stream, x, cuda_operand_at(program, &s->b), y, &s->binary);
+        cuda_compute_pointwise(
+            stream, (const void *const[CUDA_OPERANDS]){x, cuda_operand_at(program, &s->b)}, y,
+            &s->binary);
         break;
     case INT8_TABLE:
         cuda_copy_parts(
@@ -87,8 +90,8 @@ static bool read_dynamic(const struct node *node, struct int8_rows_step *ret)
 static bool read_binary(const struct node *node, struct int8_rows_step *ret)
 {
     const struct value *a = node->inputs[0], *b = node_input(node, 3), *y = node->outputs[0];
-    return b && shape_count(&b->shape) && !(a->known && b->known) &&
-           scale_zero_of(node, 1, a->dtype, &ret->from) &&
+    return b && shape_count(&b->shape) && !(a->known && b->known) && a->dtype == y->dtype &&
+           b->dtype == y->dtype && scale_zero_of(node, 1, a->dtype, &ret->from) &&
            scale_zero_of(node, 4, b->dtype, &ret->from_b) &&
            scale_zero_of(node, 6, y->dtype, &ret->to);
 }
@@ -142,22 +145,20 @@ static enum status fill_binary(const struct cuda_lowering *compile, struct int8_
 {
     const struct node *node = compile->node;
     const struct value *a = node->inputs[0], *b = node->inputs[3], *y = node->outputs[0];
-    struct cuda_int8_binary *binary = &s->binary;
-    *binary = (struct cuda_int8_binary){.is_product = node->op == OP_QLINEAR_MUL,
-                                        .a_type = (int)a->dtype,
-                                        .b_type = (int)b->dtype,
-                                        .y_type = (int)y->dtype,
-                                        .a_zero = s->from.zero,
-                                        .b_zero = s->from_b.zero};
-    if (binary->is_product) {
-        binary->a_ratio = s->from.scale * s->from_b.scale / s->to.scale;
-        binary->fixed = (float)s->to.zero;
-    } else {
-        quantized_sum_factors(&s->from, &s->from_b, &s->to, &binary->a_ratio, &binary->b_ratio,
-                              &binary->fixed);
-    }
-    binary->map =
-        cuda_map_broadcast(&y->shape, (const struct shape *const[]){&a->shape, &b->shape}, 2);
+    struct cuda_pointwise *n = &s->binary;
+    const int dtype = (int)y->dtype;
+    *n = (struct cuda_pointwise){.op = node->op,
+                                 .domain = CUDA_IN_FLOAT,
+                                 .operands = 2,
+                                 .dtypes = {dtype, dtype},
+                                 .y_dtype = dtype,
+                                 .ratios = {s->from.scale * s->from_b.scale / s->to.scale},
+                                 .fixed = (float)s->to.zero,
+                                 .zeros = {s->from.zero, s->from_b.zero}};
+    if (node->op == OP_QLINEAR_ADD)
+        quantized_sum_factors(&s->from, &s->from_b, &s->to, &n->ratios[0], &n->ratios[1],
+                              &n->fixed);
+    n->map = cuda_map_broadcast(&y->shape, (const struct shape *const[]){&a->shape, &b->shape}, 2);
     return cuda_operand_of(compile, b, b->dtype, &s->b, err);
 }
 
