@@ -109,7 +109,7 @@ Test(limits, batches_of_many_images)
         for (size_t i = 0; i < ROW && r % 3 == 0; i++)
             ((unsigned char *)(x + r * ROW))[i] = (unsigned char)(r + i * 31);
     }
-    cuda_pixels(stream, x, marks_block.data, table, DTYPE_F32, y, &how);
+    cuda_pixels(stream, x, marks_block.data, table, y, &how);
     finished("pixels");
     for (size_t i = 0; i < (size_t)MANY * ROW; i++) {
         const size_t r = i / ROW, e = i % ROW;
@@ -318,7 +318,7 @@ Test(limits, rows_and_axes_of_nothing)
                                        .window.stride_w = 1};
         cuda_pool2d(stream, dtype, o.x.data, o.y.data, &pool);
         const struct cuda_pixels pixels = {.rows = 0, .row = 6, .pitch = 24, .channels = 3};
-        cuda_pixels(stream, o.x.data, o.w.data, w, dtype, o.y.data, &pixels);
+        cuda_pixels(stream, o.x.data, o.w.data, w, (float *)(void *)o.y.data, &pixels);
         const struct cuda_groups groups = {.images = 0, .pixels = 4, .channels = 8, .per = 2};
         cuda_normalise_groups(stream, dtype, o.x.data, w, w, o.y.data, &groups, o.workspace.data);
         const struct cuda_resize resize = {.in = {0, 2, 2, 8}, .out = {0, 4, 4, 8}};

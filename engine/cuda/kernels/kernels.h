@@ -182,7 +182,7 @@ struct cuda_pixels {
     int channels, is_reversed; /* channels: 1 or 3; is_reversed: in reverse order */
 };
 void cuda_pixels(cudaStream_t stream, const void *x, const unsigned char *are_bytes,
-                 const float *table, int dtype, void *y, const struct cuda_pixels *pixels);
+                 const float *table, float *y, const struct cuda_pixels *pixels);
 
 #ifdef __cplusplus
 }

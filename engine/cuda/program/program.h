@@ -71,12 +71,11 @@ struct cuda_backend {
     bool pixels_are_reversed;
 };
 
-/* An image input whose rows may be bytes, which a run converts to numbers first. The numbers have
- * their own memory. */
+/* A float32 image input whose rows may be bytes, which a run converts to numbers first. The numbers
+ * have their own memory. */
 struct pixels {
     bool are_there;
     size_t offset;    /* of the numbers in the arena */
-    enum dtype dtype; /* of the numbers */
     size_t row_count; /* numbers of a row */
 };
 

@@ -108,13 +108,11 @@ void runs_place(struct cuda_program *program)
             program->rows = (int)shape->dims[0];
     }
     program->value_bytes = size_align(program->plan.arena_bytes, ARENA_ALIGN);
-    if (program->backend->pixel_table && image < graph->input_count) {
+    if (program->backend->pixel_table && image < graph->input_count &&
+        graph->inputs[image]->dtype == DTYPE_F32) {
         const struct value *value = graph->inputs[image];
-        program->pixels =
-            (struct pixels){.are_there = true,
-                            .offset = program->value_bytes,
-                            .dtype = value->dtype,
-                            .row_count = shape_count(&value->shape) / (size_t)program->rows};
+        program->pixels = (struct pixels){true, program->value_bytes,
+                                          shape_count(&value->shape) / (size_t)program->rows};
         program->value_bytes += size_align(value_bytes(value), ARENA_ALIGN);
         at = size_align((size_t)program->rows, ARENA_ALIGN); /* slot->marks come first */
     }
@@ -203,8 +201,8 @@ static enum status stage_inputs(struct cuda_program *program, const struct cuda_
                                     .pitch = pixels->row_count * sizeof(float),
                                     .channels = backend->pixel_channels,
                                     .is_reversed = backend->pixels_are_reversed};
-    cuda_pixels(backend->stream, arrived, slot->staging, backend->pixel_table, (int)pixels->dtype,
-                backend->arena + pixels->offset, &how);
+    cuda_pixels(backend->stream, arrived, slot->staging, backend->pixel_table,
+                (float *)(void *)(backend->arena + pixels->offset), &how);
     return cuda_check(cudaGetLastError(), backend->device, "pixels to numbers", err);
 }
 
