@@ -24,53 +24,18 @@ __device__ static inline int64_t matrix_at(const cuda_matrices &m, int batch)
 
 /* ---- tensor cores ---- */
 
-/* Replaces n / extent for each dimension of a group by a multiplication, for 0 <= n < 2^31. With
- * 2^(l-1) < extent <= 2^l, the factor is 2^(31+l) / extent, rounded up (Granlund, Montgomery). */
-struct group_divisors {
-    uint32_t factor[CUDA_GROUP_PARTS];
-    int shift[CUDA_GROUP_PARTS];
-};
-
-group_divisors divisors_of(const cuda_group &group)
-{
-    group_divisors by = {};
-    for (int p = 0; p < group.count; p++) {
-        const uint64_t extent = (uint64_t)group.extent[p];
-        int l = 1;
-        while ((uint64_t)1 << l < extent)
-            l++;
-        if (extent > 1)
-            by.factor[p] = (uint32_t)((((uint64_t)1 << (31 + l)) + extent - 1) / extent);
-        by.shift[p] = l - 1;
-    }
-    return by;
-}
-
-/* Returns group_at(group, i) without a division. A factor of 0 stands for an extent of 1. */
-__device__ static inline int64_t group_row(const cuda_group &group, const group_divisors &by, int i)
-{
-    int64_t at = 0;
-    for (int p = group.count - 1; p > 0; p--) {
-        const uint32_t high = (uint32_t)((uint64_t)(uint32_t)i * by.factor[p] >> 32);
-        const int rest = by.factor[p] ? (int)(high >> by.shift[p]) : i;
-        at += (int64_t)(i - rest * group.extent[p]) * group.stride[p];
-        i = rest;
-    }
-    return group.count ? at + (int64_t)i * group.stride[0] : 0;
-}
-
 /* Starts the copies of TILE rows from `first` on; numbers beyond `rows` and `columns` are zero. A
  * row in shared memory is padded by eight numbers, so that eight rows are in different banks. */
 template <typename T, int DEPTH>
-__device__ static inline void copy_rows(T *to, const T *from, const cuda_group &group,
-                                        const group_divisors &by, int first, int rows, int columns)
+__device__ static inline void copy_rows(T *to, const T *from, const cuda_group &group, int first,
+                                        int rows, int columns)
 {
     constexpr int PIECES = DEPTH / 8, PITCH = DEPTH + 8;
     for (int i = (int)threadIdx.x; i < TILE * PIECES; i += BLOCK) {
         const int row = i / PIECES, column = i % PIECES * 8;
         const bool has = first + row < rows && column < columns;
         copy_async<16>(to + row * PITCH + column,
-                       from + (has ? group_row(group, by, first + row) + column : 0), has);
+                       from + (has ? group_at(group, first + row) + column : 0), has);
     }
 }
 
@@ -233,8 +198,7 @@ __device__ static inline void store_rows(const row_state<DEPTH> &state, const cu
 /* blockIdx.x is the index of the matrix times `tiles`, plus the index of its tile of rows. */
 template <typename T, int DEPTH>
 __global__ void __launch_bounds__(BLOCK)
-    attention_kernel(cuda_attention_data data, cuda_attention a, group_divisors by_q,
-                     group_divisors by_k, group_divisors by_v, int tiles)
+    attention_kernel(cuda_attention_data data, cuda_attention a, int tiles)
 {
     constexpr int PITCH = DEPTH + 8, SIDE = TILE * PITCH;
     SHARED_MEMORY(memory);
@@ -243,10 +207,10 @@ __global__ void __launch_bounds__(BLOCK)
     const int batch = (int)blockIdx.x / tiles, first = (int)blockIdx.x % tiles * TILE;
     const T *k = (const T *)data.k + matrix_at(a.k, batch);
     const T *v = (const T *)data.v + matrix_at(a.v, batch);
-    copy_rows<T, DEPTH>(queries, (const T *)data.q + matrix_at(a.q, batch), a.q.rows, by_q, first,
-                        a.rows, a.depth);
-    copy_rows<T, DEPTH>(slots, k, a.k.rows, by_k, 0, a.keys, a.depth);
-    copy_rows<T, DEPTH>(slots + SIDE, v, a.v.rows, by_v, 0, a.keys, a.width);
+    copy_rows<T, DEPTH>(queries, (const T *)data.q + matrix_at(a.q, batch), a.q.rows, first, a.rows,
+                        a.depth);
+    copy_rows<T, DEPTH>(slots, k, a.k.rows, 0, a.keys, a.depth);
+    copy_rows<T, DEPTH>(slots + SIDE, v, a.v.rows, 0, a.keys, a.width);
     copies_commit();
     int64_t bias_rows[CUDA_ATTENTION_BIASES][2] = {};
     UNROLLED(b, CUDA_ATTENTION_BIASES)
@@ -269,8 +233,8 @@ __global__ void __launch_bounds__(BLOCK)
         }
         if (key + TILE < a.keys) {
             T *next = slots + (slot ^ 1) * 2 * SIDE;
-            copy_rows<T, DEPTH>(next, k, a.k.rows, by_k, key + TILE, a.keys, a.depth);
-            copy_rows<T, DEPTH>(next + SIDE, v, a.v.rows, by_v, key + TILE, a.keys, a.width);
+            copy_rows<T, DEPTH>(next, k, a.k.rows, key + TILE, a.keys, a.depth);
+            copy_rows<T, DEPTH>(next + SIDE, v, a.v.rows, key + TILE, a.keys, a.width);
         }
         copies_commit();
         const T *own = slots + slot * 2 * SIDE;
@@ -292,8 +256,7 @@ void attention_launch(cudaStream_t stream, const struct cuda_attention_data *dat
     constexpr int SHARED = 5 * TILE * (DEPTH + 8) * 2;
     prefer_shared(attention_kernel<T, DEPTH>);
     LAUNCH_SHARED((attention_kernel<T, DEPTH>), (unsigned)(tiles * a->batch), BLOCK, SHARED, stream,
-                  *data, *a, divisors_of(a->q.rows), divisors_of(a->k.rows), divisors_of(a->v.rows),
-                  tiles);
+                  *data, *a, tiles);
 }
 
 int padded_depth(const struct cuda_attention *a)
