@@ -261,9 +261,9 @@ enum status annotate_image(const struct predict_image *image, enum annotate_form
     const struct image_limits none = {0};
     struct image_decoder *decoder = image_decoder_create();
     struct image photo;
-    enum status status = decoder
-                             ? image_decode(decoder, image->data, image->size, &none, &photo, err)
-                             : error_no_memory(err, "for a photo");
+    enum status status =
+        decoder ? image_decode(decoder, image->data, image->size, &none, NULL, false, &photo, err)
+                : error_no_memory(err, "for a photo");
     if (status == STATUS_OK) {
         const float side = (float)(photo.width > photo.height ? photo.width : photo.height);
         const struct annotation a = {

@@ -47,11 +47,6 @@ enum status decode_set_size(struct decode *photo, uint64_t width, uint64_t heigh
 enum status decode_reserve(struct decode *photo, size_t bytes, size_t working,
                            struct error *err) MUST_USE;
 
-/* Writes the photo src [height, width, 3] (contiguous) turned upright into dst; for orientations 5
- * … 8 dst is [width, height, 3]. `orientation` is EXIF's, 1 … 8. No overlap. */
-void pixels_orient(const uint8_t *src, uint32_t width, uint32_t height, int orientation,
-                   uint8_t *dst);
-
 /* Refuses a size over the limits (STATUS_TOO_LARGE with limit and value) or with a side of 0
  * (STATUS_BAD_IMAGE). `name` is the format's, for the error. */
 enum status limits_check(const char *name, uint64_t width, uint64_t height,

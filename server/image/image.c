@@ -197,9 +197,9 @@ static enum status find_reduction(const struct decode *whole, unsigned *ret, str
     return STATUS_OK;
 }
 
-enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data, size_t size,
-                              const struct image_limits *limits, const struct preprocess *p,
-                              bool reduces, struct image *ret, struct error *err)
+enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
+                         const struct image_limits *limits, const struct preprocess *p,
+                         bool reduces, struct image *ret, struct error *err)
 {
     struct decode photo = {.data = data,
                            .size = size,
@@ -216,7 +216,8 @@ enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data
     if (photo.orientation != 1) {
         /* decode_reserve() has computed the same product, so it does not overflow. */
         TRY(pixel_buffer_reserve(&decoder->upright, (size_t)photo.width * photo.height * 3, err));
-        pixels_orient(pixels, photo.width, photo.height, photo.orientation, decoder->upright.data);
+        image_orient(pixels, (size_t)photo.width * 3, photo.width, photo.height, photo.orientation,
+                     decoder->upright.data);
         pixels = decoder->upright.data;
     }
     decoder->last = pixels;
@@ -228,10 +229,4 @@ enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data
                           .stride = (size_t)width * 3,
                           .pixels = pixels};
     return STATUS_OK;
-}
-
-enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
-                         const struct image_limits *limits, struct image *ret, struct error *err)
-{
-    return image_decode_part(decoder, data, size, limits, NULL, false, ret, err);
 }

@@ -1,6 +1,6 @@
 /* Decodes photos from clients.
  *
- * image_decode() and image_decode_part() decode a file to upright 8-bit RGB.
+ * image_decode() decodes a file to upright 8-bit RGB.
  * transform_numbers() and transform_bytes() (transform.h) resize and crop the pixels into the slot
  * of a batch. Both run on the decode workers. Each worker has its own `struct image_decoder`. This
  * folder depends neither on HTTP nor on graphs nor on batches. Only jpeg.c and jpeg_encode.c use
@@ -48,7 +48,7 @@ struct image_info {
 };
 
 /* Upright RGB pixels, 3 bytes per pixel, rows `stride` bytes apart. The decoder owns the memory,
- * which is valid until its next image_decode…(), image_decoder_done() or image_decoder_free(). */
+ * which is valid until its next image_decode(), image_decoder_done() or image_decoder_free(). */
 struct image {
     struct image_info info; /* of the whole photo */
     uint32_t width, height; /* of these pixels; less than info's of a reduced photo */
@@ -112,21 +112,22 @@ enum status image_probe(const uint8_t *data, size_t size, const struct image_lim
  * on one core. False if the header cannot be read. */
 bool image_is_large(const uint8_t *data, size_t size);
 
-/* Decodes `size` untrusted bytes. STATUS_UNSUPPORTED_MEDIA: not a photo (the error says what it
- * looks like: HTML, text …), a format whose library is not installed, or an unsupported variant:
- * rare compressions of TIFF and BMP, or JPEGs that browsers do not support either (arithmetic
- * coding, lossless, 12 bit, two components). STATUS_BAD_IMAGE: empty, truncated, corrupt.
- * STATUS_TOO_LARGE: above a limit; the error names it with its value. STATUS_NO_MEMORY. On failure
- * *ret does not change and the decoder stays usable. A truncated JPEG is refused. */
+/* Decodes `size` untrusted bytes. The pixels that `p` reads (transform.h) are exact; other pixels
+ * of a JPEG may be undefined. NULL: all pixels. `reduces`, for --fast-decode: a JPEG that `p` makes
+ * much smaller is decoded at a half, a quarter or an eighth, never below the resized size. That is
+ * faster, but the pixels differ by more than rounding, because DCT scaling filters differently.
+ * STATUS_UNSUPPORTED_MEDIA: not a photo (the error says what it looks like: HTML, text …), a format
+ * whose library is not installed, or an unsupported variant: rare compressions of TIFF and BMP, or
+ * JPEGs that browsers do not support either (arithmetic coding, lossless, 12 bit, two components).
+ * STATUS_BAD_IMAGE: empty, truncated, corrupt. STATUS_TOO_LARGE: above a limit; the error names it
+ * with its value. STATUS_NO_MEMORY. On failure *ret does not change and the decoder stays usable. A
+ * truncated JPEG is refused. */
 enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
-                         const struct image_limits *limits, struct image *ret,
-                         struct error *err) MUST_USE;
+                         const struct image_limits *limits, const struct preprocess *p,
+                         bool reduces, struct image *ret, struct error *err) MUST_USE;
 
-/* Like image_decode(), for callers that need only the pixels that `p` reads (transform.h). These
- * are bit-identical; other pixels of a JPEG may be undefined. NULL: all pixels. `reduces`, for
- * --fast-decode: a JPEG that `p` makes much smaller is decoded at a half, a quarter or an eighth,
- * never below the resized size. That is faster, but the pixels differ by more than rounding,
- * because DCT scaling filters differently. */
-enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data, size_t size,
-                              const struct image_limits *limits, const struct preprocess *p,
-                              bool reduces, struct image *ret, struct error *err) MUST_USE;
+/* Writes the photo src [height, width, 3], with rows `stride` bytes apart, turned upright into dst,
+ * contiguous; for orientations 5 … 8 dst is [width, height, 3]. `orientation` is EXIF's, 1 … 8: 3
+ * turns by 180 degrees, 8 by 90 degrees counter-clockwise. No overlap. */
+void image_orient(const uint8_t *src, size_t stride, uint32_t width, uint32_t height,
+                  int orientation, uint8_t *dst);

@@ -91,10 +91,11 @@ struct orientation_map {
     uint32_t columns, rows;                 /* of the upright picture */
 };
 
-static struct orientation_map orientation_map_of(uint32_t width, uint32_t height, int orientation)
+static struct orientation_map orientation_map_of(size_t stride, uint32_t width, uint32_t height,
+                                                 int orientation)
 {
-    const ptrdiff_t pixel = 3, line = (ptrdiff_t)width * 3;
-    const ptrdiff_t right = line - pixel, bottom = (ptrdiff_t)(height - 1) * line;
+    const ptrdiff_t pixel = 3, line = (ptrdiff_t)stride;
+    const ptrdiff_t right = ((ptrdiff_t)width - 1) * pixel, bottom = (ptrdiff_t)(height - 1) * line;
     switch (orientation) {
     case 2: /* mirrored left to right */
         return (struct orientation_map){right, -pixel, line, width, height};
@@ -130,11 +131,11 @@ static void orient_tile(const uint8_t *src, const struct orientation_map *map, u
     }
 }
 
-void pixels_orient(const uint8_t *src, uint32_t width, uint32_t height, int orientation,
-                   uint8_t *dst)
+void image_orient(const uint8_t *src, size_t stride, uint32_t width, uint32_t height,
+                  int orientation, uint8_t *dst)
 {
     enum { TILE = 32 };
-    const struct orientation_map map = orientation_map_of(width, height, orientation);
+    const struct orientation_map map = orientation_map_of(stride, width, height, orientation);
     for (uint32_t y = 0; y < map.rows; y += TILE)
         for (uint32_t x = 0; x < map.columns; x += TILE)
             orient_tile(src, &map, x, x + TILE < map.columns ? x + TILE : map.columns, y,

@@ -351,12 +351,6 @@ enum status transform_numbers(struct transform *transform, const struct image *i
     return resize_run(transform, image, p, &sink, err);
 }
 
-enum status transform_apply(struct transform *transform, const struct image *image,
-                            const struct preprocess *p, float *dst, struct error *err)
-{
-    return transform_numbers(transform, image, p, DTYPE_F32, dst, err);
-}
-
 enum status transform_bytes(struct transform *transform, const struct image *image,
                             const struct preprocess *p, uint8_t *dst, struct error *err)
 {

@@ -17,24 +17,21 @@ struct transform; /* filter tables and row buffers of one worker; used by one th
 struct transform *transform_create(void);
 void transform_free(struct transform *transform);
 
-/* Writes the model's input to dst: [height, width, channels] of `p`, float32, contiguous (one image
- * of an NHWC batch), fully written on success. `p` has passed preprocess_check(). STATUS_NO_MEMORY;
- * STATUS_TOO_LARGE if the resized side would exceed 65535. dst is undefined after a failure. */
-enum status transform_apply(struct transform *transform, const struct image *image,
-                            const struct preprocess *p, float *dst, struct error *err) MUST_USE;
-
-/* Like transform_apply(), in the data type of the session's input (session_info.image_dtype), bit
- * for bit as floats_write() converts the floats: a channel has only 256 values, so the
- * conversion needs no extra pass. dst: [height, width, channels] of `dtype`. */
+/* Writes the model's input to dst: [height, width, channels] of `p`, contiguous (one image of an
+ * NHWC batch), fully written on success. `p` has passed preprocess_check(). `dtype` is that of the
+ * session's input (session_info.image_dtype); the numbers are those that floats_write() makes of
+ * the floats, but a channel has only 256 values, so the conversion needs no extra pass.
+ * STATUS_NO_MEMORY; STATUS_TOO_LARGE if the resized side would exceed 65535. dst is undefined after
+ * a failure. */
 enum status transform_numbers(struct transform *transform, const struct image *image,
                               const struct preprocess *p, enum dtype dtype, void *dst,
                               struct error *err) MUST_USE;
 
-/* The two steps of transform_apply(), for devices that do the second one themselves.
+/* The two steps of transform_numbers(), for devices that do the second one themselves.
  * transform_bytes() resizes and crops to dst: [height, width, channels] uint8; three channels are
  * always in RGB order, and equal Pillow's. transform_table(): table[c][x] is the number for byte x
- * in the model's channel c. Together they equal transform_apply() bit for bit, unless
- * preprocess.pads_normalised is set, because no byte represents that padding. */
+ * in the model's channel c. Together they equal transform_numbers() with DTYPE_F32 bit for bit,
+ * unless preprocess.pads_normalised is set, because no byte represents that padding. */
 enum status transform_bytes(struct transform *transform, const struct image *image,
                             const struct preprocess *p, uint8_t *dst, struct error *err) MUST_USE;
 void transform_table(const struct preprocess *p, float table[static 3][256]);

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "server/image/decode.h"
 
 enum { PLACES = 32, TAPS = 4, WEIGHT_ONE = 32768 };
 
@@ -171,16 +170,4 @@ void warp_affine(const struct image *image, const double map[static 6], uint32_t
                 blend_exactly(image, map[0] * x + map[1] * y + map[2],
                               map[3] * x + map[4] * y + map[5], ret);
     }
-}
-
-void warp_turn(const uint8_t *pixels, uint32_t width, uint32_t height, uint8_t *ret)
-{
-    pixels_orient(pixels, width, height, 8, ret);
-}
-
-void warp_rotate_180(const struct image *image, uint8_t *ret)
-{
-    for (uint32_t y = image->height; y-- > 0;)
-        for (uint32_t x = image->width; x-- > 0; ret += 3)
-            memcpy(ret, image->pixels + y * image->stride + (size_t)3 * x, 3);
 }

@@ -20,9 +20,3 @@ void warp_quadrilateral(const struct image *image, const float corners[static 4]
  * centres of the outermost pixels is black. Any thread. */
 void warp_affine(const struct image *image, const double map[static 6], uint32_t width,
                  uint32_t height, bool fades, uint8_t *ret);
-
-/* Turns the photo 90 degrees counter-clockwise: `ret` has `height` columns, `width` rows. */
-void warp_turn(const uint8_t *pixels, uint32_t width, uint32_t height, uint8_t *ret);
-
-/* Turns the photo by 180 degrees; `ret` is contiguous RGB of the same size. */
-void warp_rotate_180(const struct image *image, uint8_t *ret);

@@ -62,10 +62,12 @@ enum status probes_read(void *context, size_t i, float *dst, struct error *err)
     size_t size = 0;
     struct image image;
     TRY(file_read(probes->files[i], FILE_MAX, &data, &size, err));
-    enum status status = image_decode(probes->decoder, data, size, probes->limits, &image, err);
+    enum status status =
+        image_decode(probes->decoder, data, size, probes->limits, NULL, false, &image, err);
     free(data);
     TRY(status);
-    return transform_apply(probes->transform, &image, &probes->model->preprocess, dst, err);
+    return transform_numbers(probes->transform, &image, &probes->model->preprocess, DTYPE_F32, dst,
+                             err);
 }
 
 enum status probes_write(struct probes *probes, int i, float *dst, struct error *err)
@@ -82,5 +84,6 @@ enum status probes_write(struct probes *probes, int i, float *dst, struct error 
                                 .height = PICTURE_SIDE,
                                 .stride = (size_t)PICTURE_SIDE * 3,
                                 .pixels = probes->picture};
-    return transform_apply(probes->transform, &image, &probes->model->preprocess, dst, err);
+    return transform_numbers(probes->transform, &image, &probes->model->preprocess, DTYPE_F32, dst,
+                             err);
 }

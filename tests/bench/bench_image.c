@@ -106,23 +106,25 @@ static bool bench_file(struct bench *bench, const char *path)
     struct image image;
     struct error err;
     uint8_t *pixels = NULL;
-    bool done = image_decode(bench->decoder, data, size, &limits, &image, &err) == STATUS_OK;
+    bool done =
+        image_decode(bench->decoder, data, size, &limits, NULL, false, &image, &err) == STATUS_OK;
     if (done)
         pixels = malloc((size_t)image.width * image.height * 3);
     /* libjpeg alone does not turn ink into RGB. */
     const bool plain = pixels && image.info.format == IMAGE_JPEG;
     for (int round = 0; done && pixels && round < bench->rounds; round++) {
         double begin = now_ms();
-        done = image_decode(bench->decoder, data, size, &limits, &image, &err) == STATUS_OK;
+        done = image_decode(bench->decoder, data, size, &limits, NULL, false, &image, &err) ==
+               STATUS_OK;
         double whole = now_ms();
-        done = done && image_decode_part(bench->decoder, data, size, &limits, &bench->preprocess,
-                                         false, &image, &err) == STATUS_OK;
+        done = done && image_decode(bench->decoder, data, size, &limits, &bench->preprocess, false,
+                                    &image, &err) == STATUS_OK;
         double decoded = now_ms();
         if (plain)
             plain_decode(data, size, pixels);
         double plain_decoded = now_ms();
-        done = done && transform_apply(bench->transform, &image, &bench->preprocess, bench->dst,
-                                       &err) == STATUS_OK;
+        done = done && transform_numbers(bench->transform, &image, &bench->preprocess, DTYPE_F32,
+                                         bench->dst, &err) == STATUS_OK;
         bench->times[DECODE][round] = whole - begin;
         bench->times[PART][round] = decoded - whole;
         bench->times[PLAIN][round] = plain_decoded - decoded;
@@ -132,11 +134,11 @@ static bool bench_file(struct bench *bench, const char *path)
                                          bench->dst, &err) == STATUS_OK;
         double prepared = now_ms();
         bench->times[TO_BF16][round] = prepared - start;
-        done = done && image_decode_part(bench->decoder, data, size, &limits, &bench->preprocess,
-                                         true, &image, &err) == STATUS_OK;
+        done = done && image_decode(bench->decoder, data, size, &limits, &bench->preprocess, true,
+                                    &image, &err) == STATUS_OK;
         double reduced = now_ms();
-        done = done && transform_apply(bench->transform, &image, &bench->preprocess, bench->dst,
-                                       &err) == STATUS_OK;
+        done = done && transform_numbers(bench->transform, &image, &bench->preprocess, DTYPE_F32,
+                                         bench->dst, &err) == STATUS_OK;
         bench->times[FAST_DECODE][round] = reduced - prepared;
         bench->times[FAST_PREPROCESS][round] = now_ms() - reduced;
     }

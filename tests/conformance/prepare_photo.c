@@ -62,9 +62,9 @@ static enum status prepare(const char *path, const struct preprocess *p, struct 
     if (decoder && transform && numbers)
         status = read_whole(path, &data, &size, err);
     if (status == STATUS_OK)
-        status = image_decode_part(decoder, (uint8_t *)data, size, &limits, p, false, &image, err);
+        status = image_decode(decoder, (uint8_t *)data, size, &limits, p, false, &image, err);
     if (status == STATUS_OK)
-        status = transform_apply(transform, &image, p, numbers, err);
+        status = transform_numbers(transform, &image, p, DTYPE_F32, numbers, err);
     if (status == STATUS_OK) {
         printf("%d %d %d\n", p->width, p->height, preprocess_channels(p));
         (void)fwrite(numbers, sizeof *numbers, count, stdout);

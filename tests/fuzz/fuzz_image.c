@@ -70,9 +70,9 @@ static void check_transform(struct image_decoder *decoder, struct transform *tra
     float numbers[WIDTH * HEIGHT * 3], of_part[WIDTH * HEIGHT * 3];
     struct error err = {0};
     struct image part;
-    const enum status status = transform_apply(transform, image, p, numbers, &err);
-    HOLDS(image_decode_part(decoder, data, size, &limits, p, false, &part, NULL) == STATUS_OK);
-    HOLDS(transform_apply(transform, &part, p, of_part, NULL) == status);
+    const enum status status = transform_numbers(transform, image, p, DTYPE_F32, numbers, &err);
+    HOLDS(image_decode(decoder, data, size, &limits, p, false, &part, NULL) == STATUS_OK);
+    HOLDS(transform_numbers(transform, &part, p, DTYPE_F32, of_part, NULL) == status);
     if (status != STATUS_OK) {
         HOLDS(status == STATUS_TOO_LARGE && strlen(err.message) > 20);
         return;
@@ -86,7 +86,8 @@ static void check_known(struct image_decoder *decoder, struct transform *transfo
 {
     static const uint8_t expected[] = {255, 128, 0, 77, 77, 77};
     struct image image;
-    HOLDS(image_decode(decoder, known, sizeof known, &limits, &image, NULL) == STATUS_OK);
+    HOLDS(image_decode(decoder, known, sizeof known, &limits, NULL, false, &image, NULL) ==
+          STATUS_OK);
     HOLDS(image.width == 2 && image.height == 1 && image.info.orientation == 1);
     HOLDS(memcmp(image.pixels, expected, sizeof expected) == 0);
     struct preprocess p = preprocess_of(RESIZE_EXACT);
@@ -105,7 +106,8 @@ static void check_picture(struct image_decoder *decoder, struct transform *trans
     struct image image = {0};
     struct error probe_err = {0}, err = {0};
     const enum status probed = image_probe(data, size, &limits, &info, &probe_err);
-    const enum status decoded = image_decode(decoder, data, size, &limits, &image, &err);
+    const enum status decoded =
+        image_decode(decoder, data, size, &limits, NULL, false, &image, &err);
     if (probed != STATUS_OK) {
         /* What the header alone refuses is refused, for the same reason. */
         check_refusal(probed, &probe_err);

@@ -90,7 +90,7 @@ struct model_host_options {
     size_t max_queue_bytes; /* limit of images that wait for a worker, per model; 0: none */
     int64_t max_queue_ms;   /* limit of the predicted milliseconds until an answer; 0: none */
     struct image_limits limits;
-    bool fast_decode;                        /* let image_decode_part() reduce photos */
+    bool fast_decode;                        /* let image_decode() reduce photos */
     const struct task_options *task_options; /* override the models' own; borrowed; NULL: none */
     const char *default_model; /* for requests that name no model; borrowed; or NULL */
     int64_t idle_unload_ms;    /* idle time before a model is unloaded; 0: never; a model's file or

@@ -273,7 +273,7 @@ static enum status rectify(const struct staged_request *staged, const struct ima
     else
         warp_quadrilateral(picture, place->corners, width, height, ret->pixels);
     if (place->is_turned) {
-        warp_turn(ret->pixels, width, height, turned);
+        image_orient(ret->pixels, (size_t)width * 3, width, height, 8, turned);
         free(ret->pixels);
         ret->pixels = turned;
         width = place->height;
@@ -441,7 +441,8 @@ static void turn_crop(const struct staged_request *staged, const struct stage_cr
                label_is_turned(&result->request->used_model->labels, best->index) &&
                allocate_pixels(staged, picture->width, picture->height, ret, &ignored,
                                &ret->failure) == STATUS_OK) {
-        warp_rotate_180(picture, ret->pixels);
+        image_orient(picture->pixels, picture->stride, picture->width, picture->height, 3,
+                     ret->pixels);
         view_pixels(ret, picture->width, picture->height);
     }
     if (ret->failure.status == STATUS_OK)

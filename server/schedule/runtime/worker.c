@@ -119,8 +119,8 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
     if (image->pixels)
         *ret = *image->pixels;
     else
-        status = image_decode_part(worker->decoder, image->data, image->size, &options->limits,
-                                   is_whole ? NULL : preprocess, options->fast_decode, ret, err);
+        status = image_decode(worker->decoder, image->data, image->size, &options->limits,
+                              is_whole ? NULL : preprocess, options->fast_decode, ret, err);
     image->decode_ms = end_phase(scheduler, image, PHASE_DECODE);
     TRY(status);
     image->width = ret->info.width;

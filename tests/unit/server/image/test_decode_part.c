@@ -107,14 +107,14 @@ static void compare(struct parts *parts, const struct file *file, const struct p
     struct error err = {0};
     const size_t bytes = (size_t)p->width * (size_t)p->height * 3;
     uint8_t *expected = malloc(bytes), *got = malloc(bytes);
+    cr_assert_eq(image_decode(parts->part, parts->white.data, parts->white.size, &limits, NULL,
+                              false, &before, &err),
+                 STATUS_OK);
     cr_assert_eq(
-        image_decode(parts->part, parts->white.data, parts->white.size, &limits, &before, &err),
-        STATUS_OK);
-    cr_assert_eq(image_decode(parts->whole, file->data, file->size, &limits, &whole, &err),
-                 STATUS_OK, "%s: %s", name, err.message);
-    cr_assert_eq(
-        image_decode_part(parts->part, file->data, file->size, &limits, p, false, &part, &err),
+        image_decode(parts->whole, file->data, file->size, &limits, NULL, false, &whole, &err),
         STATUS_OK, "%s: %s", name, err.message);
+    cr_assert_eq(image_decode(parts->part, file->data, file->size, &limits, p, false, &part, &err),
+                 STATUS_OK, "%s: %s", name, err.message);
     cr_assert_eq(whole.info.orientation, orientation);
     cr_assert(whole.width == part.width && whole.height == part.height &&
               whole.info.width == part.info.width &&
@@ -188,9 +188,9 @@ Test(decode_part, refuses_what_the_whole_refuses)
     struct error whole = {0}, part = {0};
     for (unsigned long size = 0; size < file.size; size += 13) {
         const enum status expected =
-            image_decode(decoder, file.data, size, &limits, &image, &whole);
+            image_decode(decoder, file.data, size, &limits, NULL, false, &image, &whole);
         cr_assert_neq(expected, STATUS_OK);
-        cr_assert_eq(image_decode_part(decoder, file.data, size, &limits, &p, false, &image, &part),
+        cr_assert_eq(image_decode(decoder, file.data, size, &limits, &p, false, &image, &part),
                      expected, "%lu bytes: %s", size, part.message);
         cr_assert_str_eq(part.message, whole.message);
     }

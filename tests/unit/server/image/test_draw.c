@@ -107,8 +107,8 @@ static struct image read_back(struct image_decoder *decoder, const uint8_t *byte
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     struct image image;
     struct error err;
-    cr_assert_eq(image_decode(decoder, bytes, size, &limits, &image, &err), STATUS_OK, "%s",
-                 err.message);
+    cr_assert_eq(image_decode(decoder, bytes, size, &limits, NULL, false, &image, &err), STATUS_OK,
+                 "%s", err.message);
     return image;
 }
 

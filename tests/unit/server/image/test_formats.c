@@ -53,8 +53,8 @@ static void decode_as_pillow(struct image_decoder *decoder, const struct kind *k
     struct image_info info;
     struct error err = {0};
     cr_assert_eq(image_sniff(file.data, file.size), kind->format, "%s", path);
-    cr_assert_eq(image_decode(decoder, file.data, file.size, &limits, &image, &err), STATUS_OK,
-                 "%s: %s", path, err.message);
+    cr_assert_eq(image_decode(decoder, file.data, file.size, &limits, NULL, false, &image, &err),
+                 STATUS_OK, "%s: %s", path, err.message);
     cr_assert(image.width == expected.width && image.height == expected.height, "%s: %u x %u", path,
               image.width, image.height);
     compare_pixels(path, image.pixels, expected.pixels, (size_t)image.width * image.height * 3,
@@ -96,7 +96,7 @@ static enum status decode_anything(struct image_decoder *decoder, const uint8_t 
     uint8_t *copy = malloc(size ? size : 1);
     cr_assert_not_null(copy);
     memcpy(copy, data, size);
-    const enum status status = image_decode(decoder, copy, size, with, &image, &err);
+    const enum status status = image_decode(decoder, copy, size, with, NULL, false, &image, &err);
     free(copy);
     cr_assert(status == STATUS_OK || status == STATUS_BAD_IMAGE || status == STATUS_TOO_LARGE ||
                   status == STATUS_UNSUPPORTED_MEDIA || status == STATUS_NO_MEMORY,
@@ -173,8 +173,9 @@ Test(formats, refuses_lab_colours)
     cr_assert_not_null(tag);
     for (uint8_t colours = 8; colours <= 10; colours++) {
         tag[8] = colours;
-        cr_assert_eq(image_decode(decoder, file.data, file.size, &limits, &image, &err),
-                     STATUS_UNSUPPORTED_MEDIA);
+        cr_assert_eq(
+            image_decode(decoder, file.data, file.size, &limits, NULL, false, &image, &err),
+            STATUS_UNSUPPORTED_MEDIA);
         cr_assert(strstr(err.message, "L*a*b*"), "%s", err.message);
     }
     free(file.data);

@@ -30,8 +30,8 @@ static void decode_as_pillow(struct image_decoder *decoder, const char *path)
 
     struct image image;
     struct error err = {0};
-    cr_assert_eq(image_decode(decoder, file.data, file.size, &limits, &image, &err), STATUS_OK,
-                 "%s: %s", path, err.message);
+    cr_assert_eq(image_decode(decoder, file.data, file.size, &limits, NULL, false, &image, &err),
+                 STATUS_OK, "%s: %s", path, err.message);
     cr_assert_eq(image.width, expected.width, "%s: width %u", path, image.width);
     cr_assert_eq(image.height, expected.height, "%s: height %u", path, image.height);
     cr_assert_geq(image.stride, (size_t)image.width * 3);
@@ -109,7 +109,7 @@ static void refuse(struct image_decoder *decoder, const char *name, const void *
         memcpy(copy, data, size);
     struct image image = {.width = 12345};
     struct error err = {0};
-    const enum status got = image_decode(decoder, copy, size, with, &image, &err);
+    const enum status got = image_decode(decoder, copy, size, with, NULL, false, &image, &err);
     cr_assert_eq(got, status, "%s: status %d, not %d (%s)", name, got, status, err.message);
     cr_assert_eq(err.status, status, "%s", name);
     cr_assert_eq(image.width, 12345, "%s: the image was touched", name);
@@ -232,8 +232,9 @@ Test(image, refuses_every_flipped_bit_of_a_png)
         for (size_t bit = 0; bit < file.size * 8; bit++) {
             file.data[bit / 8] ^= (uint8_t)(1u << bit % 8);
             struct image image;
-            cr_assert_neq(image_decode(decoder, file.data, file.size, &limits, &image, NULL),
-                          STATUS_OK, "%s: bit %zu", names[i], bit);
+            cr_assert_neq(
+                image_decode(decoder, file.data, file.size, &limits, NULL, false, &image, NULL),
+                STATUS_OK, "%s: bit %zu", names[i], bit);
             file.data[bit / 8] ^= (uint8_t)(1u << bit % 8);
         }
         free(file.data);
@@ -298,9 +299,11 @@ Test(image, limits_are_inclusive)
         struct file file = read_image(names[i]);
         struct image image;
         const struct image_limits exact = {.max_pixels = 37 * 29, .max_side = 37, .max_scans = 1};
-        cr_assert_eq(image_decode(decoder, file.data, file.size, &exact, &image, NULL), STATUS_OK);
+        cr_assert_eq(image_decode(decoder, file.data, file.size, &exact, NULL, false, &image, NULL),
+                     STATUS_OK);
         const struct image_limits none = {0};
-        cr_assert_eq(image_decode(decoder, file.data, file.size, &none, &image, NULL), STATUS_OK);
+        cr_assert_eq(image_decode(decoder, file.data, file.size, &none, NULL, false, &image, NULL),
+                     STATUS_OK);
         struct image_limits less = exact;
         less.max_pixels--;
         refuse(decoder, names[i], file.data, file.size, &less, STATUS_TOO_LARGE, "1072");
@@ -344,10 +347,12 @@ Test(image, bounds_the_scans_of_a_progressive_jpeg)
            "100 scans (--max-scans)");
     struct image image;
     struct image_limits scans = {.max_scans = 6000}; /* it is a picture, as far as it goes */
-    cr_assert_eq(image_decode(decoder, bomb.data, bomb.size, &scans, &image, NULL), STATUS_OK);
+    cr_assert_eq(image_decode(decoder, bomb.data, bomb.size, &scans, NULL, false, &image, NULL),
+                 STATUS_OK);
     scans = limits;
     scans.max_scans = 10; /* as many as libjpeg's own progressive script makes */
-    cr_assert_eq(image_decode(decoder, file.data, file.size, &scans, &image, NULL), STATUS_OK);
+    cr_assert_eq(image_decode(decoder, file.data, file.size, &scans, NULL, false, &image, NULL),
+                 STATUS_OK);
     scans.max_scans = 9;
     refuse(decoder, "10 scans", file.data, file.size, &scans, STATUS_TOO_LARGE, "9 scans");
     free(bomb.data);
@@ -361,7 +366,7 @@ static enum status decode_anything(struct image_decoder *decoder, const uint8_t 
 {
     struct image image;
     struct error err = {0};
-    const enum status status = image_decode(decoder, data, size, with, &image, &err);
+    const enum status status = image_decode(decoder, data, size, with, NULL, false, &image, &err);
     cr_assert(status == STATUS_OK || status == STATUS_BAD_IMAGE || status == STATUS_TOO_LARGE ||
                   status == STATUS_UNSUPPORTED_MEDIA,
               "status %d: %s", status, err.message);
@@ -601,7 +606,9 @@ Test(image, memory_is_asked_for)
     image_decoder_ask(decoder, &memory);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct file file = read_image(cases[i].name);
-        cr_assert_eq(image_decode(decoder, file.data, file.size, &limits, &image, &err), STATUS_OK);
+        cr_assert_eq(
+            image_decode(decoder, file.data, file.size, &limits, NULL, false, &image, &err),
+            STATUS_OK);
         const size_t pixels = (size_t)image.width * image.height;
         cr_expect(asked.taken >= pixels * cases[i].per_pixel_least &&
                       asked.taken <= pixels * cases[i].per_pixel_most,
@@ -610,8 +617,9 @@ Test(image, memory_is_asked_for)
         image_decoder_done(decoder, false);
         cr_expect_eq(asked.held, 0);
         asked.refuses = true;
-        cr_expect_eq(image_decode(decoder, file.data, file.size, &limits, &image, &err),
-                     STATUS_TOO_LARGE);
+        cr_expect_eq(
+            image_decode(decoder, file.data, file.size, &limits, NULL, false, &image, &err),
+            STATUS_TOO_LARGE);
         image_decoder_done(decoder, false);
         asked.refuses = false;
         free(file.data);

@@ -27,8 +27,8 @@ static struct image load(struct image_decoder *decoder, const char *path)
     struct file file = read_file(path);
     struct image image;
     struct error err = {0};
-    cr_assert_eq(image_decode(decoder, file.data, file.size, &limits, &image, &err), STATUS_OK,
-                 "%s: %s", path, err.message);
+    cr_assert_eq(image_decode(decoder, file.data, file.size, &limits, NULL, false, &image, &err),
+                 STATUS_OK, "%s: %s", path, err.message);
     free(file.data);
     return image;
 }
@@ -361,7 +361,8 @@ static float *floats_of(struct transform *transform, const struct image *image,
     for (size_t i = 0; i < count + GUARD; i++)
         numbers[i] = NAN; /* whatever is not written stays wrong */
     struct error err = {0};
-    cr_assert_eq(transform_apply(transform, image, p, numbers, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(transform_numbers(transform, image, p, DTYPE_F32, numbers, &err), STATUS_OK, "%s",
+                 err.message);
     for (size_t i = 0; i < GUARD; i++)
         cr_assert(isnan(numbers[count + i]), "wrote outside its slot");
     return numbers;
@@ -691,12 +692,12 @@ Test(transform, of_a_reduced_decode_is_near_but_not_within_the_contract)
         struct image image;
         picture_draw(i, rgb);
         struct file file = jpeg_of(rgb, PICTURE_SIDE);
-        cr_assert_eq(image_decode(decoder, file.data, file.size, &limits, &image, &err), STATUS_OK,
-                     "%s", err.message);
-        transformed(transform, &image, &p, full);
         cr_assert_eq(
-            image_decode_part(decoder, file.data, file.size, &limits, &p, true, &image, &err),
+            image_decode(decoder, file.data, file.size, &limits, NULL, false, &image, &err),
             STATUS_OK, "%s", err.message);
+        transformed(transform, &image, &p, full);
+        cr_assert_eq(image_decode(decoder, file.data, file.size, &limits, &p, true, &image, &err),
+                     STATUS_OK, "%s", err.message);
         cr_expect(image.width == PICTURE_SIDE / 2 && image.height == PICTURE_SIDE / 2);
         cr_expect(image.info.width == PICTURE_SIDE && image.info.height == PICTURE_SIDE);
         transformed(transform, &image, &p, reduced);
@@ -733,9 +734,10 @@ Test(transform, of_a_reduced_decode_keeps_the_frame)
         struct image exact_image, image;
         struct error err = {0};
         uint8_t a[4 * 4 * 3], b[4 * 4 * 3];
-        if (image_decode(other, file.data, file.size, &limits, &exact_image, &err) == STATUS_OK) {
+        if (image_decode(other, file.data, file.size, &limits, NULL, false, &exact_image, &err) ==
+            STATUS_OK) {
             cr_assert_eq(
-                image_decode_part(decoder, file.data, file.size, &limits, &p, true, &image, &err),
+                image_decode(decoder, file.data, file.size, &limits, &p, true, &image, &err),
                 STATUS_OK, "%s: %s", found.gl_pathv[i], err.message);
             cr_expect(image.info.width == exact_image.width &&
                           image.info.height == exact_image.height &&

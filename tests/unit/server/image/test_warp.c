@@ -120,11 +120,10 @@ Test(warp, turns)
     const uint8_t two_by_three[] = {0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5};
     const uint8_t wanted[] = {1, 1, 1, 3, 3, 3, 5, 5, 5, 0, 0, 0, 2, 2, 2, 4, 4, 4};
     uint8_t found[sizeof two_by_three];
-    warp_turn(two_by_three, 2, 3, found);
+    image_orient(two_by_three, 6, 2, 3, 8, found);
     cr_expect_arr_eq(found, wanted, sizeof wanted);
     const uint8_t over[] = {4, 4, 4, 2, 2, 2};
-    const struct image column = {.width = 1, .height = 2, .stride = 6, .pixels = two_by_three + 6};
-    warp_rotate_180(&column, found);
+    image_orient(two_by_three + 6, 6, 1, 2, 3, found);
     cr_expect_arr_eq(found, over, sizeof over);
 }
 

@@ -315,23 +315,19 @@ void warp_affine(const struct image *image, const double map[static 6], uint32_t
     memset(ret, 9, 3 * (size_t)width * height);
 }
 
-void warp_turn(const uint8_t *pixels, uint32_t width, uint32_t height, uint8_t *ret)
+void image_orient(const uint8_t *src, size_t stride, uint32_t width, uint32_t height,
+                  int orientation, uint8_t *dst)
 {
-    (void)pixels, (void)width, (void)height, (void)ret;
-    abort(); /* no fake finds lines of text */
-}
-
-void warp_rotate_180(const struct image *image, uint8_t *ret)
-{
-    (void)image, (void)ret;
-    abort(); /* nor classes of lines */
+    (void)src, (void)stride, (void)width, (void)height, (void)orientation, (void)dst;
+    abort(); /* no fake finds lines of text, nor classes of lines */
 }
 
 enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
-                         const struct image_limits *limits, struct image *ret, struct error *err)
+                         const struct image_limits *limits, const struct preprocess *p,
+                         bool reduces, struct image *ret, struct error *err)
 {
     char text[64];
-    (void)limits;
+    (void)limits, (void)p, (void)reduces;
     snprintf(text, sizeof text, "%.*s", (int)size, (const char *)data);
     pthread_mutex_lock(&lock);
     decodes++;
@@ -359,14 +355,6 @@ enum status image_decode(struct image_decoder *decoder, const uint8_t *data, siz
 bool image_is_large(const uint8_t *data, size_t size)
 {
     return is_large_text((const char *)data, size);
-}
-
-enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data, size_t size,
-                              const struct image_limits *limits, const struct preprocess *p,
-                              bool reduces, struct image *ret, struct error *err)
-{
-    (void)p, (void)reduces;
-    return image_decode(decoder, data, size, limits, ret, err);
 }
 
 struct source_frame frame_source(const struct preprocess *p, uint32_t width, uint32_t height)
