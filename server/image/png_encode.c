@@ -1,12 +1,12 @@
 /* Encodes PNG with libpng. An error jumps back instead of ending the process. */
 #include <setjmp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <png.h>
 
-#include "engine/base/array.h"
-#include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "server/image/encode.h"
 
 /* Low compression: the picture is sent only once. */
@@ -16,8 +16,7 @@ struct png_writer {
     png_structp png;
     png_infop info;
     jmp_buf failed;
-    uint8_t *bytes;
-    size_t size, capacity;
+    FILE *out;
     char text[120]; /* why it failed */
 };
 
@@ -31,22 +30,6 @@ static _Noreturn void png_writer_fail(png_structp png, png_const_charp text)
 static void png_writer_warn(png_structp png, png_const_charp text)
 {
     (void)png, (void)text;
-}
-
-static void png_writer_put(png_structp png, png_bytep data, size_t size)
-{
-    struct png_writer *writer = png_get_io_ptr(png);
-    size_t wanted;
-    if (!size_add(writer->size, size, &wanted) ||
-        !array_reserve(&writer->bytes, &writer->capacity, wanted, 1))
-        png_error(png, "out of memory");
-    memcpy(writer->bytes + writer->size, data, size);
-    writer->size += size;
-}
-
-static void png_writer_flush(png_structp png)
-{
-    (void)png;
 }
 
 static const struct {
@@ -70,7 +53,7 @@ static bool png_write(struct png_writer *writer, enum png_kind kind, const uint8
     writer->info = writer->png ? png_create_info_struct(writer->png) : NULL;
     if (!writer->info)
         return false;
-    png_set_write_fn(writer->png, writer, png_writer_put, png_writer_flush);
+    png_init_io(writer->png, writer->out);
     png_set_user_limits(writer->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
     png_set_compression_level(writer->png, PNG_LEVEL);
     png_set_IHDR(writer->png, writer->info, width, height, png_kinds[kind].depth,
@@ -90,14 +73,13 @@ static bool png_write(struct png_writer *writer, enum png_kind kind, const uint8
 enum status image_encode_png(enum png_kind kind, const void *pixels, uint32_t width,
                              uint32_t height, uint8_t **ret, size_t *ret_size, struct error *err)
 {
-    struct png_writer writer = {.text = "out of memory"};
-    const bool is_done = png_write(&writer, kind, pixels, width, height);
+    char *bytes = NULL;
+    struct png_writer writer = {.out = open_memstream(&bytes, ret_size), .text = "out of memory"};
+    const bool is_done = writer.out && png_write(&writer, kind, pixels, width, height);
     png_destroy_write_struct(&writer.png, &writer.info);
-    if (!is_done) {
-        free(writer.bytes);
-        return error_set(err, STATUS_INTERNAL, "cannot write a PNG: %s", writer.text);
-    }
-    *ret = writer.bytes;
-    *ret_size = writer.size;
-    return STATUS_OK;
+    *ret = (uint8_t *)text_close(writer.out, &bytes);
+    if (is_done && *ret)
+        return STATUS_OK;
+    free(*ret);
+    return error_set(err, STATUS_INTERNAL, "cannot write a PNG: %s", writer.text);
 }
