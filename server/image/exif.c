@@ -1,10 +1,11 @@
 /* Reads the orientation of EXIF and XMP straight from the file's bytes.
  *
- * Only one number is needed, so there is no EXIF library and no copy of the metadata: two functions
- * find the EXIF block (JPEG APP1, PNG eXIf), and one searches the first image directory (IFD0) of
- * the TIFF structure in the block (TIFF 6.0 section 2, EXIF 2.32 section 4.6). All input is
- * hostile: offsets are checked against the length before use, and no loop follows an offset twice.
- * Malformed data means orientation 1, because a bad tag must not make a good picture unusable.
+ * Only one number is needed, so there is no EXIF library and no copy of the metadata: one function
+ * finds a PNG's EXIF block (libjpeg finds a JPEG's), and one searches the first image directory
+ * (IFD0) of the TIFF structure in the block (TIFF 6.0 section 2, EXIF 2.32 section 4.6). All input
+ * is hostile: offsets are checked against the length before use, and no loop follows an offset
+ * twice. Malformed data means orientation 1, because a bad tag must not make a good picture
+ * unusable.
  *
  * The rules are those of ImageOps.exif_transpose in Pillow 13: the first EXIF segment of a JPEG
  * counts, and in it the first entry of a known type whose values lie in the segment; of several
@@ -16,43 +17,42 @@
 
 #include "server/image/decode.h"
 
-/* Reads a value of TIFF's type `type` at p; NAN for bytes and texts. */
+/* Bytes of a value, by TIFF's type. */
+static const uint8_t exif_units[] = {0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
+
+/* Reads a value of type `type` at p; NAN for bytes and texts. */
 static double exif_number(const uint8_t *p, unsigned type, bool big)
 {
-    const uint32_t low = type == 6 || type == 1 ? 0 : read_u16(p, big);
-    uint32_t bits[2] = {0};
+    const size_t unit = exif_units[type];
+    uint64_t bits = 0;
+    for (size_t i = 0; i < unit; i++)
+        bits = bits << 8 | p[big ? i : unit - 1 - i];
+    const uint32_t low = (uint32_t)bits, high = (uint32_t)(bits >> 32);
+    const uint32_t above = big ? high : low, below = big ? low : high; /* of a fraction */
     float single;
     double wide;
-    uint64_t whole;
-    if (type == 4 || type == 5 || type >= 9)
-        bits[0] = read_u32(p, big);
-    if (type == 5 || type == 10 || type == 12 || type == 16)
-        bits[1] = read_u32(p + 4, big);
-    whole = big ? (uint64_t)bits[0] << 32 | bits[1] : (uint64_t)bits[1] << 32 | bits[0];
     switch (type) {
-    case 3: /* SHORT */
-        return low;
+    case 3:  /* SHORT */
     case 4:  /* LONG */
     case 13: /* IFD */
-        return bits[0];
+    case 16: /* LONG8 */
+        return (double)bits;
     case 5: /* RATIONAL */
-        return bits[1] ? (double)bits[0] / bits[1] : (double)NAN;
+        return below ? (double)above / below : (double)NAN;
     case 6: /* SBYTE */
-        return (int8_t)p[0];
+        return (int8_t)bits;
     case 8: /* SSHORT */
-        return (int16_t)low;
+        return (int16_t)bits;
     case 9: /* SLONG */
-        return (int32_t)bits[0];
+        return (int32_t)bits;
     case 10: /* SRATIONAL */
-        return bits[1] ? (double)(int32_t)bits[0] / (int32_t)bits[1] : (double)NAN;
+        return below ? (double)(int32_t)above / (int32_t)below : (double)NAN;
     case 11: /* FLOAT */
-        memcpy(&single, bits, sizeof single);
+        memcpy(&single, &low, sizeof single);
         return (double)single;
     case 12: /* DOUBLE */
-        memcpy(&wide, &whole, sizeof wide);
+        memcpy(&wide, &bits, sizeof wide);
         return wide;
-    case 16: /* LONG8 */
-        return (double)whole;
     default: /* BYTE, ASCII, UNDEFINED */
         return (double)NAN;
     }
@@ -68,9 +68,8 @@ enum exif_entry { ENTRY_VALID, ENTRY_ABSENT, ENTRY_LAST };
 static enum exif_entry read_entry(const uint8_t *tiff, size_t size, const uint8_t *entry, bool big,
                                   uint64_t *total, const uint8_t **ret_values)
 {
-    static const uint8_t units[] = {0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
     const unsigned type = read_u16(entry + 2, big);
-    const uint64_t unit = type < sizeof units ? units[type] : 0;
+    const uint64_t unit = type < sizeof exif_units ? exif_units[type] : 0;
     const uint64_t bytes = unit * read_u32(entry + 4, big);
     *ret_values = entry + 8;
     if (bytes <= 4)
