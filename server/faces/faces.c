@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/thread.h"
 #include "engine/base/utf8.h"
 
 /* SQLite's application_id of lensd's registries, "lens", and the version of the table. */
@@ -43,24 +44,22 @@ static enum status run_all(struct faces *faces, const char *sql, struct error *e
                                                                        : sqlite_error(faces, err);
 }
 
-/* Takes the lock, and prepares a statement. end() releases both, whatever begin() returned. */
-static enum status begin(struct faces *faces, const char *sql, sqlite3_stmt **ret,
-                         struct error *err)
+static void finalize(sqlite3_stmt **statement)
 {
-    *ret = NULL;
-    pthread_mutex_lock(&faces->lock);
+    sqlite3_finalize(*statement);
+}
+
+/* A statement that ends with its block. The caller holds the registry's lock. */
+#define STATEMENT(name) sqlite3_stmt *name __attribute__((cleanup(finalize))) = NULL
+
+static enum status prepare(struct faces *faces, const char *sql, sqlite3_stmt **ret,
+                           struct error *err)
+{
     if (!faces->db)
         return error_set(err, STATUS_NOT_READY, "the registry of faces is not open yet");
     return sqlite3_prepare_v2(faces->db, sql, -1, ret, NULL) == SQLITE_OK
                ? STATUS_OK
                : sqlite_error(faces, err);
-}
-
-static enum status end(struct faces *faces, sqlite3_stmt *statement, enum status status)
-{
-    sqlite3_finalize(statement);
-    pthread_mutex_unlock(&faces->lock);
-    return status;
 }
 
 /* Runs a statement up to its next row; *ret_row is false if no row is left. */
@@ -72,18 +71,15 @@ static enum status step(struct faces *faces, sqlite3_stmt *statement, bool *ret_
     return *ret_row || code == SQLITE_DONE ? STATUS_OK : sqlite_error(faces, err);
 }
 
-/* Gets the number that a statement without parameters returns. The caller holds the lock. */
+/* Gets the number that a statement without parameters returns. */
 static enum status ask_number(struct faces *faces, const char *sql, int64_t *ret, struct error *err)
 {
-    sqlite3_stmt *statement = NULL;
-    bool has_row = false;
-    enum status status = STATUS_OK;
-    if (sqlite3_prepare_v2(faces->db, sql, -1, &statement, NULL) != SQLITE_OK)
-        status = sqlite_error(faces, err);
-    IF_OK(status, step(faces, statement, &has_row, err));
+    STATEMENT(statement);
+    bool has_row;
+    TRY(prepare(faces, sql, &statement, err));
+    TRY(step(faces, statement, &has_row, err));
     *ret = has_row ? sqlite3_column_int64(statement, 0) : 0;
-    sqlite3_finalize(statement);
-    return status;
+    return STATUS_OK;
 }
 
 /* ---- opening ---- */
@@ -154,6 +150,23 @@ static int make_private(int fd)
     return is_open && (is_own || info.st_size == 0) ? fchmod(fd, S_IRUSR | S_IWUSR) : 0;
 }
 
+/* Prepares the open database. */
+static enum status set_up(struct faces *faces, struct error *err)
+{
+    int64_t count;
+    sqlite3_limit(faces->db, SQLITE_LIMIT_LENGTH, 1 << 20);
+    TRY(run_all(faces,
+                "PRAGMA journal_mode = TRUNCATE; PRAGMA locking_mode = EXCLUSIVE;"
+                "PRAGMA synchronous = FULL; PRAGMA secure_delete = ON;"
+                "PRAGMA temp_store = MEMORY; PRAGMA trusted_schema = OFF;"
+                "PRAGMA cell_size_check = ON; BEGIN EXCLUSIVE; COMMIT",
+                err));
+    TRY(check_form(faces, err));
+    TRY(ask_number(faces, "SELECT count(*) FROM people", &count, err));
+    atomic_store(&faces->count, (size_t)count);
+    return STATUS_OK;
+}
+
 enum status faces_open(struct faces *faces, struct error *err)
 {
     /* SQLite gives the journal the permissions of the file. Closing any descriptor of the file
@@ -170,37 +183,20 @@ enum status faces_open(struct faces *faces, struct error *err)
                                              "in its folder");
     if (fd >= 0)
         close(fd);
-    if (status != STATUS_OK)
-        return status;
-    sqlite3 *db = NULL;
-    pthread_mutex_lock(&faces->lock);
-    if (sqlite3_open_v2(faces->path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) !=
-        SQLITE_OK)
+    TRY(status);
+    LOCK(&faces->lock);
+    if (sqlite3_open_v2(faces->path, &faces->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
+                        NULL) != SQLITE_OK)
         status = error_set(err, STATUS_CONFIG, "cannot open '%.200s' (--faces): %s", faces->path,
-                           db ? sqlite3_errmsg(db) : "out of memory");
-    faces->db = db;
-    if (status == STATUS_OK) {
-        sqlite3_limit(db, SQLITE_LIMIT_LENGTH, 1 << 20);
-        status = run_all(faces,
-                         "PRAGMA journal_mode = TRUNCATE; PRAGMA locking_mode = EXCLUSIVE;"
-                         "PRAGMA synchronous = FULL; PRAGMA secure_delete = ON;"
-                         "PRAGMA temp_store = MEMORY; PRAGMA trusted_schema = OFF;"
-                         "PRAGMA cell_size_check = ON; BEGIN EXCLUSIVE; COMMIT",
-                         err);
-    }
-    int64_t count = 0;
-    IF_OK(status, check_form(faces, err));
-    IF_OK(status, ask_number(faces, "SELECT count(*) FROM people", &count, err));
-    atomic_store(&faces->count, (size_t)count);
-    if (status != STATUS_OK) {
-        sqlite3_close(db);
-        faces->db = NULL;
-        if (err)
-            err->status = STATUS_CONFIG;
-        status = STATUS_CONFIG;
-    }
-    pthread_mutex_unlock(&faces->lock);
-    return status;
+                           faces->db ? sqlite3_errmsg(faces->db) : "out of memory");
+    IF_OK(status, set_up(faces, err));
+    if (status == STATUS_OK)
+        return STATUS_OK;
+    sqlite3_close(faces->db);
+    faces->db = NULL;
+    if (err)
+        err->status = STATUS_CONFIG;
+    return STATUS_CONFIG;
 }
 
 /* ---- people ---- */
@@ -254,70 +250,63 @@ static enum status check_room(const struct faces *faces, struct error *err)
 enum status faces_register(struct faces *faces, const char *name, const struct face_vector *vector,
                            bool *ret_was_there, struct error *err)
 {
-    static const char find[] = "SELECT 1 FROM people WHERE name = ?";
-    sqlite3_stmt *statement, *write = NULL;
     char sql[160];
     bool ignored;
     TRY(check_name(name, err));
-    enum status status = begin(faces, find, &statement, err);
-    IF_OK(status, check_vector(faces, vector, err));
-    if (status == STATUS_OK) {
-        sqlite3_bind_text(statement, 1, name, -1, SQLITE_STATIC);
-        status = step(faces, statement, ret_was_there, err);
-    }
-    if (status == STATUS_OK && !*ret_was_there)
-        status = check_room(faces, err);
-    if (status != STATUS_OK)
-        return end(faces, statement, status);
-    sqlite3_reset(statement);
+    LOCK(&faces->lock);
+    STATEMENT(find);
+    STATEMENT(write);
+    TRY(prepare(faces, "SELECT 1 FROM people WHERE name = ?", &find, err));
+    TRY(check_vector(faces, vector, err));
+    sqlite3_bind_text(find, 1, name, -1, SQLITE_STATIC);
+    TRY(step(faces, find, ret_was_there, err));
+    if (!*ret_was_there)
+        TRY(check_room(faces, err));
+    sqlite3_reset(find);
     snprintf(sql, sizeof sql, "INSERT OR REPLACE INTO people VALUES (?, x'%016llx%016llx', ?)",
              (unsigned long long)vector->model[0], (unsigned long long)vector->model[1]);
-    if (sqlite3_prepare_v2(faces->db, sql, -1, &write, NULL) != SQLITE_OK)
-        return end(faces, statement, sqlite_error(faces, err));
+    TRY(prepare(faces, sql, &write, err));
     sqlite3_bind_text(write, 1, name, -1, SQLITE_STATIC);
     sqlite3_bind_blob(write, 2, vector->values, (int)(vector->count * sizeof *vector->values),
                       SQLITE_STATIC);
-    status = step(faces, write, &ignored, err);
-    if (status == STATUS_OK && !*ret_was_there)
+    TRY(step(faces, write, &ignored, err));
+    if (!*ret_was_there)
         atomic_fetch_add(&faces->count, 1);
-    sqlite3_finalize(write);
-    return end(faces, statement, status);
+    return STATUS_OK;
 }
 
 enum status faces_delete(struct faces *faces, const char *name, struct error *err)
 {
-    sqlite3_stmt *statement;
     bool ignored;
     TRY(check_name(name, err));
-    enum status status = begin(faces, "DELETE FROM people WHERE name = ?", &statement, err);
-    if (status == STATUS_OK) {
-        sqlite3_bind_text(statement, 1, name, -1, SQLITE_STATIC);
-        status = step(faces, statement, &ignored, err);
-        sqlite3_reset(statement);
-    }
-    if (status == STATUS_OK && sqlite3_changes(faces->db) > 0) {
+    LOCK(&faces->lock);
+    STATEMENT(statement);
+    TRY(prepare(faces, "DELETE FROM people WHERE name = ?", &statement, err));
+    sqlite3_bind_text(statement, 1, name, -1, SQLITE_STATIC);
+    TRY(step(faces, statement, &ignored, err));
+    sqlite3_reset(statement);
+    if (sqlite3_changes(faces->db) > 0) {
         faces->needs_vacuum = true;
         atomic_fetch_sub(&faces->count, 1);
     }
-    if (status == STATUS_OK && faces->needs_vacuum) {
-        status = run_all(faces, "VACUUM", err);
-        faces->needs_vacuum = status != STATUS_OK;
-    }
-    return end(faces, statement, status);
+    if (faces->needs_vacuum)
+        TRY(run_all(faces, "VACUUM", err));
+    faces->needs_vacuum = false;
+    return STATUS_OK;
 }
 
 enum status faces_list(struct faces *faces, void (*visit)(void *context, const char *name),
                        void *context, struct error *err)
 {
-    sqlite3_stmt *statement;
-    bool has_row = true;
-    enum status status = begin(faces, "SELECT name FROM people ORDER BY name", &statement, err);
-    while (status == STATUS_OK && has_row) {
-        status = step(faces, statement, &has_row, err);
+    LOCK(&faces->lock);
+    STATEMENT(statement);
+    TRY(prepare(faces, "SELECT name FROM people ORDER BY name", &statement, err));
+    for (bool has_row = true; has_row;) {
+        TRY(step(faces, statement, &has_row, err));
         if (has_row)
             visit(context, (const char *)sqlite3_column_text(statement, 0));
     }
-    return end(faces, statement, status);
+    return STATUS_OK;
 }
 
 static float cosine(const float *a, const float *b, size_t count)
@@ -332,14 +321,14 @@ enum status faces_find(struct faces *faces, const struct face_vector *vector,
                        char ret_name[static FACES_NAME_MAX + 1], float *ret_cosine,
                        struct error *err)
 {
-    sqlite3_stmt *statement;
-    bool has_row = true;
-    enum status status = begin(faces, "SELECT name, vector FROM people", &statement, err);
     ret_name[0] = '\0';
     *ret_cosine = -1;
-    IF_OK(status, check_vector(faces, vector, err));
-    while (status == STATUS_OK && has_row) {
-        status = step(faces, statement, &has_row, err);
+    LOCK(&faces->lock);
+    STATEMENT(statement);
+    TRY(prepare(faces, "SELECT name, vector FROM people", &statement, err));
+    TRY(check_vector(faces, vector, err));
+    for (bool has_row = true; has_row;) {
+        TRY(step(faces, statement, &has_row, err));
         if (!has_row || (size_t)sqlite3_column_bytes(statement, 1) != vector->count * sizeof(float))
             continue;
         float own[FACES_NUMBERS_MAX];
@@ -351,5 +340,5 @@ enum status faces_find(struct faces *faces, const struct face_vector *vector,
         snprintf(ret_name, FACES_NAME_MAX + 1, "%s",
                  (const char *)sqlite3_column_text(statement, 0));
     }
-    return end(faces, statement, status);
+    return STATUS_OK;
 }
