@@ -67,8 +67,7 @@ void model_free(struct model *model)
     labels_done(&model->point_names);
     zero_shot_done(&model->texts);
     text_input_done(&model->text);
-    FREE_ALL(model->name, model->source, model->version, model->calibration, model->input_name,
-             model->output_name);
+    FREE_ALL(model->name, model->source, model->version, model->calibration);
     free_tensors(model->inputs, model->input_count);
     free_tensors(model->outputs, model->output_count);
     free(model);

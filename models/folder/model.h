@@ -95,7 +95,6 @@ struct model {
     int64_t file_batch;           /* the fixed first dimension, if fixed_batch */
     enum dtype input_dtype;       /* as the file declares it */
     size_t output; /* index in graph->outputs: the task's first output or the class scores */
-    char *input_name, *output_name; /* input_name: NULL without an image input */
     struct text_input text; /* inputs for texts, also those of a detector with WORDS_TOKENS */
     struct word_input words;
     struct mask_prompt prompt;

@@ -52,8 +52,7 @@ static bool read_image(const struct value *input, struct described_image *ret)
     return true;
 }
 
-static enum status find_image_input(struct model *model, struct described_image *ret,
-                                    struct error *err)
+static void find_image_input(struct model *model, struct described_image *ret)
 {
     const struct graph *graph = model->graph;
     size_t i = 0;
@@ -62,14 +61,14 @@ static enum status find_image_input(struct model *model, struct described_image 
     if (i == graph->input_count) {
         model->image_input = SIZE_MAX;
         if (model->text.tokenizer || model->prompt.is_set)
-            return STATUS_OK;
+            return;
         if (model->lacks_tokenizer)
             model_warn(model, MODEL_NO_TOKENIZER "; until then only tensors can be sent to this "
                                                  "model");
         else
             model_warn(model, "no input looks like an image ([N, C, H, W] or [N, H, W, C] with 1 "
                               "or 3 channels): photos cannot be sent to this model, tensors can");
-        return STATUS_OK;
+        return;
     }
     const struct value *input = graph->inputs[i];
     model->image_input = i;
@@ -79,8 +78,6 @@ static enum status find_image_input(struct model *model, struct described_image 
     model->fixed_batch = input->shape.dims[0] != DIM_UNKNOWN;
     model->file_batch = model->fixed_batch ? input->shape.dims[0] : 0;
     model->input_dtype = input->dtype;
-    model->input_name = strdup(input->name);
-    return check_memory(model->input_name, NULL, err);
 }
 
 /* ---- adapting the preprocessing ---- */
@@ -149,7 +146,8 @@ static enum status fit_size(struct model *model, const struct described_image *i
     if (width < 1 || height < 1 || width > 16384 || height > 16384)
         return error_set(err, STATUS_MODEL,
                          "the image input '%.60s' is %lld x %lld pixels; lensd handles 1 to 16384",
-                         model->input_name, (long long)width, (long long)height);
+                         model->graph->inputs[model->image_input]->name, (long long)width,
+                         (long long)height);
     if (!preprocess_fit(p, (int)width, (int)height))
         return STATUS_OK;
     if (before_width == 0)
@@ -583,7 +581,7 @@ enum status model_describe(struct model *model, bool configured, const struct ta
                            struct task_facts *facts, struct error *err)
 {
     struct described_image image = {false, DIM_UNKNOWN, DIM_UNKNOWN, DIM_UNKNOWN};
-    TRY(find_image_input(model, &image, err));
+    find_image_input(model, &image);
     if (!config->task || strcmp(config->task, "tensors") != 0)
         TRY(model_fill_inputs(model, config->inputs, config->input_count, err));
     if (model->image_input != SIZE_MAX) {
@@ -606,8 +604,6 @@ enum status model_describe(struct model *model, bool configured, const struct ta
     word_input_place(model);
     const struct value *output = model->graph->outputs[model->output];
     model->has_probabilities = output_is_probabilities(output);
-    model->output_name = strdup(output->name);
-    TRY(check_memory(model->output_name, NULL, err));
     warn_of_labels(model);
     const struct graph *graph = model->graph;
     TRY(copy_tensors(graph->inputs, graph->input_count, &model->inputs, &model->input_count, err));

@@ -476,7 +476,7 @@ static void check_description(const struct description *want)
     put_net(&folder, "model.onnx", &want->net);
     struct model *model = load_at(&folder, "");
     cr_expect_eq(model->image_input, 0, "%s", want->name);
-    cr_expect_str_eq(model->input_name, "image");
+    cr_expect_str_eq(model->inputs[model->image_input].name, "image");
     cr_expect_eq(model->input_channels_last, want->channels_last, "%s", want->name);
     cr_expect_eq(model->fixed_batch, want->fixed_batch, "%s", want->name);
     cr_expect_eq(model->has_probabilities, want->probabilities, "%s", want->name);
@@ -688,7 +688,6 @@ Test(model, loads_graphs_without_an_image)
     put(&folder, "model.onnx", bytes, size);
     struct model *model = load_at(&folder, "");
     cr_expect_eq(model->image_input, SIZE_MAX);
-    cr_expect_null(model->input_name);
     cr_expect_eq(model->class_count, 0);
     cr_expect(strstr(model->warning, "but its folder has no tokenizer"), "%s", model->warning);
     model_free(model);
@@ -892,7 +891,7 @@ Test(model, chooses_the_output_with_the_scores)
         const bool is_classifier = model->task.kind == TASK_CLASSIFICATION;
         cr_expect_eq(is_classifier, cases[i].chosen != NULL, "%zu: %s", i, model->task.evidence);
         if (is_classifier && cases[i].chosen)
-            cr_expect_str_eq(model->output_name, cases[i].chosen);
+            cr_expect_str_eq(model->outputs[model->output].name, cases[i].chosen);
         cr_expect(strstr(model->task.evidence, cases[i].says), "%zu: '%s' does not say '%s'", i,
                   model->task.evidence, cases[i].says);
         model_free(model);
@@ -908,7 +907,7 @@ Test(model, answers_with_the_output_that_lensd_json_names)
     put_text(&folder, "lensd.json", "{\"output\": \"glasses\"}");
     struct model *model = load_at(&folder, ".");
     cr_expect_eq(model->task.kind, TASK_CLASSIFICATION);
-    cr_expect_str_eq(model->output_name, "glasses");
+    cr_expect_str_eq(model->outputs[model->output].name, "glasses");
     cr_expect(!model->has_probabilities && model->class_count == 2);
     model_free(model);
     put_text(&folder, "lensd.json", "{\"output\": \"hair\"}");
