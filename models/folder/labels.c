@@ -11,7 +11,6 @@
 #include "engine/base/array.h"
 #include "engine/base/hex.h"
 #include "engine/base/size.h"
-#include "engine/base/text.h"
 #include "engine/base/utf8.h"
 
 /* Every class without a label shares this one, so a file that names only class 999999 is cheap. */
@@ -244,31 +243,24 @@ enum status labels_from_json(const struct cJSON *json, struct labels *ret, struc
 /* ---- Python ---- */
 
 struct python {
-    const char *text;
-    size_t size, at;
-    char *word; /* the string read last; has room for `size` bytes */
+    const char *at;
+    char *word; /* the string read last; has room for the whole text */
     size_t length;
 };
 
 static bool labels_take(struct python *p, char c)
 {
-    p->at = text_skip_blanks(p->text, p->at, p->size);
-    if (p->at >= p->size || p->text[p->at] != c)
-        return false;
-    p->at++;
-    return true;
+    p->at += strspn(p->at, " \t\r\n");
+    return *p->at == c && p->at++;
 }
 
 static bool take_number(struct python *p, size_t *ret)
 {
-    char digits[16];
-    size_t n = 0;
-    p->at = text_skip_blanks(p->text, p->at, p->size);
-    while (p->at < p->size && n < sizeof digits - 1 && p->text[p->at] >= '0' &&
-           p->text[p->at] <= '9')
-        digits[n++] = p->text[p->at++];
-    digits[n] = '\0';
-    return parse_index(digits, ret);
+    p->at += strspn(p->at, " \t\r\n");
+    const size_t digits = strspn(p->at, "0123456789");
+    *ret = strtoull(p->at, NULL, 10);
+    p->at += digits;
+    return digits > 0 && *ret <= 10 * (size_t)LABELS_MAX;
 }
 
 /* Appends the character of \xNN, \uNNNN or \UNNNNNNNN as UTF-8. */
@@ -276,7 +268,7 @@ static bool take_escaped_number(struct python *p, unsigned digits)
 {
     uint32_t c = 0;
     for (; digits; digits--) {
-        const int digit = p->at < p->size ? hex_digit(p->text[p->at]) : -1;
+        const int digit = hex_digit(*p->at);
         if (digit < 0)
             return false;
         c = c << 4 | (uint32_t)digit;
@@ -293,24 +285,21 @@ static bool take_escaped_number(struct python *p, unsigned digits)
 static bool take_escape(struct python *p)
 {
     static const char from[] = "nrt\\'\"", to[] = "\n\r\t\\'\"";
-    if (p->at >= p->size || !p->text[p->at])
-        return false;
-    char c = p->text[p->at++];
-    const char *simple = strchr(from, c);
-    if (simple) {
+    const char c = *p->at;
+    const char *simple = c ? strchr(from, c) : NULL;
+    p->at += c != '\0';
+    if (simple)
         p->word[p->length++] = to[simple - from];
-        return true;
-    }
-    return (c == 'x' && take_escaped_number(p, 2)) || (c == 'u' && take_escaped_number(p, 4)) ||
-           (c == 'U' && take_escaped_number(p, 8));
+    return simple || (c == 'x' && take_escaped_number(p, 2)) ||
+           (c == 'u' && take_escaped_number(p, 4)) || (c == 'U' && take_escaped_number(p, 8));
 }
 
 static bool take_string(struct python *p)
 {
     char quote = labels_take(p, '\'') ? '\'' : labels_take(p, '"') ? '"' : '\0';
     p->length = 0;
-    while (quote && p->at < p->size) {
-        char c = p->text[p->at++];
+    while (quote && *p->at) {
+        char c = *p->at++;
         if (c == quote)
             return true;
         if (c != '\\')
@@ -322,7 +311,8 @@ static bool take_string(struct python *p)
 }
 
 /* Reads {0: 'a', 1: 'b'} or ['a', 'b']. */
-static enum status read_python(struct builder *b, struct python *p, struct error *err)
+static enum status read_python(struct builder *b, const char *text, struct python *p,
+                               struct error *err)
 {
     bool is_dict = labels_take(p, '{');
     if (!is_dict && !labels_take(p, '['))
@@ -332,22 +322,22 @@ static enum status read_python(struct builder *b, struct python *p, struct error
         size_t index = next;
         if ((is_dict && (!take_number(p, &index) || !labels_take(p, ':'))) || !take_string(p))
             return error_set(err, STATUS_MODEL,
-                             "names: expected a class number and a quoted name at character %zu",
-                             p->at);
+                             "names: expected a class number and a quoted name at character %td",
+                             p->at - text);
         TRY(labels_put(b, index, p->word, p->length, err));
-        if (!labels_take(p, ',') && !(p->at < p->size && p->text[p->at] == close))
-            return error_set(err, STATUS_MODEL, "names: expected ',' or '%c' at character %zu",
-                             close, p->at);
+        if (!labels_take(p, ',') && *p->at != close)
+            return error_set(err, STATUS_MODEL, "names: expected ',' or '%c' at character %td",
+                             close, p->at - text);
     }
     return STATUS_OK;
 }
 
-enum status labels_from_python(const char *text, size_t size, struct labels *ret, struct error *err)
+enum status labels_from_python(const char *text, struct labels *ret, struct error *err)
 {
     struct builder b = {0};
-    struct python p = {.text = text, .size = size, .word = malloc(size + 1)};
+    struct python p = {.at = text, .word = malloc(strlen(text) + 1)};
     enum status status =
-        p.word ? read_python(&b, &p, err) : error_no_memory(err, "while reading labels");
+        p.word ? read_python(&b, text, &p, err) : error_no_memory(err, "while reading labels");
     free(p.word);
     return labels_finish(&b, status, ret);
 }

@@ -28,9 +28,9 @@ enum status labels_from_text(const char *text, size_t size, struct labels *ret,
 enum status labels_from_json(const struct cJSON *json, struct labels *ret,
                              struct error *err) MUST_USE;
 
-/* Reads "names" of Ultralytics' metadata, a Python dict: {0: 'person', 1: "cat's cradle"}. */
-enum status labels_from_python(const char *text, size_t size, struct labels *ret,
-                               struct error *err) MUST_USE;
+/* Reads "names" of Ultralytics' metadata, a Python dict: {0: 'person', 1: "cat's cradle"}. Stops at
+ * the end of the dict or list. */
+enum status labels_from_python(const char *text, struct labels *ret, struct error *err) MUST_USE;
 void labels_done(struct labels *labels);
 
 /* True if one of the names equals `label` of `length` bytes. *ret is the first such index. */

@@ -220,7 +220,7 @@ static enum status read_labels(const struct model_place *place, const struct onn
     const char *names = metadata_value(onnx, "names");
     if (model->labels.count || !names)
         return STATUS_OK;
-    enum status status = labels_from_python(names, strlen(names), &model->labels, err);
+    enum status status = labels_from_python(names, &model->labels, err);
     return status == STATUS_OK ? status : error_prefix(err, "%.200s: metadata", place->file);
 }
 
@@ -328,14 +328,14 @@ static enum status name_points(const struct onnx_model *onnx, struct model *mode
         "right_knee\nleft_ankle\nright_ankle\n";
     static const char face[] = "right_eye\nleft_eye\nnose\nright_mouth_corner\nleft_mouth_corner\n";
     const char *names = metadata_value(onnx, "kpt_names");
-    const char *begin = names ? strchr(names, '[') : NULL, *end = begin ? strchr(begin, ']') : NULL;
+    const char *list = names ? strchr(names, '[') : NULL;
     if (model->task.layout == LAYOUT_HEATMAPS && model->labels.count == model->task.point_count) {
         model->point_names = model->labels; /* VitPose's id2label */
         model->labels = (struct labels){0};
         return STATUS_OK;
     }
-    if (end)
-        return labels_from_python(begin, (size_t)(end + 1 - begin), &model->point_names, err);
+    if (list && strchr(list, ']'))
+        return labels_from_python(list, &model->point_names, err);
     if (task_layout_is_faces(model->task.layout))
         return labels_from_text(face, sizeof face - 1, &model->point_names, err);
     if (model->task.point_count == 17)

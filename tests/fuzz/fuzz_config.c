@@ -102,7 +102,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         read_json(data[0] % 8, text, length);
         break;
     case 2:
-        check_labels(labels_from_python(text, length, &labels, &err), &labels, &err);
+        check_labels(labels_from_python(text, &labels, &err), &labels, &err);
         break;
     case 5:
         check_preprocess(preprocess_from_metadata(text, "classify", &p, &err), &p, &err);
