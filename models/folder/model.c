@@ -162,7 +162,6 @@ static enum status read_triton(const struct model_place *place, struct model *mo
     }
     IF_OK(status, fix_dimensions(model->graph, &config, err));
     model->max_batch = config.max_batch;
-    triton_config_done(&config);
     if (status == STATUS_NOT_FOUND) /* the label file is missing */
         status = error_set(err, STATUS_MODEL, "%s", err->message);
     status = side_file_close(&file, status, err);

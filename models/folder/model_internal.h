@@ -73,7 +73,8 @@ enum status model_side_folder(const struct model_place *place, const char *name,
 struct pbtxt_value {
     const char *path; /* names of fields, such as "input.name"; each is truncated after 40 bytes */
     enum pbtxt_kind { PBTXT_MESSAGE, PBTXT_TEXT, PBTXT_WORD, PBTXT_NUMBER } kind;
-    const char *text; /* without quotation marks and sign, not terminated; "" for a message */
+    const char *text; /* without quotation marks and sign; "" for a message. It lasts as long as
+                         the file's text; terminated if it is a PBTXT_TEXT */
     size_t size;
     bool is_negative; /* a '-' precedes the text */
     bool in_list;     /* an element of a list [] */
@@ -82,13 +83,14 @@ struct pbtxt_value {
 typedef enum status pbtxt_fn(void *context, const struct pbtxt_value *value, struct error *err);
 
 /* Calls on_value for each value of the `size` bytes of terminated `text`, and at the start of each
- * message. Stops at the first error. STATUS_MODEL names the line, also if on_value returns it. */
-enum status pbtxt_read(const char *text, size_t size, pbtxt_fn *on_value, void *context,
+ * message. Overwrites closing quotation marks. Stops at the first error. STATUS_MODEL names the
+ * line, also if on_value returns it. */
+enum status pbtxt_read(char *text, size_t size, pbtxt_fn *on_value, void *context,
                        struct error *err) MUST_USE;
 
 /* An input of Triton's config.pbtxt. */
 struct triton_input {
-    char *name; /* malloc'ed; NULL: not set */
+    const char *name; /* in the file's text; NULL: not set */
     int64_t dims[TENSOR_MAX_RANK];
     int rank;         /* 0: not set */
     bool is_reshaped; /* `dims` are those of requests, not of the model's input */
@@ -98,17 +100,15 @@ struct triton_input {
 
 /* The keys of Triton's config.pbtxt that lensd uses; NULL or 0 if missing. triton_config_read()
  * refuses a label file whose name has a '/' or "..", and ignores other keys. `text` has `size`
- * bytes and is terminated. STATUS_MODEL names the invalid line. Free with triton_config_done()
- * (accepts a zeroed struct). */
+ * bytes, is terminated, and keeps the names. STATUS_MODEL names the invalid line. */
 struct triton_config {
-    char *label_file; /* malloc'ed */
+    const char *label_file;
     int max_batch;
     struct triton_input inputs[TRITON_INPUTS_MAX];
     size_t input_count;
 };
-enum status triton_config_read(const char *text, size_t size, struct triton_config *ret,
+enum status triton_config_read(char *text, size_t size, struct triton_config *ret,
                                struct error *err) MUST_USE;
-void triton_config_done(struct triton_config *config);
 
 /* The numbered versions to serve. */
 struct version_policy {

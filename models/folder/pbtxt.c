@@ -17,7 +17,7 @@ enum expected {
 enum { NAME_MOST = 40 };
 
 struct syntax {
-    const char *text, *at;
+    char *text, *at;
     const char *open[PBTXT_DEPTH_MAX];      /* for each level, its opening bracket in the text */
     size_t path_sizes[PBTXT_DEPTH_MAX + 1]; /* bytes of `path` that belong to each level */
     size_t depth;
@@ -87,9 +87,9 @@ static void skip_word(struct syntax *s)
         s->at++;
 }
 
-static const char *text_end(const char *quote)
+static char *text_end(char *quote)
 {
-    const char *end = quote + 1;
+    char *end = quote + 1;
     while (*end && *end != '\n' && *end != *quote)
         end += end[0] == '\\' && end[1] && end[1] != '\n' ? 2 : 1;
     return *end == *quote ? end : NULL;
@@ -99,12 +99,13 @@ static const char *text_end(const char *quote)
 static enum status read_texts(struct syntax *s)
 {
     while (*s->at == '"' || *s->at == '\'') {
-        const char *begin = s->at + 1, *end = text_end(s->at);
+        char *begin = s->at + 1, *end = text_end(s->at);
         if (!end)
             return error_set(s->err, STATUS_MODEL,
                              "line %zu: the text that begins here has no end: %c is missing",
                              line_of(s->text, s->at), *s->at);
         s->at = end + 1;
+        *end = '\0';
         TRY(report(s, PBTXT_TEXT, begin, (size_t)(end - begin), false));
         skip_blanks_and_comments(s);
     }
@@ -203,7 +204,7 @@ static enum status read_after_value(struct syntax *s, enum expected *ret_next)
     return STATUS_OK;
 }
 
-enum status pbtxt_read(const char *text, size_t size, pbtxt_fn *on_value, void *context,
+enum status pbtxt_read(char *text, size_t size, pbtxt_fn *on_value, void *context,
                        struct error *err)
 {
     static const char mark[] = "\xEF\xBB\xBF";

@@ -7,14 +7,6 @@
 #include "engine/base/size.h"
 #include "models/folder/model_internal.h"
 
-void triton_config_done(struct triton_config *config)
-{
-    free(config->label_file);
-    for (size_t i = 0; i < config->input_count; i++)
-        free(config->inputs[i].name);
-    *config = (struct triton_config){0};
-}
-
 static bool is_at(const struct pbtxt_value *value, enum pbtxt_kind kind, const char *path)
 {
     return value->kind == kind && !strcmp(value->path, path);
@@ -44,13 +36,6 @@ static enum status read_dim(struct triton_input *input, const struct pbtxt_value
     return STATUS_OK;
 }
 
-static enum status copy_text(const struct pbtxt_value *value, char **ret, struct error *err)
-{
-    free(*ret);
-    *ret = strndup(value->text, value->size);
-    return check_memory(*ret, "while reading a configuration", err);
-}
-
 static enum status on_config(void *context, const struct pbtxt_value *value, struct error *err)
 {
     struct triton_config *config = context;
@@ -69,10 +54,10 @@ static enum status on_config(void *context, const struct pbtxt_value *value, str
     } else if (is_at(value, PBTXT_NUMBER, "input.dims")) {
         return read_dim(input, value, err);
     } else if (is_at(value, PBTXT_TEXT, "input.name")) {
-        return copy_text(value, &input->name, err);
+        input->name = value->text;
     } else if (is_at(value, PBTXT_TEXT, "output.label_filename") && value->size &&
                !config->label_file) { /* only the first label file counts */
-        TRY(copy_text(value, &config->label_file, err));
+        config->label_file = value->text;
         if (strchr(config->label_file, '/') || strstr(config->label_file, ".."))
             return error_set(
                 err, STATUS_MODEL,
@@ -103,17 +88,11 @@ static enum status on_policy(void *context, const struct pbtxt_value *value, str
     return STATUS_OK;
 }
 
-enum status triton_config_read(const char *text, size_t size, struct triton_config *ret,
+enum status triton_config_read(char *text, size_t size, struct triton_config *ret,
                                struct error *err)
 {
-    struct triton_config config = {0};
-    const enum status status = pbtxt_read(text, size, on_config, &config, err);
-    if (status != STATUS_OK) {
-        triton_config_done(&config);
-        return status;
-    }
-    *ret = config;
-    return STATUS_OK;
+    *ret = (struct triton_config){0};
+    return pbtxt_read(text, size, on_config, ret, err);
 }
 
 enum status version_policy_read(const char *folder, struct version_policy *ret, struct error *err)

@@ -112,7 +112,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (triton_config_read(text, length, &config, &err) == STATUS_OK) {
             HOLDS(config.max_batch >= 0);
             HOLDS(!config.label_file || !strchr(config.label_file, '/'));
-            triton_config_done(&config);
         }
     }
     }
