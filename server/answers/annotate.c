@@ -34,14 +34,21 @@ size_t annotate_bytes(const struct predict_image *image)
     return (size_t)image->width * image->height * 9;
 }
 
+/* Appends "dog 88 %" to `text`, after ": " if there is text already. */
+static void add_label(char text[static LABEL_TEXT], const char *label, size_t index, float share)
+{
+    if (label)
+        text_append(text, LABEL_TEXT, ": ", "%.100s", label);
+    else
+        text_append(text, LABEL_TEXT, ": ", "class %zu", index);
+    text_append(text, LABEL_TEXT, " ", "%.0f %%", (double)share * 100);
+}
+
 static void write_label(const struct annotation *a, size_t index, float share,
                         char ret[static LABEL_TEXT])
 {
-    const char *label = predict_class_name(a->request, index);
-    if (label)
-        snprintf(ret, LABEL_TEXT, "%.100s %.0f %%", label, (double)share * 100);
-    else
-        snprintf(ret, LABEL_TEXT, "class %zu %.0f %%", index, (double)share * 100);
+    ret[0] = '\0';
+    add_label(ret, predict_class_name(a->request, index), index, share);
 }
 
 /* Draws white letters on a field of `colour`. (x, y) is the lower left corner of the field, which
@@ -130,11 +137,7 @@ static void add_crop(const struct predict_image *crop, char text[static LABEL_TE
 {
     if (crop->prediction_count) {
         const struct prediction *best = &crop->predictions[0];
-        if (best->label)
-            text_append(text, LABEL_TEXT, ": ", "%.100s", best->label);
-        else
-            text_append(text, LABEL_TEXT, ": ", "class %zu", best->index);
-        text_append(text, LABEL_TEXT, " ", "%.0f %%", (double)best->probability * 100);
+        add_label(text, best->label, best->index, best->probability);
         return;
     }
     const struct text_reading *line = &crop->answer.text;
@@ -225,33 +228,21 @@ static enum status draw_depth(const struct annotation *a, const struct depth *de
 static enum status draw_answer(const struct annotation *a, const struct predict_image *image,
                                struct error *err)
 {
-    switch (a->model->task.kind) {
-    case TASK_CLASSIFICATION:
-    case TASK_ZERO_SHOT:
-        draw_classes(a, image);
-        return STATUS_OK;
-    case TASK_DETECTION:
-    case TASK_POSE:
-    case TASK_ORIENTED:
-    case TASK_INSTANCES:
-    case TASK_TEXT_BOXES:
-    case TASK_MASKS:
-        draw_boxes(a, image);
-        return STATUS_OK;
-    case TASK_SEGMENTATION:
-    case TASK_ANOMALY:
-        draw_areas(a, &image->answer.segments);
-        return STATUS_OK;
-    case TASK_DEPTH:
+    const enum task_kind kind = a->model->task.kind;
+    if (kind == TASK_DEPTH)
         return draw_depth(a, &image->answer.depth, err);
-    case TASK_TEXT:
-    case TASK_EMBEDDING:
-    case TASK_UNKNOWN:
-        break;
-    }
-    return error_set(err, STATUS_INVALID,
-                     "a picture cannot show the answers of model '%s', which are %s; ask for JSON",
-                     a->model->name, a->model->task.kind == TASK_TEXT ? "texts" : "vectors");
+    if (kind == TASK_TEXT || kind == TASK_EMBEDDING || kind == TASK_UNKNOWN)
+        return error_set(err, STATUS_INVALID,
+                         "a picture cannot show the answers of model '%s', which are %s; ask for "
+                         "JSON",
+                         a->model->name, kind == TASK_TEXT ? "texts" : "vectors");
+    if (task_has_boxes(kind))
+        draw_boxes(a, image);
+    else if (kind == TASK_SEGMENTATION || kind == TASK_ANOMALY)
+        draw_areas(a, &image->answer.segments);
+    else
+        draw_classes(a, image);
+    return STATUS_OK;
 }
 
 enum status annotate_image(const struct predict_image *image, enum annotate_format format,
