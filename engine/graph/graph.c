@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/heap.h"
 #include "engine/base/size.h"
 
 struct graph *graph_create(struct memory_budget *budget)
@@ -269,98 +268,56 @@ void graph_count_readers(const struct graph *graph, uint32_t *readers)
         readers[graph->outputs[i]->index]++;
 }
 
-struct sort {
-    size_t *waiting; /* for each node: number of operands whose producer is not placed yet */
-    size_t *first;   /* for each value: start of its group in readers[]; one more at the end */
-    size_t *readers; /* node positions, grouped by value */
-    uint64_t *heap;  /* positions of ready nodes; taking the smallest keeps the sort stable */
-    struct node **order;
-};
-
-static void sort_index(const struct graph *graph, struct sort *sort)
+/* Places nodes depth first: each after the nodes that make its operands. `maker` has for each value
+ * 1 + the position of the node that makes it, or 0. `next` and `stack` have room for all nodes. */
+static enum status sort_nodes(const struct graph *graph, const size_t *maker, size_t *next,
+                              size_t *stack, struct node **order, struct error *err)
 {
+    const size_t done = SIZE_MAX; /* next[n] is `done`, or the next operand of n to look at */
+    size_t placed = 0;
     for (size_t n = 0; n < graph->node_count; n++) {
-        const struct node *node = graph->nodes[n];
-        for (size_t i = 0; i < operand_count(node); i++) {
-            const struct value *value = operand(node, i);
-            if (value && value->producer) {
-                sort->waiting[n]++;
-                sort->first[value->index + 1]++;
-            }
-        }
-    }
-    for (size_t v = 0; v < graph->value_count; v++)
-        sort->first[v + 1] += sort->first[v];
-    for (size_t n = graph->node_count; n-- > 0;) {
-        const struct node *node = graph->nodes[n];
-        for (size_t i = 0; i < operand_count(node); i++) {
-            const struct value *value = operand(node, i);
-            if (value && value->producer)
-                sort->readers[--sort->first[value->index + 1]] = n;
-        }
-    }
-    /* first[v + 1] is now the start of v's group: shift the array into place. */
-    memmove(sort->first, sort->first + 1, graph->value_count * sizeof *sort->first);
-}
-
-static size_t sort_run(const struct graph *graph, struct sort *sort, size_t edges)
-{
-    size_t ready = 0, placed = 0;
-    sort->first[graph->value_count] = edges;
-    for (size_t n = 0; n < graph->node_count; n++)
-        if (!sort->waiting[n])
-            heap_push(sort->heap, &ready, n);
-    while (ready) {
-        size_t n = heap_pop(sort->heap, &ready);
-        const struct node *node = graph->nodes[n];
-        sort->order[placed++] = graph->nodes[n];
-        for (size_t o = 0; o < node->output_count; o++) {
-            const struct value *value = node->outputs[o];
-            if (!value || value->producer != node)
+        size_t depth = next[n] != done;
+        stack[0] = n;
+        while (depth) {
+            const size_t top = stack[depth - 1];
+            struct node *node = graph->nodes[top];
+            if (next[top] == operand_count(node)) {
+                order[placed++] = node;
+                next[top] = done;
+                depth--;
                 continue;
-            for (size_t r = sort->first[value->index]; r < sort->first[value->index + 1]; r++)
-                if (--sort->waiting[sort->readers[r]] == 0)
-                    heap_push(sort->heap, &ready, sort->readers[r]);
+            }
+            const struct value *value = operand(node, next[top]++);
+            const size_t from = value ? maker[value->index] : 0;
+            if (!from || next[from - 1] == done)
+                continue;
+            if (next[from - 1]) /* it is on the stack */
+                return error_set(err, STATUS_MODEL, "the graph has a cycle: %s is part of it",
+                                 NODE_STRING(graph->nodes[from - 1]));
+            stack[depth++] = from - 1;
         }
     }
-    return placed;
+    return STATUS_OK;
 }
 
 enum status graph_sort(struct graph *graph, struct error *err)
 {
-    size_t edges = 0;
-    for (size_t n = 0; n < graph->node_count; n++)
-        edges += operand_count(graph->nodes[n]);
-    struct sort sort = {
-        .waiting = alloc_array(graph->node_count, sizeof *sort.waiting),
-        .first = alloc_array(graph->value_count + 2, sizeof *sort.first),
-        .readers = alloc_array(edges, sizeof *sort.readers),
-        .heap = alloc_array(graph->node_count, sizeof *sort.heap),
-        .order = alloc_array(graph->node_count, sizeof(struct node *)),
-    };
-    enum status status = STATUS_OK;
-    if (!sort.waiting || !sort.first || !sort.readers || !sort.heap || !sort.order) {
-        status = error_no_memory(err, "while sorting a graph");
-        goto out;
-    }
-    sort_index(graph, &sort);
-    edges = 0;
-    for (size_t n = 0; n < graph->node_count; n++)
-        edges += sort.waiting[n];
-    size_t placed = sort_run(graph, &sort, edges);
-    if (placed < graph->node_count) {
-        size_t n = 0;
-        while (!sort.waiting[n])
-            n++;
-        status = error_set(err, STATUS_MODEL,
-                           "the graph has a cycle: %s is part of it, or needs its results",
-                           NODE_STRING(graph->nodes[n]));
-        goto out;
-    }
-    if (graph->node_count)
-        memcpy(graph->nodes, sort.order, graph->node_count * sizeof(struct node *));
-out:
-    FREE_ALL(sort.waiting, sort.first, sort.readers, sort.heap, sort.order);
+    const size_t count = graph->node_count;
+    size_t *maker = alloc_array(graph->value_count, sizeof *maker);
+    size_t *next = alloc_array(count, sizeof *next), *stack = alloc_array(count, sizeof *stack);
+    struct node **order = alloc_array(count, sizeof(struct node *));
+    enum status status =
+        check_memory(maker && next && stack && order, "while sorting a graph", err);
+    for (size_t n = 0; n < count && status == STATUS_OK; n++)
+        for (size_t o = 0; o < graph->nodes[n]->output_count; o++) {
+            const struct value *value = graph->nodes[n]->outputs[o];
+            if (value && value->producer == graph->nodes[n])
+                maker[value->index] = n + 1;
+        }
+    IF_OK(status, sort_nodes(graph, maker, next, stack, order, err));
+    if (status == STATUS_OK && count)
+        memcpy(graph->nodes, order, count * sizeof(struct node *));
+    FREE_ALL(maker, next, stack, order);
     return status;
 }
 

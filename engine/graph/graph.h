@@ -133,8 +133,8 @@ void node_set_output(struct node *node, size_t i, struct value *value);
 /* Makes a deep copy with bodies; constants are shared by reference. */
 enum status graph_clone(const struct graph *graph, struct graph **ret, struct error *err) MUST_USE;
 
-/* Sorts nodes topologically, without recursion. The sort is stable: it keeps the file's order where
- * possible. STATUS_MODEL: the graph has a cycle; STATUS_NO_MEMORY. */
+/* Sorts nodes topologically, without recursion. Moves a node only if another needs its result
+ * earlier. STATUS_MODEL: the graph has a cycle; STATUS_NO_MEMORY. */
 enum status graph_sort(struct graph *graph, struct error *err) MUST_USE;
 
 /* Return an attribute by name, or `otherwise` (node_attr(): NULL) if the node does not have it. The
