@@ -1,6 +1,5 @@
 /* Reductions, except ArgMax and ArgMin (sort.c). */
 #include <math.h>
-#include <string.h>
 
 #include "engine/op/family.h"
 #include "engine/op/gemm.h"
@@ -23,45 +22,6 @@ static int reduce_axis(const struct node *node, const int *axes)
     const unsigned before = reduction.axes & ((1u << from) - 1);
     return reduction.out.rank == node->inputs[0]->shape.rank ? from
                                                              : from - __builtin_popcount(before);
-}
-
-/* ---- input rows and their outputs ---- */
-
-struct reduce_cursor {
-    struct strided_iterator it; /* loops over outer dimensions; offset[0]: the row's output */
-    size_t row;                 /* innermost extent */
-    bool row_reduced;
-    size_t rows;
-};
-
-static void reduce_cursor_start(struct reduce_cursor *cursor, const struct shape *shape,
-                                unsigned axes)
-{
-    struct strided_iterator *it = &cursor->it;
-    bool reduced[TENSOR_MAX_RANK + 1];
-    int kept = 0;
-    memset(cursor, 0, sizeof *cursor);
-    for (int i = 0; i < shape->rank; i++) {
-        bool goes = axes & 1u << i;
-        if (shape->dims[i] == 1)
-            continue;
-        if (kept && reduced[kept - 1] == goes) {
-            it->extent[kept - 1] *= (size_t)shape->dims[i];
-        } else {
-            reduced[kept] = goes;
-            it->extent[kept++] = (size_t)shape->dims[i];
-        }
-    }
-    it->rank = kept ? kept - 1 : 0;
-    cursor->row = kept ? it->extent[kept - 1] : 1;
-    cursor->row_reduced = kept && reduced[kept - 1];
-    size_t step = cursor->row_reduced ? 1 : cursor->row;
-    cursor->rows = 1;
-    for (int i = it->rank - 1; i >= 0; i--) {
-        it->step[0][i] = reduced[i] ? 0 : step;
-        step *= reduced[i] ? 1 : it->extent[i];
-        cursor->rows *= it->extent[i];
-    }
 }
 
 /* ---- folds ---- */
@@ -155,30 +115,38 @@ static void fold_integers(const struct pass *pass, size_t out, bool reduced, con
     }
 }
 
+/* The result broadcasts to x along the reduced axes: the result's element for each row of x. */
 static void run_pass(const struct pass *pass, const struct tensor *x, unsigned axes)
 {
-    struct reduce_cursor cursor;
-    reduce_cursor_start(&cursor, &x->shape, axes);
+    struct shape result = x->shape;
+    const struct shape *const shapes[] = {&result};
+    struct broadcast at;
     bool is_signed = x->dtype != DTYPE_U64;
-    for (size_t r = 0; x->bytes && r < cursor.rows; r++, strided_next(&cursor.it, 1)) {
-        FOR_BLOCKS(done, n, cursor.row) {
-            size_t out = cursor.row_reduced ? cursor.it.offset[0] : cursor.it.offset[0] + done;
-            const void *from = element(x->data, x->dtype, r * cursor.row + done);
+    if (!x->bytes)
+        return;
+    for (int i = 0; i < result.rank; i++)
+        result.dims[i] = axes & 1u << i ? 1 : result.dims[i];
+    broadcast_start(&at, &x->shape, shapes, 1);
+    do {
+        const bool reduced = !at.moves[0];
+        FOR_BLOCKS(done, n, at.row) {
+            size_t out = at.rows.offset[0] + (reduced ? 0 : done);
+            const void *from = element(x->data, x->dtype, at.done + done);
             double values[BLOCK];
             int64_t integers[BLOCK];
             if (pass->sum) {
                 load_doubles(from, x->dtype, values, n);
-                map_doubles(pass, out, cursor.row_reduced, values, n);
+                map_doubles(pass, out, reduced, values, n);
                 size_t left = n;
-                for (; cursor.row_reduced && left > 1; left -= left / 2) /* by halves */
+                for (; reduced && left > 1; left -= left / 2) /* by halves */
                     fold_doubles(pass->fold, values, values + left - left / 2, left / 2);
                 fold_doubles(pass->fold, pass->sum + out, values, left);
             } else {
                 load_integers(from, x->dtype, integers, n);
-                fold_integers(pass, out, cursor.row_reduced, integers, is_signed, n);
+                fold_integers(pass, out, reduced, integers, is_signed, n);
             }
         }
-    }
+    } while (broadcast_next(&at));
 }
 
 /* Number of input elements per output element. */
