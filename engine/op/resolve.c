@@ -271,6 +271,22 @@ enum status resolve_padding(const struct node *node, struct padding *ret, struct
     return STATUS_OK;
 }
 
+/* ---- DepthToSpace, SpaceToDepth ---- */
+
+const int64_t *resolve_blocks(const struct node *node, struct shape *ret_apart)
+{
+    /* [to space, to depth][DCR, CRD] */
+    static const int64_t perms[2][2][6] = {{{0, 3, 4, 1, 5, 2}, {0, 1, 4, 2, 5, 3}},
+                                           {{0, 3, 5, 1, 2, 4}, {0, 1, 3, 5, 2, 4}}};
+    const int64_t *x = node->inputs[0]->shape.dims, b = node_int(node, "blocksize", 1);
+    const bool to_depth = node->op == OP_SPACE_TO_DEPTH;
+    const bool crd = node_word(node, "mode", "DCR CRD") == 1;
+    *ret_apart = to_depth ? SHAPE(x[0], x[1], x[2] / b, b, x[3] / b, b)
+                 : crd    ? SHAPE(x[0], x[1] / b / b, b, b, x[2], x[3])
+                          : SHAPE(x[0], b, b, x[1] / b / b, x[2], x[3]);
+    return perms[to_depth][crd];
+}
+
 /* ---- reductions ---- */
 
 enum status resolve_reduction(const struct node *node, struct reduction *ret, struct error *err)

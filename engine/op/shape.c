@@ -537,17 +537,33 @@ static struct rearrangement rearrangement_of(const struct kernel_args *args)
     return r;
 }
 
+/* Copies x, seen as `shape`, with its dimensions in the order of `perm` (NULL: reversed). */
+static void copy_transposed(struct rearrangement *r, const struct shape *shape, const int64_t *perm)
+{
+    ptrdiff_t step = (ptrdiff_t)r->item;
+    contiguous_steps(shape, r->item, r->from);
+    for (int i = shape->rank - 1; i >= 0; i--) {
+        const int64_t axis = perm ? perm[i] : shape->rank - 1 - i, extent = shape->dims[axis];
+        r->dims[i] = (struct copy_dim){(size_t)extent, step, r->from[axis]};
+        step *= (ptrdiff_t)extent;
+    }
+    copy_strided(r->out->data, r->x->data, r->item, r->dims, shape->rank);
+}
+
 KERNEL(kernel_transpose)
 {
     struct rearrangement r = rearrangement_of(args);
     size_t count;
-    const int64_t *perm = node_ints(args->node, "perm", &count);
-    const int rank = r.x->shape.rank;
-    for (int i = 0; i < rank; i++) {
-        const int axis = perm ? (int)perm[i] : rank - 1 - i;
-        r.dims[i] = (struct copy_dim){(size_t)r.out->shape.dims[i], r.to[i], r.from[axis]};
-    }
-    copy_strided(r.out->data, r.x->data, r.item, r.dims, rank);
+    copy_transposed(&r, &r.x->shape, node_ints(args->node, "perm", &count));
+    return STATUS_OK;
+}
+
+KERNEL(kernel_blocks)
+{
+    struct rearrangement r = rearrangement_of(args);
+    struct shape apart;
+    const int64_t *perm = resolve_blocks(args->node, &apart);
+    copy_transposed(&r, &apart, perm);
     return STATUS_OK;
 }
 
@@ -670,45 +686,6 @@ KERNEL(kernel_trilu)
             from += left + right;
         }
     }
-    return STATUS_OK;
-}
-
-/* Both block operators split two axes of one side in (outer, block) and move the blocks: depth is
- * [N, (b, b, C) or (C, b, b), H, W], space [N, C, (H, b), (W, b)]. */
-KERNEL(kernel_blocks)
-{
-    const struct tensor *x = args->in[0];
-    struct tensor *out = *args->out[0];
-    bool to_space = args->node->op == OP_DEPTH_TO_SPACE;
-    const struct shape *deep = to_space ? &x->shape : &out->shape;
-    const struct shape *wide = to_space ? &out->shape : &x->shape;
-    size_t item = dtype_size(x->dtype), block = (size_t)node_int(args->node, "blocksize", 1);
-    bool depth_first = !node_word(args->node, "mode", "DCR CRD");
-    ptrdiff_t d[TENSOR_MAX_RANK], w[TENSOR_MAX_RANK];
-    contiguous_steps(deep, item, d);
-    contiguous_steps(wide, item, w);
-    size_t channels = (size_t)wide->dims[1];
-    ptrdiff_t b = (ptrdiff_t)block;
-    ptrdiff_t channel = depth_first ? d[1] : d[1] * b * b;
-    ptrdiff_t column = depth_first ? d[1] * (ptrdiff_t)channels : d[1];
-    /* extents and steps of: batch, channel, row, row in block, column, column in block */
-    const struct {
-        size_t extent;
-        ptrdiff_t deep, wide;
-    } axes[] = {{(size_t)deep->dims[0], d[0], w[0]},     {channels, channel, w[1]},
-                {(size_t)deep->dims[2], d[2], w[2] * b}, {block, column * b, w[2]},
-                {(size_t)deep->dims[3], d[3], w[3] * b}, {block, column, w[3]}};
-    /* In output order, so that the output is written sequentially. */
-    static const int space_order[] = {0, 1, 2, 3, 4, 5};
-    static const int dcr_order[] = {0, 3, 5, 1, 2, 4}, crd_order[] = {0, 1, 3, 5, 2, 4};
-    const int *order = to_space ? space_order : depth_first ? dcr_order : crd_order;
-    struct copy_dim dims[COPY_MAX_RANK];
-    for (int i = 0; i < 6; i++) {
-        int axis = order[i];
-        dims[i] = (struct copy_dim){axes[axis].extent, to_space ? axes[axis].wide : axes[axis].deep,
-                                    to_space ? axes[axis].deep : axes[axis].wide};
-    }
-    copy_strided(out->data, x->data, item, dims, 6);
     return STATUS_OK;
 }
 

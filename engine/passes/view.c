@@ -186,27 +186,13 @@ static bool through_gather(struct view *view, const struct node *node)
     return true;
 }
 
-/* Applies DepthToSpace or SpaceToDepth as Reshape, Transpose, Reshape. */
 static bool through_blocks(struct view *view, const struct node *node, const struct shape *y)
 {
-    const struct shape *x = &node->inputs[0]->shape;
-    const int64_t b = node_int(node, "blocksize", 0);
-    if (b < 1 || x->rank != 4)
-        return false;
-    const int64_t n = x->dims[0], c = x->dims[1], h = x->dims[2], w = x->dims[3];
-    static const int64_t blocks_first[6] = {0, 3, 4, 1, 5, 2},
-                         channels_first[6] = {0, 1, 4, 2, 5, 3};
-    static const int64_t gather[6] = {0, 3, 5, 1, 2, 4};
-    const bool to_depth = node->op == OP_SPACE_TO_DEPTH;
-    const bool crd = !to_depth && !strcmp(node_string(node, "mode", "DCR"), "CRD");
-    struct shape apart = SHAPE(n, b, b, c / b / b, h, w);
-    if (to_depth)
-        apart = SHAPE(n, c, h / b, b, w / b, b);
-    else if (crd)
-        apart = SHAPE(n, c / b / b, b, b, h, w);
+    struct shape apart;
+    const int64_t *perm = resolve_blocks(node, &apart);
     if (!view_reshape(view, &apart))
         return false;
-    view_transpose(view, to_depth ? gather : crd ? channels_first : blocks_first);
+    view_transpose(view, perm);
     return view_reshape(view, y);
 }
 

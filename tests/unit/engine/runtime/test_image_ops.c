@@ -398,8 +398,10 @@ Test(image_ops, normalisations)
 Test(image_ops, moves_and_activations)
 {
     static const bool each[2] = {false, true};
-    static const struct blocks blocks[] = {
-        {OP_DEPTH_TO_SPACE, 2, "DCR"}, {OP_DEPTH_TO_SPACE, 2, "CRD"}, {OP_SPACE_TO_DEPTH, 3, NULL}};
+    static const struct blocks blocks[] = {{OP_DEPTH_TO_SPACE, 2, "DCR"},
+                                           {OP_DEPTH_TO_SPACE, 2, "CRD"},
+                                           {OP_SPACE_TO_DEPTH, 3, NULL},
+                                           {OP_SPACE_TO_DEPTH, 3, "CRD"}};
     const struct build b = {.channels = 24, .height = 9, .width = 6};
     for (size_t i = 0; i < COUNT_OF(each); i++)
         check("PRelu", b, make_prelu, &each[i]);
