@@ -1,5 +1,5 @@
-/* Conv, ConvTranspose, DeformConv. Conv is a matrix product of the weights and a panel of input
- * patches. The panel holds at most PANEL_ROWS x PANEL_COLUMNS elements at a time (a part of a
+/* Conv, ConvTranspose, Col2Im, DeformConv. Conv is a matrix product of the weights and a panel of
+ * input patches. The panel holds at most PANEL_ROWS x PANEL_COLUMNS elements at a time (a part of a
  * level-2 cache), so a whole im2col is never stored.
  *
  *     dst[m, t] += weights[m, k] * panel[k, t]     k: (channel, tap), t: output position */
@@ -207,6 +207,9 @@ static void add_row(enum arithmetic arithmetic, void *dst, size_t step, const vo
     if (arithmetic == ARITHMETIC_F64) {
         for (size_t i = 0; i < n; i++)
             ((double *)dst)[i * step] += ((const double *)src)[i];
+    } else if (arithmetic == ARITHMETIC_U64) {
+        for (size_t i = 0; i < n; i++)
+            ((uint64_t *)dst)[i * step] += ((const uint64_t *)src)[i];
     } else {
         for (size_t i = 0; i < n; i++)
             ((float *)dst)[i * step] += ((const float *)src)[i];
@@ -300,6 +303,73 @@ KERNEL(kernel_conv_transpose)
                             (const char *)src + ng * channels * in * size,
                             (const char *)weights + ng % conv.group * matrix * size,
                             (char *)dst + ng * outputs * out * size, column, err));
+    return STATUS_OK;
+}
+
+/* ---- Col2Im ---- */
+
+/* Col2Im is the second half of a ConvTranspose: it scatters rows [N, C * taps, positions] to the
+ * image [N, C, image …]. Its kernel is the block. */
+static enum status col2im_init(const struct node *node, struct window *ret, struct shape *ret_out,
+                               struct error *err)
+{
+    const struct shape *data = &node->inputs[0]->shape;
+    int64_t image[TENSOR_MAX_RANK], block[TENSOR_MAX_RANK], taps = 1, positions = 1;
+    size_t images, blocks, max = TENSOR_MAX_RANK - 2;
+    TRY(resolve_list(node, 1, "image_shape", image, max, &images, err));
+    TRY(resolve_list(node, 2, "block_shape", block, max, &blocks, err));
+    if (data->rank != 3 || images != blocks || images == 0)
+        return error_set(
+            err, STATUS_SHAPE,
+            "the input has shape %s, image_shape %zu dimensions and block_shape %zu: expected "
+            "[N, C * block, L] and equally many dimensions",
+            SHAPE_STRING(data), images, blocks);
+    TRY(window_init(node, (int)images, image, block, ret, err));
+    *ret_out = (struct shape){.rank = 2 + ret->spatial, .dims = {data->dims[0]}};
+    for (int i = 0; i < ret->spatial; i++) {
+        ret_out->dims[2 + i] = image[i];
+        if (__builtin_mul_overflow(taps, block[i], &taps) ||
+            __builtin_mul_overflow(positions, ret->out[i], &positions))
+            return error_set(err, STATUS_SHAPE, "the image or the block is too large to address");
+        ret->in[i] = ret->out[i]; /* as in ConvTranspose */
+        ret->out[i] = image[i];
+    }
+    if (data->dims[1] % taps || data->dims[2] != positions)
+        return error_set(err, STATUS_SHAPE,
+                         "input %s does not hold a multiple of %lld rows (the block) by %lld block "
+                         "positions",
+                         SHAPE_STRING(data), (long long)taps, (long long)positions);
+    ret_out->dims[1] = data->dims[1] / taps;
+    return STATUS_OK;
+}
+
+static enum status infer_col2im(struct node *node, struct error *err)
+{
+    struct window window;
+    struct shape out;
+    TRY(col2im_init(node, &window, &out, err));
+    return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
+}
+
+KERNEL(kernel_col2im)
+{
+    const struct shape *x = &args->in[0]->shape;
+    const enum arithmetic arithmetic =
+        dtype_is_float(args->in[0]->dtype) ? ARITHMETIC_F64 : ARITHMETIC_U64;
+    const size_t size = arithmetic_size(arithmetic), positions = (size_t)x->dims[2];
+    struct window w;
+    struct shape out;
+    const void *src;
+    void *dst;
+    TRY(col2im_init(args->node, &w, &out, err));
+    TRY(operand_open(args, 0, arithmetic, &src, err));
+    TRY(result_open(args, 0, arithmetic, &dst, err));
+    w = window_in_3d(&w);
+    const size_t taps = window_volume(w.kernel), plane = window_volume(w.out);
+    zero_bytes(dst, shape_count(&out) * size);
+    for (size_t row = 0; row < resolve_extent(x, 0, 2); row++)
+        scatter_row(&w, arithmetic, (char *)dst + row / taps * plane * size, row % taps,
+                    (const char *)src + row * positions * size, 0, positions);
     return STATUS_OK;
 }
 
@@ -465,6 +535,8 @@ const struct op_info ops_conv[] = {
     {OP_CONV_TRANSPOSE, 1, 0, 2, 3, 1, 1, "X:float W:= B:=", OP_PRODUCT | OP_HEAVY,
      WINDOW_ATTRS " group:int output_padding:ints output_shape:ints", infer_conv, &batch_by_sample,
      work_conv_transpose, kernel_conv_transpose},
+    OP_ROW(COL2IM, 18, 3, 3, "input image_shape:integer# block_shape:integer#", OP_HEAVY,
+           "dilations:ints pads:ints strides:ints", col2im, &batch_by_sample),
     {OP_DEFORM_CONV, 19, 0, 3, 5, 1, 1, "X:float W:= offset:= B:= mask:=", OP_HEAVY,
      WINDOW_ATTRS " group:int offset_group:int", infer_deform_conv,
      BATCH(deform_axis, deform_beside), work_conv, kernel_deform_conv},
