@@ -479,9 +479,7 @@ static enum status deform_image(const struct kernel_args *args, const struct def
     const struct conv_shape *conv = &d->conv;
     size_t rows = conv->out_channels / conv->group;
     size_t depth = conv->in_channels / conv->group * d->taps;
-    for (size_t m = 0; m < conv->out_channels; m++)
-        for (size_t t = 0; t < d->positions; t++)
-            dst[m * d->positions + t] = bias ? bias[m] : 0;
+    conv_start_rows(dst, bias, conv->out_channels, d->positions, sizeof *dst);
     for (size_t t = 0; t < d->positions; t += POSITIONS) {
         size_t count = d->positions - t < POSITIONS ? d->positions - t : POSITIONS;
         TRY(kernel_goes_on(args, (rows * conv->group + 1) * depth * count, err));

@@ -145,3 +145,19 @@ void copy_strided(void *dst, const void *src, size_t item, struct copy_dim *dims
             return;
     }
 }
+
+void copy_broadcast(void *dst, const struct shape *to, const void *src, const struct shape *from,
+                    size_t item)
+{
+    struct copy_dim dims[TENSOR_MAX_RANK];
+    ptrdiff_t to_step = (ptrdiff_t)item, from_step = (ptrdiff_t)item;
+    for (int i = 1; i <= to->rank; i++) {
+        const int64_t extent = i <= from->rank ? from->dims[from->rank - i] : 1;
+        struct copy_dim *dim = &dims[to->rank - i];
+        *dim =
+            (struct copy_dim){(size_t)to->dims[to->rank - i], to_step, extent == 1 ? 0 : from_step};
+        to_step *= (ptrdiff_t)dim->extent;
+        from_step *= (ptrdiff_t)extent;
+    }
+    copy_strided(dst, src, item, dims, to->rank);
+}

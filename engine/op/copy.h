@@ -17,6 +17,10 @@ struct copy_dim {
  * Modifies `dims`. dst and src must not overlap; either may be NULL when an extent is 0. */
 void copy_strided(void *dst, const void *src, size_t item, struct copy_dim *dims, int rank);
 
+/* Copies an array of shape `from` to one of shape `to`, to which it broadcasts by numpy's rules. */
+void copy_broadcast(void *dst, const struct shape *to, const void *src, const struct shape *from,
+                    size_t item);
+
 /* Writes n copies of the element *value of `item` bytes. */
 void fill_row(void *dst, const void *value, size_t item, size_t n);
 

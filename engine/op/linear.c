@@ -62,7 +62,9 @@ enum status gemm_product(const struct kernel_args *args, const struct gemm_shape
     return multiply_rows(args, gemm, arithmetic, transposed, k, 1, b, y, err);
 }
 
-void bias_steps(const struct shape *shape, size_t *ret_row, size_t *ret_column)
+/* Strides of a tensor of shape [], [n], [1, n], [m, 1] or [m, n] that broadcasts to a matrix:
+ * element (row, column) is at row * *ret_row + column * *ret_column. */
+static void bias_steps(const struct shape *shape, size_t *ret_row, size_t *ret_column)
 {
     size_t n = shape->rank > 0 ? (size_t)shape->dims[shape->rank - 1] : 1;
     size_t m = shape->rank > 1 ? (size_t)shape->dims[shape->rank - 2] : 1;
@@ -92,18 +94,6 @@ static void scale_and_add(const struct gemm_shape *gemm, enum dtype dtype, void 
     }
 }
 
-/* For integers with alpha = beta = 1, sums start with C, exactly. */
-static void start_with_bias(const struct gemm_shape *gemm, enum dtype dtype, void *y,
-                            const struct tensor *c)
-{
-    size_t row, column;
-    bias_steps(&c->shape, &row, &column);
-    for (size_t i = 0; i < gemm->m; i++)
-        for (size_t j = 0; j < gemm->n; j++)
-            convert_row(element(c->data, c->dtype, i * row + j * column), c->dtype,
-                        element_at(y, dtype, i * gemm->n + j), dtype, 1);
-}
-
 KERNEL(kernel_gemm)
 {
     const struct tensor *a = args->in[0], *c = kernel_input(args, 2);
@@ -116,15 +106,17 @@ KERNEL(kernel_gemm)
     float alpha = node_float(args->node, "alpha", 1), beta = node_float(args->node, "beta", 1);
     bool plain = alpha == 1 && beta == 1;
     struct gemm_shape gemm;
-    const void *left, *right;
+    const void *left, *right, *bias;
     void *dst;
     TRY(gemm_shape_init(args->node, &a->shape, &args->in[1]->shape, &gemm, err));
     TRY(operand_open(args, 0, arithmetic, &left, err));
     TRY(operand_open(args, 1, arithmetic, &right, err));
     TRY(result_open(args, 0, arithmetic, &dst, err));
     zero_bytes(dst, gemm.m * gemm.n * arithmetic_size(arithmetic));
-    if (exact && plain && c)
-        start_with_bias(&gemm, working, dst, c);
+    if (exact && plain && c) { /* the sums start with C, exactly */
+        TRY(operand_open(args, 2, arithmetic, &bias, err));
+        copy_broadcast(dst, &(*args->out[0])->shape, bias, &c->shape, arithmetic_size(arithmetic));
+    }
     TRY(gemm_product(args, &gemm, arithmetic, left, right, dst, err));
     if (alpha != 1 || (c && !(exact && plain)))
         scale_and_add(&gemm, working, dst, alpha, beta, c);

@@ -194,16 +194,7 @@ static enum status spread_operand(const struct kernel_args *args, size_t input,
         return STATUS_OK;
     double *all = kernel_scratch(args, shape_count(x), sizeof *all, err);
     TRY(allocated(all));
-    struct copy_dim dims[TENSOR_MAX_RANK];
-    ptrdiff_t dst = sizeof(double), src = sizeof(double);
-    for (int i = 1; i <= x->rank; i++) {
-        int64_t extent = i <= own->rank ? own->dims[own->rank - i] : 1;
-        dims[x->rank - i] = (struct copy_dim){
-            .extent = (size_t)x->dims[x->rank - i], .dst = dst, .src = extent == 1 ? 0 : src};
-        dst *= (ptrdiff_t)x->dims[x->rank - i];
-        src *= (ptrdiff_t)extent;
-    }
-    copy_strided(all, ret->data, sizeof(double), dims, x->rank);
+    copy_broadcast(all, x, ret->data, own, sizeof(double));
     *ret = (struct spread){.data = all, .row_step = columns};
     return STATUS_OK;
 }

@@ -54,10 +54,6 @@ enum status multiply_batches(const struct kernel_args *args, const struct matmul
                              enum arithmetic arithmetic, const void *a, const void *b, void *y,
                              struct error *err) MUST_USE;
 
-/* Strides of a tensor of shape [], [n], [1, n], [m, 1] or [m, n] that broadcasts to a matrix:
- * element (row, column) is at row * *ret_row + column * *ret_column. */
-void bias_steps(const struct shape *shape, size_t *ret_row, size_t *ret_column);
-
 /* The dtype of a quantized output: that of its zero point, or `otherwise`. */
 enum dtype quantized_dtype(const struct node *node, size_t zero_point, enum dtype otherwise);
 

@@ -297,17 +297,6 @@ KERNEL(kernel_matmul_nbits)
 
 /* ---- com.microsoft QGemm ---- */
 
-/* sums = C, broadcast to [m, n], or zeros. */
-static void start_sums(const struct gemm_shape *gemm, const struct tensor *c, int32_t *sums)
-{
-    size_t row = 0, column = 0;
-    if (c)
-        bias_steps(&c->shape, &row, &column);
-    for (size_t i = 0; i < gemm->m; i++)
-        for (size_t j = 0; j < gemm->n; j++)
-            sums[i * gemm->n + j] = c ? ((const int32_t *)c->data)[i * row + j * column] : 0;
-}
-
 static void finish_qgemm(const struct kernel_args *args, const struct gemm_shape *gemm,
                          const int32_t *sums, struct tensor *y)
 {
@@ -330,7 +319,10 @@ KERNEL(kernel_qgemm)
     const struct zero_layout by_column = {gemm.trans_b ? gemm.k : 1, gemm.n, gemm.k * gemm.n, 0};
     TRY(widen_operand(args, 0, 2, (struct zero_layout){0}, &a, err));
     TRY(widen_operand(args, 3, 5, by_column, &b, err));
-    start_sums(&gemm, c, sums);
+    if (c)
+        copy_broadcast(sums, &(*args->out[0])->shape, c->data, &c->shape, sizeof *sums);
+    else
+        zero_bytes(sums, gemm.m * gemm.n * sizeof *sums);
     TRY(gemm_product(args, &gemm, ARITHMETIC_U32, a, b, sums, err));
     finish_qgemm(args, &gemm, sums, *args->out[0]);
     return STATUS_OK;

@@ -629,14 +629,9 @@ KERNEL(kernel_slice)
 
 KERNEL(kernel_expand)
 {
-    struct rearrangement r = rearrangement_of(args);
-    const int rank = r.out->shape.rank, lead = rank - r.x->shape.rank;
-    for (int i = 0; i < rank; i++) {
-        const bool moves = i >= lead && r.x->shape.dims[i - lead] != 1;
-        r.dims[i] =
-            (struct copy_dim){(size_t)r.out->shape.dims[i], r.to[i], moves ? r.from[i - lead] : 0};
-    }
-    copy_strided(r.out->data, r.x->data, r.item, r.dims, rank);
+    const struct tensor *x = args->in[0];
+    const struct tensor *out = *args->out[0];
+    copy_broadcast(out->data, &out->shape, x->data, &x->shape, dtype_size(x->dtype));
     return STATUS_OK;
 }
 
