@@ -140,43 +140,20 @@ static double divide(double x, double scale, enum dtype precision)
     }
 }
 
+/* QuantizeLinear and DequantizeLinear. */
 KERNEL(kernel_quantize)
 {
     const struct tensor *x = args->in[0], *scale = args->in[1];
     struct tensor *y = *args->out[0];
+    const bool quantizes = args->node->op == OP_QUANTIZE_LINEAR;
     int64_t precision = node_int(args->node, "precision", 0);
     enum dtype divides_in = precision ? (enum dtype)precision : scale->dtype;
     struct quant_layout layout;
     struct params params = {0};
     struct quant quant = {0};
     TRY(quant_layout_init(args->node, &x->shape, &scale->shape, &layout, err));
-    quant_range(y->dtype, &quant.low, &quant.high);
-    TRY(params_open(args, &params, err));
-    size_t count = shape_count(&x->shape);
-    struct block_cursor cursor = {.layout = &layout};
-    FOR_BLOCKS(at, n, count) {
-        double values[BLOCK];
-        int64_t stored[BLOCK];
-        load_doubles(element(x->data, x->dtype, at), x->dtype, values, n);
-        for (size_t i = 0, end; i < n; i = end) {
-            const double s = params.scale[cursor.at];
-            quant.zero = params.zeros ? (int64_t)params.zeros[cursor.at] : 0;
-            end = i + cursor_pass(&cursor, n - i);
-            for (size_t k = i; k < end; k++)
-                stored[k] = quant_round(&quant, divide(values[k], s, divides_in));
-        }
-        store_integers(stored, y->dtype, element_at(y->data, y->dtype, at), n);
-    }
-    return STATUS_OK;
-}
-
-KERNEL(kernel_dequantize)
-{
-    const struct tensor *x = args->in[0], *scale = args->in[1];
-    struct tensor *y = *args->out[0];
-    struct quant_layout layout;
-    struct params params = {0};
-    TRY(quant_layout_init(args->node, &x->shape, &scale->shape, &layout, err));
+    if (quantizes)
+        quant_range(y->dtype, &quant.low, &quant.high);
     TRY(params_open(args, &params, err));
     size_t count = shape_count(&x->shape);
     struct block_cursor cursor = {.layout = &layout};
@@ -186,10 +163,13 @@ KERNEL(kernel_dequantize)
         for (size_t i = 0, end; i < n; i = end) {
             const double s = params.scale[cursor.at];
             const double zero = params.zeros ? params.zeros[cursor.at] : 0;
+            quant.zero = (int64_t)zero;
             end = i + cursor_pass(&cursor, n - i);
             for (size_t k = i; k < end; k++)
-                values[k] = y->dtype == DTYPE_F64 ? (values[k] - zero) * s
-                                                  : (double)((float)(values[k] - zero) * (float)s);
+                values[k] =
+                    quantizes ? (double)quant_round(&quant, divide(values[k], s, divides_in))
+                    : y->dtype == DTYPE_F64 ? (values[k] - zero) * s
+                                            : (double)((float)(values[k] - zero) * (float)s);
         }
         store_doubles(values, y->dtype, element_at(y->data, y->dtype, at), n);
     }
@@ -247,8 +227,8 @@ const struct op_info ops_quantize[] = {
     OP_ROW(QUANTIZE_LINEAR, 10, 2, 3, "x:float|int32 y_scale:float y_zero_point:quantized",
            OP_PLAIN, "axis:int saturate:int block_size:int output_dtype:int precision:int",
            quantize, &quantize_rule),
-    OP_ROW(DEQUANTIZE_LINEAR, 10, 2, 3, "x x_scale:float", OP_PLAIN,
-           "axis:int block_size:int output_dtype:int", dequantize, &quantize_rule),
+    OP_ROW_OF(DEQUANTIZE_LINEAR, 10, 2, 3, "x x_scale:float", OP_PLAIN,
+              "axis:int block_size:int output_dtype:int", dequantize, &quantize_rule, quantize),
     {OP_DYNAMIC_QUANTIZE_LINEAR, 11, 0, 1, 1, 1, 3, "x:float32", OP_PLAIN, NULL,
      infer_dynamic_quantize, &batch_mixes, work_elements, kernel_dynamic_quantize},
     OP_ROW_OF(DYNAMIC_ROUND, 1, 1, 1, "x:float32", OP_UNARY, NULL, like, &batch_mixes,
