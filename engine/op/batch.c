@@ -26,12 +26,6 @@ int batch_aligned(const struct node *node, size_t i, int axis)
     return axis - node->outputs[0]->shape.rank + node->inputs[i]->shape.rank;
 }
 
-int64_t batch_attribute_axis(const struct node *node, int64_t otherwise)
-{
-    const int64_t axis = node_int(node, "axis", otherwise);
-    return axis < 0 ? axis + node->inputs[0]->shape.rank : axis;
-}
-
 /* Batch rule of operands that broadcast: all images must be on one axis of the result. */
 static int elementwise_axis(const struct node *node, const int *axes)
 {
@@ -72,18 +66,18 @@ static int unless(int axis, int64_t whole)
 
 static int beside_last_axis(const struct node *node, const int *axes)
 {
-    return unless(batch_of_first(node, axes), batch_attribute_axis(node, -1));
+    return unless(batch_of_first(node, axes), node_axis(node, -1, node->inputs[0]->shape.rank));
 }
 
 static int beside_first_axis(const struct node *node, const int *axes)
 {
-    return unless(batch_of_first(node, axes), batch_attribute_axis(node, 0));
+    return unless(batch_of_first(node, axes), node_axis(node, 0, node->inputs[0]->shape.rank));
 }
 
 static int before_last_axis(const struct node *node, const int *axes)
 {
     const int axis = batch_of_first(node, axes);
-    return axis < batch_attribute_axis(node, -1) ? axis : BATCH_MIXES;
+    return axis < node_axis(node, -1, node->inputs[0]->shape.rank) ? axis : BATCH_MIXES;
 }
 
 /* The images may be on a batch axis, or be the rows of `a` or the columns of `b`. */
@@ -113,8 +107,7 @@ int batch_of_concat(const struct node *node, const int *axes)
             return BATCH_MIXES;
         axis = axes[i] != BATCH_FREE ? axes[i] : axis;
     }
-    const int64_t joined = node_int(node, "axis", 1);
-    return unless(axis, joined < 0 ? joined + node->outputs[0]->shape.rank : joined);
+    return unless(axis, node_axis(node, 1, node->outputs[0]->shape.rank));
 }
 
 static int beside_matmul(const struct node *node, size_t i, int axis)

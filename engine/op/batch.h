@@ -69,5 +69,3 @@ int batch_aligned(const struct node *node, size_t i, int axis);
 int batch_same(const struct node *node, size_t i, int axis);
 /* Returns BATCH_EXTENTS for input 1, which gives the result's shape, else BATCH_OTHER. */
 int batch_beside_shape(const struct node *node, size_t i, int axis);
-/* Returns the attribute `axis` as an axis of input 0; a negative one counts from the end. */
-int64_t batch_attribute_axis(const struct node *node, int64_t otherwise);

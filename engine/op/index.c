@@ -218,7 +218,7 @@ static enum status infer_cum_sum(struct node *node, struct error *err)
 
 static int gather_axis(const struct node *node, const int *axes)
 {
-    const int axis = (int)batch_attribute_axis(node, 0);
+    const int axis = (int)node_axis(node, 0, node->inputs[0]->shape.rank);
     if (axes[0] == BATCH_FREE)
         return axis + axes[1];
     if (axes[1] != BATCH_FREE || axes[0] == axis)
@@ -228,7 +228,7 @@ static int gather_axis(const struct node *node, const int *axes)
 
 static int gather_elements_axis(const struct node *node, const int *axes)
 {
-    return axes[0] == axes[1] && axes[0] != batch_attribute_axis(node, 0) &&
+    return axes[0] == axes[1] && axes[0] != node_axis(node, 0, node->inputs[0]->shape.rank) &&
                    node->inputs[0]->shape.dims[axes[0]] == node->inputs[1]->shape.dims[axes[0]]
                ? axes[0]
                : BATCH_MIXES;
@@ -264,15 +264,13 @@ static int scatter_elements_axis(const struct node *node, const int *axes)
         if ((axes[i] != BATCH_FREE && axes[i] != axis) ||
             node->inputs[i]->shape.dims[axis] != node->inputs[0]->shape.dims[axis])
             return BATCH_MIXES;
-    return axis != batch_attribute_axis(node, 0) ? axis : BATCH_MIXES;
+    return axis != node_axis(node, 0, node->inputs[0]->shape.rank) ? axis : BATCH_MIXES;
 }
 
 static int one_hot_axis(const struct node *node, const int *axes)
 {
-    const int64_t axis = node_int(node, "axis", -1);
     const int from = batch_of_first(node, axes);
-    return from >= 0 && from >= (axis < 0 ? axis + node->outputs[0]->shape.rank : axis) ? from + 1
-                                                                                        : from;
+    return from >= 0 && from >= node_axis(node, -1, node->outputs[0]->shape.rank) ? from + 1 : from;
 }
 
 static int cum_sum_axis(const struct node *node, const int *axes)

@@ -69,7 +69,9 @@ static enum status infer_dynamic_quantize(struct node *node, struct error *err)
 static int quantize_beside(const struct node *node, size_t i, int axis)
 {
     const int rank = node->inputs[i]->shape.rank;
-    return rank > 1 ? axis : rank == 1 && batch_attribute_axis(node, 1) == axis ? 0 : BATCH_WHOLE;
+    return rank > 1                                                               ? axis
+           : rank == 1 && node_axis(node, 1, node->inputs[0]->shape.rank) == axis ? 0
+                                                                                  : BATCH_WHOLE;
 }
 
 static const struct batch_rule quantize_rule = {batch_of_first, quantize_beside};

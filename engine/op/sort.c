@@ -57,7 +57,7 @@ static enum status infer_arg(struct node *node, struct error *err)
 static int arg_axis(const struct node *node, const int *axes)
 {
     const int from = batch_of_first(node, axes);
-    const int64_t axis = batch_attribute_axis(node, 0);
+    const int64_t axis = node_axis(node, 0, node->inputs[0]->shape.rank);
     if (from < 0 || from == axis)
         return BATCH_MIXES;
     return from > axis && !node_int(node, "keepdims", 1) ? from - 1 : from;

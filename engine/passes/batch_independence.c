@@ -200,8 +200,8 @@ static bool proof_gather_own(const struct batch_proof *proof, const struct node 
     const struct tensor *indices = node->inputs[1]->known;
     const struct shape *in = &node->inputs[0]->shape;
     const int axis = indices ? proof_axis(proof, node, 0) : BATCH_MIXES;
-    if (axis < 0 || axis != batch_attribute_axis(node, 0) || indices->shape.rank < 1 ||
-        (size_t)indices->shape.dims[0] % proof->batch != 0)
+    if (axis < 0 || axis != node_axis(node, 0, node->inputs[0]->shape.rank) ||
+        indices->shape.rank < 1 || (size_t)indices->shape.dims[0] % proof->batch != 0)
         return false;
     const size_t each = shape_count(&indices->shape) / proof->batch;
     const int64_t run = in->dims[axis] / (int64_t)proof->batch;
