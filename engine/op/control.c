@@ -402,31 +402,20 @@ KERNEL(kernel_loop)
 
 /* ---- Scan ---- */
 
-/* Copies slice `at` along `axis` of a tensor, without that dimension. If batched, it takes the
- * slice from image `batch` and drops the first dimension, too. */
-static enum status take_slice(const struct kernel_args *args, const struct tensor *tensor, int axis,
-                              size_t at, bool batched, size_t batch, struct tensor **ret,
-                              struct error *err)
+/* Copies slice `at` along `axis` of a tensor, without that dimension. */
+static enum status take_slice(const struct kernel_args *args, const struct tensor *tensor,
+                              int64_t axis, size_t at, struct tensor **ret, struct error *err)
 {
-    struct shape shape = {.rank = 0};
-    int first = batched ? 1 : 0;
-    size_t outer = 1, inner = dtype_size(tensor->dtype), length = 1;
-    for (int i = first; i < tensor->shape.rank; i++) {
-        size_t dim = (size_t)tensor->shape.dims[i];
-        if (i == axis) {
-            length = dim;
-            continue;
-        }
-        shape.dims[shape.rank++] = (int64_t)dim;
-        *(i < axis ? &outer : &inner) *= dim;
-    }
+    const struct axis_layout layout = axis_layout_of(&tensor->shape, axis);
+    const size_t bytes = layout.inner * dtype_size(tensor->dtype);
+    struct shape shape = tensor->shape;
+    shape.rank--;
+    memmove(shape.dims + axis, shape.dims + axis + 1,
+            (size_t)(shape.rank - axis) * sizeof *shape.dims);
     TRY(tensor_create(args->budget, tensor->dtype, &shape, ret, err));
-    const char *from = tensor->data;
-    if (!(*ret)->bytes)
-        return STATUS_OK;
-    from += batch * outer * length * inner;
-    for (size_t o = 0; o < outer; o++)
-        copy_bytes((char *)(*ret)->data + o * inner, from + (o * length + at) * inner, inner);
+    for (size_t o = 0; o < layout.outer && bytes; o++)
+        memcpy((char *)(*ret)->data + o * bytes,
+               (const char *)tensor->data + (o * layout.extent + at) * bytes, bytes);
     return STATUS_OK;
 }
 
@@ -439,48 +428,36 @@ static int64_t list_entry(const struct node *node, const char *name, size_t i)
 
 struct scan_state {
     struct iteration it;
-    size_t first, items; /* first: position of the first state among the node's inputs */
-    bool batched;
+    struct tensor *const *in; /* states, then scan inputs */
+    size_t items, length;     /* numbers of scan inputs and of iterations */
 };
 
-/* Passes slice `step` of every scan input to the body; `length` is the number of slices. */
-static enum status feed_items(struct scan_state *scan, size_t batch, size_t step, size_t length,
-                              struct error *err)
+/* Passes slice `step` of every scan input to the body. */
+static enum status feed_items(struct scan_state *scan, size_t step, struct error *err)
 {
     struct iteration *it = &scan->it;
     const struct node *node = it->args->node;
+    const char *directions = node->opset < 9 ? "directions" : "scan_input_directions";
     for (size_t i = 0; i < scan->items; i++) {
-        const struct tensor *tensor = it->args->in[scan->first + it->states + i];
-        int64_t axis = scan->batched ? 1 : list_entry(node, "scan_input_axes", i);
-        bool backwards =
-            list_entry(node, scan->batched ? "directions" : "scan_input_directions", i) != 0;
+        const struct tensor *tensor = scan->in[it->states + i];
+        int64_t axis = list_entry(node, "scan_input_axes", i);
+        const bool backwards = list_entry(node, directions, i) != 0;
         TRY(infer_axis(&axis, tensor->shape.rank, err));
         drop_all(&it->in[it->states + i], 1);
-        TRY(take_slice(it->args, tensor, (int)axis, backwards ? length - 1 - step : step,
-                       scan->batched, batch, &it->in[it->states + i], err));
+        TRY(take_slice(it->args, tensor, axis, backwards ? scan->length - 1 - step : step,
+                       &it->in[it->states + i], err));
     }
     return STATUS_OK;
 }
 
-static enum status scan_length(const struct scan_state *scan, size_t *ret, struct error *err)
-{
-    const struct tensor *first = scan->it.args->in[scan->first + scan->it.states];
-    int64_t axis = scan->batched ? 1 : list_entry(scan->it.args->node, "scan_input_axes", 0);
-    TRY(infer_axis(&axis, first->shape.rank, err));
-    *ret = (size_t)first->shape.dims[axis];
-    return STATUS_OK;
-}
-
-static enum status run_scan(struct scan_state *scan, struct error *err)
+static enum status run_steps(struct scan_state *scan, struct error *err)
 {
     struct iteration *it = &scan->it;
     const struct node *node = it->args->node;
-    size_t length;
-    TRY(scan_length(scan, &length, err));
     for (size_t i = 0; i < it->states; i++)
-        it->in[i] = input_ref(it->args, i);
-    for (size_t step = 0; step < length; step++) {
-        TRY(feed_items(scan, 0, step, length, err));
+        it->in[i] = tensor_ref(scan->in[i]);
+    for (size_t step = 0; step < scan->length; step++) {
+        TRY(feed_items(scan, step, err));
         TRY(iteration_run(it, err));
     }
     finish_states(it);
@@ -490,14 +467,28 @@ static enum status run_scan(struct scan_state *scan, struct error *err)
     return STATUS_OK;
 }
 
+/* Runs the body over the scan inputs in[states …]. */
+static enum status run_scan(const struct kernel_args *args, struct tensor *const *in, size_t states,
+                            size_t items, size_t length, struct error *err)
+{
+    struct scan_state scan = {
+        .it = {.args = args, .body = body_of(args->node, "body"), .states = states},
+        .in = in,
+        .items = items,
+        .length = length};
+    enum status status = iteration_start(&scan.it, err);
+    IF_OK(status, run_steps(&scan, err));
+    iteration_end(&scan.it);
+    return status;
+}
+
 /* ---- Scan-8, with a batch ---- */
 
 /* Reads the number of iterations of one image; without sequence_lens it is `longest`. */
-static enum status batch_length(const struct scan_state *scan, size_t batch, size_t longest,
+static enum status batch_length(const struct tensor *lengths, size_t image, size_t longest,
                                 size_t *ret, struct error *err)
 {
-    const struct tensor *lengths = scan->it.args->in[0];
-    int64_t length = lengths ? tensor_int(lengths, batch) : (int64_t)longest;
+    int64_t length = lengths ? tensor_int(lengths, image) : (int64_t)longest;
     if (length < 0 || (uint64_t)length > longest)
         return error_set(err, STATUS_INVALID, "sequence_lens holds %lld, expected 0 to %zu",
                          (long long)length, longest);
@@ -505,100 +496,87 @@ static enum status batch_length(const struct scan_state *scan, size_t batch, siz
     return STATUS_OK;
 }
 
-/* Appends items of zeros to a scan output that has some items, until it has `wanted` items. */
-static enum status pad_collection(struct scan_state *scan, struct collection *c, size_t wanted,
-                                  struct error *err)
+/* Adds a scan output of one image, filled up with zeros to `rows` items. */
+static enum status add_filled(const struct kernel_args *args, struct collection *results,
+                              const struct tensor *tensor, size_t rows, struct error *err)
 {
-    struct tensor *zero = NULL;
-    if (c->count == wanted || !c->count)
-        return STATUS_OK;
-    TRY(tensor_create(scan->it.args->budget, c->dtype, &c->item, &zero, err));
-    zero_bytes(zero->data, zero->bytes);
-    enum status status = STATUS_OK;
-    while (c->count < wanted && status == STATUS_OK)
-        status = collection_add(scan->it.args, c, zero, err);
-    tensor_unref(zero);
+    struct tensor *filled;
+    struct shape shape = tensor->shape.dims[0] || !results->count ? tensor->shape : results->item;
+    shape.dims[0] = (int64_t)rows;
+    TRY(tensor_create(args->budget, tensor->dtype, &shape, &filled, err));
+    copy_bytes(filled->data, tensor->data, tensor->bytes);
+    zero_bytes((char *)filled->data + tensor->bytes, filled->bytes - tensor->bytes);
+    const enum status status = collection_add(args, results, filled, err);
+    tensor_unref(filled);
     return status;
 }
 
-/* Adds the final states of one image to those of the batch. */
-static enum status collect_states(struct scan_state *scan, struct collection *states,
-                                  struct error *err)
+/* Runs Scan on each image, and joins the results. */
+static enum status run_images(const struct kernel_args *args, struct tensor **in,
+                              struct tensor **out, struct collection *results, struct error *err)
 {
-    struct iteration *it = &scan->it;
-    for (size_t i = 0; i < it->states; i++) {
-        TRY(collection_add(it->args, &states[i], it->in[i], err));
-        drop_all(&it->in[i], 1);
+    const struct node *node = args->node;
+    const size_t operands = node->input_count - 1, outputs = node->output_count;
+    const size_t items = (size_t)node_int(node, "num_scan_inputs", 1), states = operands - items;
+    const int64_t *extents = args->in[operands]->shape.dims;
+    const size_t images = (size_t)extents[0], longest = (size_t)extents[1];
+    for (size_t image = 0; image < images; image++) {
+        size_t length;
+        TRY(batch_length(args->in[0], image, longest, &length, err));
+        for (size_t i = 0; i < operands; i++)
+            TRY(take_slice(args, args->in[1 + i], 0, image, &in[i], err));
+        TRY(run_scan(args, in, states, items, length, err));
+        for (size_t i = 0; i < outputs; i++)
+            TRY(i < states ? collection_add(args, &results[i], out[i], err)
+                           : add_filled(args, &results[i], out[i], longest, err));
+        drop_all(in, operands);
+        drop_all(out, outputs);
+    }
+    for (size_t i = 0; i < outputs; i++) {
+        struct shape *item = &results[i].item;
+        TRY(declared_item(body_of(node, "body")->outputs[i], &results[i], err));
+        if (!images && i >= states && item->rank < TENSOR_MAX_RANK) {
+            memmove(item->dims + 1, item->dims, (size_t)item->rank++ * sizeof *item->dims);
+            item->dims[0] = extents[1];
+        }
+        TRY(collection_tensor(args, &results[i], 0, false, &out[i], err));
     }
     return STATUS_OK;
 }
 
-static enum status finish_batches(struct scan_state *scan, struct collection *states,
-                                  size_t batches, size_t length, struct error *err)
+static enum status scan_batched(const struct kernel_args *args, struct error *err)
 {
-    struct iteration *it = &scan->it;
-    for (size_t i = 0; i < it->states + it->collected; i++) {
-        struct collection *c = i < it->states ? &states[i] : &it->collections[i - it->states];
-        struct tensor *tensor, *shaped;
-        struct shape shape;
-        TRY(declared_item(it->body->outputs[i], c, err));
-        TRY(collection_tensor(it->args, c, 0, false, &tensor, err));
-        shape = tensor->shape;
-        if (i >= it->states && shape.rank < TENSOR_MAX_RANK) {
-            /* reshapes [batch * length, item] to [batch, length, item] */
-            memmove(shape.dims + 2, shape.dims + 1, (size_t)(shape.rank - 1) * sizeof *shape.dims);
-            shape.dims[0] = (int64_t)batches;
-            shape.dims[1] = (int64_t)length;
-            shape.rank++;
-        }
-        enum status status = tensor_view(tensor, &shape, &shaped, err);
-        tensor_unref(tensor);
-        if (status != STATUS_OK)
-            return status;
-        hand_over(it->args, i, shaped);
+    const size_t operands = args->node->input_count - 1, outputs = args->node->output_count;
+    struct tensor **in = zeroed_scratch(args, operands + outputs, sizeof *in, err);
+    struct tensor ***slots = kernel_scratch(args, outputs, sizeof *slots, err);
+    struct collection *results = zeroed_scratch(args, outputs, sizeof *results, err);
+    struct kernel_args of_image = *args;
+    if (!in || !slots || !results)
+        return STATUS_NO_MEMORY;
+    struct tensor **out = in + operands;
+    for (size_t i = 0; i < outputs; i++)
+        slots[i] = &out[i];
+    of_image.out = slots;
+    const enum status status = run_images(&of_image, in, out, results, err);
+    for (size_t i = 0; i < outputs && status == STATUS_OK; i++) {
+        hand_over(args, i, out[i]);
+        out[i] = NULL;
     }
-    return STATUS_OK;
-}
-
-static enum status run_batches(struct scan_state *scan, struct collection *states,
-                               struct error *err)
-{
-    struct iteration *it = &scan->it;
-    const struct tensor *item = it->args->in[scan->first + it->states];
-    size_t batches = (size_t)item->shape.dims[0], longest = (size_t)item->shape.dims[1];
-    for (size_t batch = 0; batch < batches; batch++) {
-        size_t length = 0;
-        TRY(batch_length(scan, batch, longest, &length, err));
-        for (size_t i = 0; i < it->states; i++)
-            TRY(take_slice(it->args, it->args->in[scan->first + i], 0, batch, false, 0, &it->in[i],
-                           err));
-        for (size_t step = 0; step < length; step++) {
-            TRY(feed_items(scan, batch, step, length, err));
-            TRY(iteration_run(it, err));
-        }
-        TRY(collect_states(scan, states, err));
-        for (size_t i = 0; i < it->collected; i++)
-            TRY(pad_collection(scan, &it->collections[i], (batch + 1) * longest, err));
-    }
-    return finish_batches(scan, states, batches, longest, err);
+    drop_all(in, operands + outputs);
+    return status;
 }
 
 KERNEL(kernel_scan)
 {
-    bool batched = args->node->opset < 9;
-    size_t first = batched ? 1 : 0, items = (size_t)node_int(args->node, "num_scan_inputs", 1);
-    struct scan_state scan = {.it = {.args = args,
-                                     .body = body_of(args->node, "body"),
-                                     .states = args->node->input_count - first - items},
-                              .first = first,
-                              .items = items,
-                              .batched = batched};
-    struct collection *states = zeroed_scratch(args, scan.it.states, sizeof *states, err);
-    TRY(allocated(states));
-    enum status status = iteration_start(&scan.it, err);
-    IF_OK(status, batched ? run_batches(&scan, states, err) : run_scan(&scan, err));
-    iteration_end(&scan.it);
-    return status;
+    if (args->node->opset < 9)
+        return scan_batched(args, err);
+    const size_t items = (size_t)node_int(args->node, "num_scan_inputs", 1);
+    const size_t states = args->node->input_count - items;
+    const struct shape *shape = &args->in[states]->shape;
+    int64_t axis = list_entry(args->node, "scan_input_axes", 0);
+    TRY(infer_axis(&axis, shape->rank, err));
+    return run_scan(args, (struct tensor *const *)(uintptr_t)args->in, states, items,
+                    (size_t)shape->dims[axis], err);
 }
 
 /* OP_NO_FOLD: a file controls how long a Loop or Scan runs, and loading must be fast. */
