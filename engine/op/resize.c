@@ -40,26 +40,6 @@ static enum status read_modes(const struct node *node, struct resize_plan *plan,
     return STATUS_OK;
 }
 
-/* The axes that scales, sizes and roi refer to. */
-static enum status read_axes(const struct node *node, int rank, int *ret, int *ret_count,
-                             struct error *err)
-{
-    size_t count;
-    const int64_t *axes = node_ints(node, "axes", &count);
-    unsigned ignored;
-    if (!axes) {
-        for (int i = 0; i < rank; i++)
-            ret[i] = i;
-        *ret_count = rank;
-        return STATUS_OK;
-    }
-    TRY(resolve_axes(axes, count, rank, true, &ignored, err));
-    for (size_t i = 0; i < count; i++)
-        ret[i] = (int)(axes[i] < 0 ? axes[i] + rank : axes[i]);
-    *ret_count = (int)count;
-    return STATUS_OK;
-}
-
 static bool is_given(const struct tensor *tensor)
 {
     return tensor && shape_count(&tensor->shape);
@@ -178,14 +158,16 @@ enum status resize_plan_init(const struct node *node, const struct shape *x,
                              struct resize_plan *ret, bool *ret_known, struct error *err)
 {
     struct resize_plan plan = {.rank = x->rank};
-    int axes[TENSOR_MAX_RANK], count = 0;
+    int axes[TENSOR_MAX_RANK], count = 0; /* axes that scales, sizes and roi refer to */
+    size_t given;
+    const int64_t *listed = node_ints(node, "axes", &given);
     const bool crop =
         node_word(node, "coordinate_transformation_mode", COORDINATES) == RESIZE_TF_CROP_AND_RESIZE;
     *ret_known = is_settled(node, 2) && is_settled(node, 3) && (!crop || is_settled(node, 1));
     if (!*ret_known)
         return STATUS_OK;
     TRY(read_modes(node, &plan, err));
-    TRY(read_axes(node, x->rank, axes, &count, err));
+    TRY(resolve_axis_list(listed, given, x->rank, axes, &count, err));
     for (int i = 0; i < x->rank; i++)
         plan.axis[i] = (struct resize_axis){
             .in = x->dims[i], .out = x->dims[i], .scale = 1, .from_sizes = true, .end = 1};
@@ -421,21 +403,12 @@ static enum status table_fill(const struct kernel_args *args, const struct resiz
 
 /* ---- passes ---- */
 
-/* An array seen as [outer, extent, inner] around the current axis. */
+/* The array after some of the axes have been resized. */
 struct stage {
     const char *data;
     size_t item; /* bytes of an element */
-    int64_t dims[TENSOR_MAX_RANK];
-    int rank;
+    struct shape shape;
 };
-
-static size_t stage_product(const struct stage *stage, int begin, int end)
-{
-    size_t count = 1;
-    for (int i = begin; i < end; i++)
-        count *= (size_t)stage->dims[i];
-    return count;
-}
 
 /* Skips weights of 0, so that infinities and NaN beside an exact position do not matter. */
 static void weigh_row(double *dst, const double *src, const size_t *index, const double *weight,
@@ -469,10 +442,10 @@ static enum status pass(const struct kernel_args *args, const struct stage *from
                         const struct table *table, int axis, size_t out, bool nearest,
                         struct error *err)
 {
-    size_t outer = stage_product(from, 0, axis), in = (size_t)from->dims[axis];
-    size_t inner = stage_product(from, axis + 1, from->rank), row = inner * from->item;
-    for (size_t o = 0; o < outer; o++) {
-        const char *src = from->data + o * in * row;
+    const struct axis_layout layout = axis_layout_of(&from->shape, axis);
+    const size_t inner = layout.inner, row = inner * from->item;
+    for (size_t o = 0; o < layout.outer; o++) {
+        const char *src = from->data + o * layout.extent * row;
         TRY(kernel_goes_on(args, out * table->taps * inner, err));
         if (inner == 1 && !nearest) {
             weigh_elements((double *)dst, (const double *)src, table, out);
@@ -497,11 +470,9 @@ static enum status advance(const struct kernel_args *args, const struct resize_p
 {
     const struct resize_axis *a = &plan->axis[axis];
     struct stage next = *stage;
-    struct shape shape = {.rank = stage->rank};
     size_t count;
-    next.dims[axis] = a->out;
-    memcpy(shape.dims, next.dims, sizeof shape.dims);
-    TRY(shape_check(&shape, DTYPE_F64, &count, NULL, err));
+    next.shape.dims[axis] = a->out;
+    TRY(shape_check(&next.shape, DTYPE_F64, &count, NULL, err));
     if (a->out)
         TRY(table_fill(args, plan, a, table, err));
     char *data = kernel_scratch(args, count, stage->item, err);
@@ -555,8 +526,7 @@ static enum status resize_by_plan(const struct kernel_args *args, const struct r
     const struct tensor *x = args->in[0];
     bool nearest = plan->mode == RESIZE_NEAREST;
     struct table tables[TENSOR_MAX_RANK] = {0};
-    struct stage stage = {.data = x->data, .item = dtype_size(x->dtype), .rank = x->shape.rank};
-    memcpy(stage.dims, x->shape.dims, sizeof stage.dims);
+    struct stage stage = {.data = x->data, .item = dtype_size(x->dtype), .shape = x->shape};
     if (!nearest) {
         const void *data;
         TRY(operand_open(args, 0, ARITHMETIC_F64, &data, err));

@@ -65,6 +65,18 @@ enum status resolve_axes(const int64_t *axes, size_t count, int rank, bool uniqu
     return STATUS_OK;
 }
 
+enum status resolve_axis_list(const int64_t *axes, size_t count, int rank,
+                              int ret[static TENSOR_MAX_RANK], int *ret_count, struct error *err)
+{
+    unsigned ignored;
+    *ret_count = axes ? (int)count : rank;
+    if (axes)
+        TRY(resolve_axes(axes, count, rank, true, &ignored, err));
+    for (int i = 0; i < *ret_count; i++)
+        ret[i] = !axes ? i : (int)(axes[i] < 0 ? axes[i] + rank : axes[i]);
+    return STATUS_OK;
+}
+
 enum status resolve_indices(const struct tensor *indices, int64_t extent, int axis,
                             struct error *err)
 {
@@ -238,28 +250,23 @@ enum status resolve_padding(const struct node *node, struct padding *ret, struct
     const struct shape *data = &node->inputs[0]->shape;
     const bool pads = node->op == OP_PAD; /* operand 1: two pads per axis, else one extent */
     int64_t numbers[2 * TENSOR_MAX_RANK], list[TENSOR_MAX_RANK];
-    size_t count, axis_count;
-    const int64_t *axes = node_ints(node, "axes", &axis_count);
+    int axes[TENSOR_MAX_RANK], axis_count;
+    size_t count, given;
+    const int64_t *listed = node_ints(node, "axes", &given);
     TRY(resolve_list(node, 1, pads ? "pads" : "shape", numbers, COUNT_OF(numbers), &count, err));
     if (pads && resolve_contents(node, 3)) {
-        TRY(resolve_list(node, 3, "axes", list, TENSOR_MAX_RANK, &axis_count, err));
-        axes = list;
-    } else if (!node_attr(node, "axes")) {
-        axis_count = (size_t)data->rank;
-        for (int i = 0; i < data->rank; i++)
-            list[i] = i;
-        axes = list;
+        TRY(resolve_list(node, 3, "axes", list, TENSOR_MAX_RANK, &given, err));
+        listed = list;
     }
-    if (count != (pads ? 2 * axis_count : axis_count))
-        return error_set(err, STATUS_SHAPE, "%zu %s for %zu axes, expected %s per axis", count,
+    TRY(resolve_axis_list(listed, given, data->rank, axes, &axis_count, err));
+    if (count != (size_t)(pads ? 2 * axis_count : axis_count))
+        return error_set(err, STATUS_SHAPE, "%zu %s for %d axes, expected %s per axis", count,
                          pads ? "pads" : "extents", axis_count, pads ? "two" : "one");
-    unsigned mask;
-    TRY(resolve_axes(axes, axis_count, data->rank, true, &mask, err));
     TRY(infer_word(node, "mode", PAD_MODES, err));
     *ret =
         (struct padding){.mode = (enum pad_mode)node_word(node, "mode", PAD_MODES), .out = *data};
-    for (size_t i = 0; i < axis_count; i++) {
-        const int axis = (int)(axes[i] < 0 ? axes[i] + data->rank : axes[i]);
+    for (int i = 0; i < axis_count; i++) {
+        const int axis = axes[i];
         if (!pads) {
             TRY(center_axis(data, axis, numbers[i], ret, err));
             continue;

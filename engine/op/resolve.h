@@ -33,6 +33,11 @@ enum status resolve_list(const struct node *node, size_t i, const char *what, in
 enum status resolve_axes(const int64_t *axes, size_t count, int rank, bool unique,
                          unsigned *ret_mask, struct error *err) MUST_USE;
 
+/* Converts a list of different axes to axes 0 … rank-1; NULL stands for all of them. */
+enum status resolve_axis_list(const int64_t *axes, size_t count, int rank,
+                              int ret[static TENSOR_MAX_RANK], int *ret_count,
+                              struct error *err) MUST_USE;
+
 /* Checks that every element of an int32 / int64 tensor lies in -extent … extent-1. STATUS_INVALID
  * names the first element out of range, and `axis`. */
 enum status resolve_indices(const struct tensor *indices, int64_t extent, int axis,
