@@ -1,27 +1,23 @@
-/* Maps names of a graph or function to pointers during import.
- *
- * Open addressing; the hash has a random seed, so that a file cannot cause collisions. */
+/* Maps names of a graph or function to pointers during import: a tree of glibc (tsearch()), which
+ * stays balanced whatever names a file has. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 struct name_slot {
-    const char *name; /* borrowed; NULL: the slot is empty */
+    const char *name; /* borrowed */
     void *value;
 };
 
 /* Zeroed memory is an empty map. One thread at a time. */
 struct name_map {
-    struct name_slot *slots;
-    size_t capacity, count;
-    uint64_t seed;
+    void *root;
 };
 
 void name_map_done(struct name_map *map);
 
-/* The slot of `name`, or NULL. Valid until the next put. */
+/* The slot of `name`, or NULL. Valid until name_map_done(). */
 struct name_slot *name_map_find(const struct name_map *map, const char *name);
 
 /* Adds an entry, which keeps the pointer `name`, or overwrites the value of an existing one.

@@ -48,7 +48,7 @@ enum status functions_index(struct import *import)
 const Onnx__FunctionProto *function_find(const struct import *import, const char *domain,
                                          const char *name, const char *overload)
 {
-    if (!import->functions.count)
+    if (!import->functions.root)
         return NULL;
     char *key = make_key(domain, name, overload);
     const struct name_slot *slot = key ? name_map_find(&import->functions, key) : NULL;

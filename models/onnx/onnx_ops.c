@@ -98,9 +98,25 @@ static enum status copy_strings(struct import *import, struct graph *graph,
     return STATUS_OK;
 }
 
+/* Adds what the body captures to the node that runs it. */
+static enum status add_captures(const struct scope *body, struct node *node)
+{
+    const size_t count = node->capture_count + body->captured_count;
+    struct value **captures = arena_alloc(body->graph->parent->arena, count, sizeof *captures);
+    TRY(check_memory(captures, "while building the graph", body->import->err));
+    if (node->capture_count)
+        memcpy(captures, node->captures, node->capture_count * sizeof *captures);
+    if (body->captured_count)
+        memcpy(captures + node->capture_count, body->captured,
+               body->captured_count * sizeof *captures);
+    node->captures = captures;
+    node->capture_count = count;
+    return STATUS_OK;
+}
+
 /* Imports a body and adds its captures to the node's. On failure nothing is kept. */
 static enum status import_body(struct scope *scope, const Onnx__GraphProto *proto,
-                               struct name_map *captures, struct graph **ret)
+                               struct node *node, struct graph **ret)
 {
     struct import *import = scope->import;
     if (scope->bodies >= IMPORT_MAX_BODIES)
@@ -121,15 +137,7 @@ static enum status import_body(struct scope *scope, const Onnx__GraphProto *prot
                           .bodies = scope->bodies + 1,
                           .calls = scope->calls};
     enum status status = import_graph(&inner, proto, true);
-    for (size_t i = 0; status == STATUS_OK && i < inner.captured_count; i++) {
-        char key[24];
-        snprintf(key, sizeof key, "%u", inner.captured[i]->index);
-        if (name_map_find(captures, key))
-            continue;
-        const char *copy = arena_copy_text(scope->graph->arena, key, strlen(key));
-        if (!copy || !name_map_put(captures, copy, inner.captured[i]))
-            status = error_no_memory(import->err, "while building the graph");
-    }
+    IF_OK(status, add_captures(&inner, node));
     scope_done(&inner);
     if (status != STATUS_OK) {
         graph_free(body);
@@ -146,7 +154,7 @@ static enum status tensor_work(const struct scope *scope, const struct tensor *t
 }
 
 static enum status attribute_value(struct scope *scope, const Onnx__AttributeProto *proto,
-                                   struct name_map *captures, struct attr *attr)
+                                   struct node *node, struct attr *attr)
 {
     struct import *import = scope->import;
     struct graph *graph = scope->graph;
@@ -182,7 +190,7 @@ static enum status attribute_value(struct scope *scope, const Onnx__AttributePro
     case ATTR_GRAPH:
         if (!proto->g)
             return error_set(import->err, STATUS_MODEL, "has no graph");
-        return import_body(scope, proto->g, captures, &attr->g);
+        return import_body(scope, proto->g, node, &attr->g);
     }
     return STATUS_OK;
 }
@@ -220,7 +228,7 @@ static enum status refuse_attribute(struct import *import, const Onnx__NodeProto
 
 static enum status import_attribute(struct scope *scope, const struct op_info *info,
                                     const Onnx__NodeProto *node, const char *name,
-                                    const Onnx__AttributeProto *proto, struct name_map *captures,
+                                    const Onnx__AttributeProto *proto, struct node *to,
                                     struct attr *attr)
 {
     struct import *import = scope->import;
@@ -235,7 +243,7 @@ static enum status import_attribute(struct scope *scope, const struct op_info *i
     *attr = (struct attr){.kind = (enum attr_kind)kind};
     attr->name = arena_copy_text(scope->graph->arena, name, strlen(name));
     TRY(check_memory(attr->name, "while building the graph", import->err));
-    enum status status = attribute_value(scope, proto, captures, attr);
+    enum status status = attribute_value(scope, proto, to, attr);
     if (status != STATUS_OK)
         attr_done(attr); /* the graph frees only attributes of its nodes */
     return status;
@@ -248,7 +256,7 @@ static size_t attribute_work(const Onnx__AttributeProto *proto)
 
 static enum status one_attribute(struct scope *scope, const struct op_info *info,
                                  const Onnx__NodeProto *of, const Onnx__AttributeProto *proto,
-                                 struct node *node, struct attr *attrs, struct name_map *captures)
+                                 struct node *node, struct attr *attrs)
 {
     struct import *import = scope->import;
     const char *name = text_or_empty(proto->name);
@@ -261,7 +269,7 @@ static enum status one_attribute(struct scope *scope, const struct op_info *info
     if (!value)
         return STATUS_OK;
     TRY(import_work(import, attribute_work(value)));
-    TRY(import_attribute(scope, info, of, name, value, captures, &attrs[node->attr_count]));
+    TRY(import_attribute(scope, info, of, name, value, node, &attrs[node->attr_count]));
     node->attr_count++; /* from now on the graph owns it */
     return STATUS_OK;
 }
@@ -274,30 +282,17 @@ static enum status import_attributes(struct scope *scope, const struct op_info *
 {
     struct import *import = scope->import;
     struct graph *graph = scope->graph;
-    struct name_map captures = {0};
-    enum status status = STATUS_OK;
     if (proto->n_attribute > MAX_ATTRIBUTES)
         return error_set(import->err, STATUS_MODEL, "%zu attributes; at most %d are accepted",
                          proto->n_attribute, MAX_ATTRIBUTES);
     struct attr *attrs = arena_alloc(graph->arena, proto->n_attribute, sizeof *attrs);
     TRY(check_memory(attrs, "while building the graph", import->err));
     node->attrs = attrs;
-    for (size_t i = 0; status == STATUS_OK && i < proto->n_attribute; i++) {
-        status = one_attribute(scope, info, proto, proto->attribute[i], node, attrs, &captures);
-        if (status != STATUS_OK)
-            status = error_prefix(import->err, "attribute '%.60s'",
-                                  text_or_empty(proto->attribute[i]->name));
-    }
-    if (status == STATUS_OK && captures.count) {
-        node->captures = arena_alloc(graph->arena, captures.count, sizeof *node->captures);
-        if (!node->captures)
-            status = error_no_memory(import->err, "while building the graph");
-        for (size_t i = 0; node->captures && i < captures.capacity; i++)
-            if (captures.slots[i].name)
-                node->captures[node->capture_count++] = captures.slots[i].value;
-    }
-    name_map_done(&captures);
-    return status;
+    for (size_t i = 0; i < proto->n_attribute; i++)
+        if (one_attribute(scope, info, proto, proto->attribute[i], node, attrs) != STATUS_OK)
+            return error_prefix(import->err, "attribute '%.60s'",
+                                text_or_empty(proto->attribute[i]->name));
+    return STATUS_OK;
 }
 
 /* ---- Constant ---- */

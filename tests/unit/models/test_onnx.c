@@ -720,7 +720,7 @@ Test(onnx, captures_values_through_two_bodies)
     const struct graph *graph = model.graph;
     const struct node *node = graph->nodes[1];
     cr_assert_eq(node->op, OP_IF);
-    cr_expect_eq(node->capture_count, 3, "y, x and cond, once each");
+    cr_expect_eq(node->capture_count, 4, "y, x and cond of one body, y of the other");
     const struct graph *body = node_attr(node, "then_branch")->g;
     cr_expect_eq(body->parent, graph);
     cr_assert_eq(body->nodes[0]->op, OP_IF);
