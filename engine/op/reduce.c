@@ -149,16 +149,6 @@ static void run_pass(const struct pass *pass, const struct tensor *x, unsigned a
     } while (broadcast_next(&at));
 }
 
-/* Number of input elements per output element. */
-static double group_size(const struct shape *shape, unsigned axes)
-{
-    double size = 1;
-    for (int i = 0; i < shape->rank; i++)
-        if (axes & 1u << i)
-            size *= (double)shape->dims[i];
-    return size;
-}
-
 /* Sets what a fold starts with, which changes nothing: for maxima and minima, the end of the
  * dtype's range. */
 static void start_of(enum fold fold, enum dtype dtype, double *ret_real, int64_t *ret_whole)
@@ -230,7 +220,8 @@ KERNEL(kernel_reduce)
             pass.sum[i] = real_start;
     run_pass(&pass, x, reduction.axes);
     if (!whole)
-        finish_sums(reducer->finish, group_size(&x->shape, reduction.axes), shift, pass.sum, count);
+        finish_sums(reducer->finish, (double)(shape_count(&x->shape) / count), shift, pass.sum,
+                    count);
     return STATUS_OK;
 }
 

@@ -494,16 +494,11 @@ KERNEL(kernel_eye_like)
     return STATUS_OK;
 }
 
-/* ---- Shape and Size: they read the input's shape only, so its contents may be missing ---- */
-
-static const struct shape *described(const struct kernel_args *args)
-{
-    return args->in[0] ? &args->in[0]->shape : &args->node->inputs[0]->shape;
-}
+/* ---- Shape and Size: they do not read the input's data, which may be NULL ---- */
 
 KERNEL(kernel_shape)
 {
-    const struct shape *shape = described(args);
+    const struct shape *shape = &args->in[0]->shape;
     struct tensor *out = *args->out[0];
     int64_t start = node_int(args->node, "start", 0), rank = shape->rank;
     start = start < -rank ? 0 : start < 0 ? start + rank : start > rank ? rank : start;
@@ -513,7 +508,7 @@ KERNEL(kernel_shape)
 
 KERNEL(kernel_size)
 {
-    *(int64_t *)(*args->out[0])->data = (int64_t)shape_count(described(args));
+    *(int64_t *)(*args->out[0])->data = (int64_t)shape_count(&args->in[0]->shape);
     return STATUS_OK;
 }
 
