@@ -77,8 +77,7 @@ static void find_parts(struct planner *p, struct plan *plan, const struct node *
 static bool is_view(const struct node *node)
 {
     const struct op_info *info = op_find(node->op, node->opset);
-    /* A Dropout with a mask has a second output that must be written. */
-    return info && info->traits & OP_VIEW && !node_output(node, 1);
+    return info && info->traits & OP_VIEW;
 }
 
 /* Returns the operand whose memory the node's output 0 may overwrite, or NULL. The node must be the

@@ -36,7 +36,8 @@ static enum status infer_cast_like(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[1]->dtype, &node->inputs[0]->shape, err);
 }
 
-/* Dropout is Identity in evaluation mode, and from opset 12 on if the ratio is 0. */
+/* Dropout is Identity in evaluation mode, and from opset 12 on if the ratio is 0. The importer
+ * makes another node for the mask. */
 static enum status check_dropout(const struct tensor *ratio, const struct tensor *training,
                                  struct error *err)
 {
@@ -49,10 +50,8 @@ static enum status check_dropout(const struct tensor *ratio, const struct tensor
 
 static enum status infer_dropout(struct node *node, struct error *err)
 {
-    const struct value *x = node->inputs[0];
     TRY(check_dropout(resolve_contents(node, 1), resolve_contents(node, 2), err));
-    TRY(infer_output(node, 0, x->dtype, &x->shape, err));
-    return infer_output(node, 1, DTYPE_BOOL, &x->shape, err);
+    return infer_like(node, err);
 }
 
 /* ---- broadcasting ---- */
@@ -81,9 +80,6 @@ enum status kernel_view(const struct kernel_args *args, __attribute__((unused)) 
 KERNEL(kernel_dropout)
 {
     TRY(check_dropout(kernel_input(args, 1), kernel_input(args, 2), err));
-    const struct tensor *mask = kernel_result(args, 1); /* bool */
-    if (mask)
-        memset(mask->data, 1, mask->bytes);
     return kernel_view(args, err);
 }
 
@@ -184,8 +180,7 @@ const struct op_info ops_elementwise[] = {
               "saturate:int round_mode:string", cast_like, &batch_elementwise, cast),
     OP_ROW_OF(IDENTITY, 1, 1, 1, "input:any", OP_UNARY | OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS,
               NULL, like, &batch_reshape, view),
-    {OP_DROPOUT, 12, 0, 1, 3, 1, 2, "data:float", OP_VIEW, "seed:int", infer_dropout, &batch_unary,
-     work_elements, kernel_dropout},
+    OP_ROW(DROPOUT, 12, 1, 3, "data:float", OP_VIEW, "seed:int", dropout, &batch_unary),
     OP_ROW_OF(POW, 7, 2, 2, "X:number Y:number", OP_BROADCAST, NULL, binary, &batch_elementwise,
               pow),
     OP_ROW(WHERE, 9, 3, 3, "condition:bool X:any Y:=1", OP_BROADCAST, NULL, where,

@@ -97,8 +97,8 @@ static enum status fold_node(struct graph *graph, struct node *node, struct erro
     return STATUS_OK;
 }
 
-/* True for nodes that pass their input on: Identity (also of an initialiser), Dropout without a
- * mask, a Concat of one value and, once dtypes are inferred, a Cast or CastLike to its dtype. */
+/* True for nodes that pass their input on: Identity (also of an initialiser), Dropout, a
+ * Concat of one value and, once dtypes are inferred, a Cast or CastLike to its dtype. */
 static bool is_identity(const struct node *node, bool inferred)
 {
     if (node->op == OP_IDENTITY || (node->op == OP_CONCAT && node->input_count == 1))
@@ -108,7 +108,7 @@ static bool is_identity(const struct node *node, bool inferred)
     if (node->op == OP_CAST_LIKE && inferred && node->inputs[0] && node->inputs[1])
         return node->inputs[0]->dtype != DTYPE_NONE &&
                node->inputs[0]->dtype == node->inputs[1]->dtype;
-    return node->op == OP_DROPOUT && !node_output(node, 1);
+    return node->op == OP_DROPOUT;
 }
 
 static bool is_graph_input(const struct graph *graph, const struct value *value)
@@ -117,24 +117,6 @@ static bool is_graph_input(const struct graph *graph, const struct value *value)
         if (graph->inputs[i] == value)
             return true;
     return false;
-}
-
-/* Drops the mask of a Dropout if nobody reads it. */
-static void drop_unread_mask(const struct graph *graph, struct node *node)
-{
-    const struct value *mask = node->op == OP_DROPOUT ? node_output(node, 1) : NULL;
-    if (!mask || edit_is_output(graph, mask))
-        return;
-    for (size_t n = 0; n < graph->node_count; n++) {
-        const struct node *reader = graph->nodes[n];
-        for (size_t i = 0; i < reader->input_count; i++)
-            if (reader->inputs[i] == mask)
-                return;
-        for (size_t i = 0; i < reader->capture_count; i++)
-            if (reader->captures[i] == mask)
-                return;
-    }
-    node->output_count = 1;
 }
 
 /* Removes a node that passes `to` on. Keeps it if a graph output would otherwise be an input or a
@@ -209,7 +191,6 @@ static enum status fold_graph(struct edit *edit, bool infer)
         } else if (infer && masked_fill_as_where(edit, n)) {
             node = graph->nodes[n];
         }
-        drop_unread_mask(graph, node);
         if (is_identity(node, infer)) {
             drop_identity(graph, node, node->inputs[0]);
             if (node->op == OP_NONE)

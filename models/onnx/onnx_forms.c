@@ -377,20 +377,23 @@ static void cast_by_number(struct onnx_rewrite *r)
          name);
 }
 
-/* Before opset 10 the mask had the data's type. */
-static void dropout_without_ratio(struct onnx_rewrite *r)
+/* The mask is all true. Before opset 10 it had the data's type. */
+static void dropout(struct onnx_rewrite *r)
 {
+    static const uint8_t yes = 1;
+    struct node *node = r->node;
+    struct value *x = node->inputs[0], *mask = node_output(node, 1);
     drop(r, "ratio");
     drop(r, "is_test");
-    struct value *mask = node_output(r->node, 1);
-    struct value *bools =
-        mask && r->node->opset < 10 ? graph_add_value(r->edit.graph, "", DTYPE_NONE, NULL) : NULL;
-    struct node *cast =
-        bools ? form_node(r, OP_CAST_LIKE, 2, (struct value *[]){bools, r->node->inputs[0]}) : NULL;
-    if (cast) {
-        node_set_output(r->node, 1, bools);
-        node_set_output(cast, 0, mask);
-    }
+    node->output_count = 1;
+    if (!mask)
+        return;
+    struct value *one = edit_constant(&r->edit, DTYPE_BOOL, &SHAPE_SCALAR, &yes);
+    if (node->opset < 10)
+        one = apply(r, OP_CAST_LIKE, one, x);
+    struct node *made = form_node(r, OP_EXPAND, 2, (struct value *[]){one, shape_of(r, x)});
+    if (made)
+        node_set_output(made, 0, mask);
 }
 
 static void tile_by_repeats(struct onnx_rewrite *r)
@@ -859,8 +862,8 @@ static const struct onnx_form forms[] = {
     OLD("PRelu", PRELU, 6, 2, NULL, slope_of_channels),
     OLD("Clip", CLIP, 10, 1, "min:float max:float", clip_operands),
     OLD("Cast", CAST, 5, 1, "to:string", cast_by_number),
-    FORM("", "Dropout", DROPOUT, 1, 11, 1, 1, 1, 2, "ratio:float is_test:int",
-         dropout_without_ratio),
+    FORM("", "Dropout", DROPOUT, 1, 11, 1, 1, 1, 2, "ratio:float is_test:int", dropout),
+    FORM("", "Dropout", DROPOUT, 12, 0, 1, 3, 1, 2, "seed:int", dropout),
     OLD("Selu", SELU, 5, 1, "alpha:float gamma:float", selu_of_opset_1),
     OLD("Affine", MUL, 9, 1, "alpha:float beta:float", affine),
     OLD("ImageScaler", MUL, 9, 1, "bias:floats scale:float", image_scaler),

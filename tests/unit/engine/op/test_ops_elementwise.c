@@ -279,27 +279,25 @@ Test(ops_elementwise, thresholded_relu_of_old_opsets)
 Test(ops_elementwise, dropout_refuses_training)
 {
     const float x[] = {1, 2}, ratio = 0.5f, none = 0;
-    const uint8_t yes = 1, ones[] = {1, 1};
+    const uint8_t yes = 1;
     struct one_node one;
-    one_start(&one, OP_DROPOUT, 13, 3, 2);
+    one_start(&one, OP_DROPOUT, 13, 3, 1);
     one_input(&one, 0, DTYPE_F32, SHAPE(2), x);
     one_input(&one, 1, DTYPE_F32, SHAPE_SCALAR, &ratio);
     one_input(&one, 2, DTYPE_BOOL, SHAPE_SCALAR, &yes);
     one_fails(&one, STATUS_UNSUPPORTED, "training_mode");
     one_end(&one);
-    one_start(&one, OP_DROPOUT, 13, 3, 2);
+    one_start(&one, OP_DROPOUT, 13, 3, 1);
     one_input(&one, 0, DTYPE_F32, SHAPE(2), x);
     one_input(&one, 1, DTYPE_F32, SHAPE_SCALAR, &none);
     one_input(&one, 2, DTYPE_BOOL, SHAPE_SCALAR, &yes);
     cr_assert_eq(one_run(&one), STATUS_OK, "%s", one.err.message);
     one_equals(&one, 0, DTYPE_F32, SHAPE(2), x);
-    one_equals(&one, 1, DTYPE_BOOL, SHAPE(2), ones);
     one_end(&one);
-    one_start(&one, OP_DROPOUT, 13, 1, 2);
+    one_start(&one, OP_DROPOUT, 13, 1, 1);
     one_input(&one, 0, DTYPE_F32, SHAPE(2), x);
     cr_assert_eq(one_run(&one), STATUS_OK, "%s", one.err.message);
     one_equals(&one, 0, DTYPE_F32, SHAPE(2), x);
-    one_equals(&one, 1, DTYPE_BOOL, SHAPE(2), ones);
     cr_expect_eq(one.out[0]->data, one.node->inputs[0]->known->data, "the data was copied");
     one_end(&one);
 }
