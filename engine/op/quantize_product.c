@@ -43,34 +43,37 @@ static enum status infer_conv_integer(struct node *node, struct error *err)
     return infer_output(node, 0, DTYPE_I32, &conv.out, err);
 }
 
-static enum status check_matmul_param(const struct node *node, size_t operand, size_t param,
-                                      const char *name, bool rows, struct error *err)
+/* Checks operand `param`, a scale or zero point of operand `operand`, and sets its layout. */
+static enum status param_layout(const struct node *node, size_t operand, size_t param,
+                                const char *name, bool rows, struct matmul_param *ret,
+                                struct error *err)
 {
     const struct value *value = node_input(node, param);
-    struct matmul_param layout;
+    *ret = (struct matmul_param){0};
     if (!value)
         return STATUS_OK;
-    return matmul_param_init(&node->inputs[operand]->shape, &value->shape, rows, name, &layout,
-                             err);
+    return matmul_param_init(&node->inputs[operand]->shape, &value->shape, rows, name, ret, err);
 }
 
 static enum status infer_qlinear_matmul(struct node *node, struct error *err)
 {
     struct matmul_shape matmul;
+    struct matmul_param ignored;
     TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[3]->shape, &matmul, err));
-    TRY(check_matmul_param(node, 0, 1, "a_scale", true, err));
-    TRY(check_matmul_param(node, 0, 2, "a_zero_point", true, err));
-    TRY(check_matmul_param(node, 3, 4, "b_scale", false, err));
-    TRY(check_matmul_param(node, 3, 5, "b_zero_point", false, err));
+    TRY(param_layout(node, 0, 1, "a_scale", true, &ignored, err));
+    TRY(param_layout(node, 0, 2, "a_zero_point", true, &ignored, err));
+    TRY(param_layout(node, 3, 4, "b_scale", false, &ignored, err));
+    TRY(param_layout(node, 3, 5, "b_zero_point", false, &ignored, err));
     return infer_product(node, 6, &matmul.out, err);
 }
 
 static enum status infer_matmul_integer(struct node *node, struct error *err)
 {
     struct matmul_shape matmul;
+    struct matmul_param ignored;
     TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[1]->shape, &matmul, err));
-    TRY(check_matmul_param(node, 0, 2, "a_zero_point", true, err));
-    TRY(check_matmul_param(node, 1, 3, "b_zero_point", false, err));
+    TRY(param_layout(node, 0, 2, "a_zero_point", true, &ignored, err));
+    TRY(param_layout(node, 1, 3, "b_zero_point", false, &ignored, err));
     return infer_output(node, 0, DTYPE_I32, &matmul.out, err);
 }
 
@@ -202,16 +205,6 @@ static double param_at(const struct tensor *param, struct matmul_param layout, s
                  : otherwise;
 }
 
-static enum status param_layout(const struct kernel_args *args, size_t operand, size_t param,
-                                bool rows, struct matmul_param *ret, struct error *err)
-{
-    *ret = (struct matmul_param){0};
-    if (!kernel_input(args, param))
-        return STATUS_OK;
-    return matmul_param_init(&args->in[operand]->shape, &args->in[param]->shape, rows,
-                             "a parameter", ret, err);
-}
-
 /* y = a * b in int32; a and b are operands `left` and `right`, y is initially zero. */
 static enum status multiply(const struct kernel_args *args, const struct matmul_shape *shape,
                             size_t left, size_t left_zero, size_t right, size_t right_zero,
@@ -220,8 +213,8 @@ static enum status multiply(const struct kernel_args *args, const struct matmul_
     int32_t *a = NULL, *b = NULL;
     struct matmul_param rows, columns;
     const size_t k = shape->k;
-    TRY(param_layout(args, left, left_zero, true, &rows, err));
-    TRY(param_layout(args, right, right_zero, false, &columns, err));
+    TRY(param_layout(args->node, left, left_zero, "a_zero_point", true, &rows, err));
+    TRY(param_layout(args->node, right, right_zero, "b_zero_point", false, &columns, err));
     const struct zero_layout by_row = {k, shape->m, shape->m * k, rows.matrix_step};
     const struct zero_layout by_column = {1, shape->n, k * shape->n, columns.matrix_step};
     TRY(widen_operand(args, left, left_zero, by_row, &a, err));
@@ -247,8 +240,8 @@ KERNEL(kernel_qlinear_matmul)
     struct matmul_param a_layout, b_layout;
     size_t count = shape_count(&y->shape);
     TRY(matmul_shape_init(&args->in[0]->shape, &args->in[3]->shape, &shape, err));
-    TRY(param_layout(args, 0, 1, true, &a_layout, err));
-    TRY(param_layout(args, 3, 4, false, &b_layout, err));
+    TRY(param_layout(args->node, 0, 1, "a_scale", true, &a_layout, err));
+    TRY(param_layout(args->node, 3, 4, "b_scale", false, &b_layout, err));
     int32_t *sums = kernel_scratch(args, count, sizeof *sums, err);
     TRY(allocated(sums));
     zero_bytes(sums, count * sizeof *sums);
