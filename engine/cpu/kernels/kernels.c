@@ -94,30 +94,16 @@ static void widen_8bit(const uint8_t *x, uint8_t flip, int zero, int16_t *y, siz
         y[i] = (int16_t)((x[i] ^ flip) - zero);
 }
 
-/* A subnormal gets the exponent of 2^-14, and 2^-14 is then subtracted. So no operand or result is
- * a subnormal float32: cpu_flush_subnormals() would make it 0. */
 static void widen_f16(const uint16_t *x, float *y, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t bits = (uint32_t)(x[i] & 0x7fff) << 13, sign = (uint32_t)(x[i] >> 15) << 31;
-        const uint32_t small = float_bits(float_from_bits(bits + 0x38800000) - 0x1p-14f);
-        const uint32_t normal = bits + 0x38000000;
-        const uint32_t finite = bits < 0x800000 ? small : normal;
-        y[i] = float_from_bits(sign | (bits < 0xf800000 ? finite : bits | 0x7f800000));
-    }
+    for (size_t i = 0; i < n; i++)
+        y[i] = float_from_half(x[i]);
 }
 
-/* After adding 0.5, the last ten bits of the float are those of a subnormal result, rounded. */
 static void narrow_f16(const float *x, uint16_t *y, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t bits = float_bits(x[i]) & 0x7fffffff, sign = float_bits(x[i]) >> 16 & 0x8000;
-        const uint32_t small = float_bits(float_from_bits(bits) + 0.5f) - 0x3f000000;
-        const uint32_t normal = (bits - 0x38000000 + 0xfff + (bits >> 13 & 1)) >> 13;
-        const uint32_t huge = bits > 0x7f800000 ? 0x7e00 : 0x7c00;
-        const uint32_t finite = bits < 0x38800000 ? small : normal;
-        y[i] = (uint16_t)(sign | (bits >= 0x47800000 ? huge : finite));
-    }
+    for (size_t i = 0; i < n; i++)
+        y[i] = float_narrow_half(x[i]);
 }
 
 #if defined __ARM_FEATURE_MATMUL_INT8
