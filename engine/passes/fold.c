@@ -235,21 +235,15 @@ static enum status promote_tensor(struct edit *edit, struct tensor **tensor)
  * the tensor's dtype is the dtype of the result. */
 static enum status promote_attributes(struct edit *edit, struct node *node)
 {
-    bool any = false;
-    for (size_t a = 0; a < node->attr_count; a++)
-        any = any || (node->attrs[a].kind == ATTR_TENSOR && is_narrow(node->attrs[a].t->dtype));
-    if (!any)
-        return STATUS_OK;
-    struct attr *attrs =
-        arena_copy(edit->graph->arena, node->attrs, node->attr_count, sizeof *attrs);
-    if (!attrs) {
-        edit_no_memory(edit);
-        return STATUS_NO_MEMORY;
+    for (size_t a = 0; a < node->attr_count; a++) {
+        if (node->attrs[a].kind != ATTR_TENSOR || !is_narrow(node->attrs[a].t->dtype))
+            continue;
+        struct attr *attrs =
+            arena_copy(edit->graph->arena, node->attrs, node->attr_count, sizeof *attrs);
+        TRY(check_memory(attrs, "while optimising the graph", edit->err));
+        node->attrs = attrs;
+        TRY(promote_tensor(edit, &attrs[a].t));
     }
-    node->attrs = attrs;
-    for (size_t a = 0; a < node->attr_count; a++)
-        if (attrs[a].kind == ATTR_TENSOR && is_narrow(attrs[a].t->dtype))
-            TRY(promote_tensor(edit, &attrs[a].t));
     return STATUS_OK;
 }
 
