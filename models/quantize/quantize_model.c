@@ -374,15 +374,14 @@ static enum status compare_graph(struct quantize_state *q, const struct graph *g
     return STATUS_OK;
 }
 
-/* Compares the graph in which the layers with `is_kept` stay in float32, on up to `photos`
- * photos. */
-static enum status try_layers(struct quantize_state *q, int photos, bool *ret_is_quantized,
-                              struct agreement *ret)
+/* Compares the graph in which the layers with `is_kept` stay in float32 (compare_graph()). */
+static enum status try_layers(struct quantize_state *q, int first, int photos,
+                              bool *ret_is_quantized, struct agreement *ret)
 {
     struct graph *graph;
     TRY(quantizer_make(q->quantizer, q->corrects_biases, &graph, q->err));
     *ret_is_quantized = quantizer_is_quantized(graph);
-    const enum status status = compare_graph(q, graph, 0, photos, ret);
+    const enum status status = compare_graph(q, graph, first, photos, ret);
     graph_free(graph);
     close_session(q);
     return status;
@@ -395,13 +394,13 @@ static enum status quantize_all(struct quantize_state *q)
     bool is_quantized;
     q->phase = "quantizing";
     show(q, 0);
-    TRY(try_layers(q, q->tried, &is_quantized, &plain));
+    TRY(try_layers(q, 0, q->tried, &is_quantized, &plain));
     if (!is_quantized)
         return error_set(q->err, STATUS_UNSUPPORTED,
                          "no Conv, Gemm or MatMul can be quantized: their inputs are computed in a "
                          "Loop, Scan or If, or are not finite for these photos");
     q->corrects_biases = true;
-    TRY(try_layers(q, q->tried, &is_quantized, &corrected));
+    TRY(try_layers(q, 0, q->tried, &is_quantized, &corrected));
     q->corrects_biases = error_of(&corrected) < error_of(&plain);
     const struct agreement *best = q->corrects_biases ? &corrected : &plain;
     q->error = error_of(best);
@@ -435,16 +434,18 @@ static size_t find_groups(const struct quantize_state *q, struct layer_group *re
     return count;
 }
 
-/* Keeps only the layers of `groups` in float32; returns how many they are. */
+/* Keeps the layers of `groups` in float32, or, with `others`, all but these. Returns how many they
+ * are. */
 static size_t keep_groups(const struct quantize_state *q, const struct layer_group *groups,
-                          size_t count)
+                          size_t count, bool others)
 {
     size_t kept = 0;
     for (size_t i = 0; i < q->report->layer_count; i++) {
         struct quantizer_layer *layer = quantizer_layer(q->quantizer, i);
-        layer->is_kept = false;
-        for (size_t g = 0; g < count && !layer->is_kept; g++)
-            layer->is_kept = groups[g].input == layer->input;
+        size_t g = 0;
+        while (g < count && groups[g].input != layer->input)
+            g++;
+        layer->is_kept = (g < count) != others;
         kept += layer->is_kept;
     }
     return kept;
@@ -455,14 +456,11 @@ static enum status measure_group(struct quantize_state *q, struct layer_group *g
 {
     struct agreement a;
     bool is_quantized;
-    for (size_t i = 0; i < q->report->layer_count; i++) {
-        struct quantizer_layer *layer = quantizer_layer(q->quantizer, i);
-        layer->is_kept = layer->input != group->input;
-    }
-    TRY(try_layers(q, LAYER_PHOTOS, &is_quantized, &a));
+    (void)keep_groups(q, group, 1, true);
+    TRY(try_layers(q, 0, LAYER_PHOTOS, &is_quantized, &a));
     group->gain = error_of(&a) / fmax(group->work, 1);
     for (size_t i = 0; i < q->report->layer_count; i++)
-        if (quantizer_layer(q->quantizer, i)->input == group->input)
+        if (!quantizer_layer(q->quantizer, i)->is_kept)
             q->report->layers[i].error_alone = error_of(&a);
     return STATUS_OK;
 }
@@ -482,8 +480,8 @@ static enum status try_groups(struct quantize_state *q, const struct layer_group
     struct quantize_report *report = q->report;
     struct agreement a;
     bool is_quantized;
-    const size_t kept = keep_groups(q, groups, count);
-    TRY(try_layers(q, q->tried, &is_quantized, &a));
+    const size_t kept = keep_groups(q, groups, count, false);
+    TRY(try_layers(q, 0, q->tried, &is_quantized, &a));
     *ret_holds = is_quantized && agreement_holds(&a, NULL);
     /* Once the bounds hold, keep fewer layers; until then, keeping more must lower the error. */
     if (!*ret_holds && (!is_quantized || q->holds || error_of(&a) >= KEPT_GAIN * q->error))
@@ -558,27 +556,22 @@ static enum status keep_sensitive(struct quantize_state *q)
 
 /* ---- the report ---- */
 
-/* Makes the graph with the chosen layers in float32 or, if `keeps` is false, with all layers in 8
- * bits. The caller owns *ret. */
-static enum status make_chosen(struct quantize_state *q, bool keeps, struct graph **ret)
+/* Keeps the chosen layers in float32 or, if `keeps` is false, none. */
+static void choose_layers(struct quantize_state *q, bool keeps)
 {
     for (size_t i = 0; i < q->report->layer_count; i++)
         quantizer_layer(q->quantizer, i)->is_kept = keeps && q->report->layers[i].is_kept;
-    return quantizer_make(q->quantizer, q->corrects_biases, ret, q->err);
 }
 
 static enum status compare_held_out(struct quantize_state *q, bool keeps, struct agreement *ret)
 {
     struct quantize_report *report = q->report;
-    struct graph *graph;
+    bool is_quantized;
     report->fp32_boxes = report->int8_boxes = report->box_pairs = 0;
     report->lines = report->same_lines = report->characters = report->edits = 0;
     report->overlap = 0;
-    TRY(make_chosen(q, keeps, &graph));
-    const enum status status = compare_graph(q, graph, q->tried, q->held_out, ret);
-    graph_free(graph);
-    close_session(q);
-    return status;
+    choose_layers(q, keeps);
+    return try_layers(q, q->tried, q->held_out, &is_quantized, ret);
 }
 
 /* Reports costs and gains of the layers that stay in float32. */
@@ -620,7 +613,8 @@ static enum status time_graph(struct quantize_state *q, const struct graph *grap
 static enum status time_int8(struct quantize_state *q, bool keeps, double *quickest)
 {
     struct graph *graph;
-    TRY(make_chosen(q, keeps, &graph));
+    choose_layers(q, keeps);
+    TRY(quantizer_make(q->quantizer, q->corrects_biases, &graph, q->err));
     const enum status status = time_graph(q, graph, PRECISION_INT8, quickest);
     graph_free(graph);
     return status;
@@ -737,7 +731,8 @@ static enum status quantize_steps(struct quantize_state *q, struct graph **ret)
     /* The server compares and times the model itself, with its batch size. */
     if (q->options->has_report)
         TRY(report_on(q));
-    return make_chosen(q, true, ret);
+    choose_layers(q, true);
+    return quantizer_make(q->quantizer, q->corrects_biases, ret, q->err);
 }
 
 enum status quantize_model(const struct model *model, const struct quantize_options *options,
