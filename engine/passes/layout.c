@@ -46,18 +46,22 @@ static struct shape channels_last_shape(const struct shape *plain)
     return shape;
 }
 
-/* Inserts a Transpose, or a Reshape if perm is NULL, that reads `from` and makes a new value of
- * `shape`. */
-static struct value *make_node(struct layout_pass *layout, struct value *from,
-                               const struct shape *shape, const int64_t *perm)
+/* Returns a value of rank 3 … 5 in the other layout, by a Transpose that it inserts. */
+static struct value *transposed(struct layout_pass *layout, struct value *value, bool to_last)
 {
-    struct value *value =
-        edit_insert_value(layout->edit, layout->at++, perm ? OP_TRANSPOSE : OP_RESHAPE, 13,
-                          "layout", &from, 1, from->dtype, shape);
-    if (value && perm &&
-        !node_set_ints(layout->graph, value->producer, "perm", perm, (size_t)shape->rank))
+    struct shape shape = value->shape;
+    int64_t perm[TENSOR_MAX_RANK];
+    for (int a = 0; a < shape.rank; a++) {
+        const int place = place_of_axis(a, shape.rank), from = to_last ? a : place;
+        const int to = to_last ? place : a;
+        perm[to] = from;
+        shape.dims[to] = value->shape.dims[from];
+    }
+    struct value *result = edit_insert_value(layout->edit, layout->at++, OP_TRANSPOSE, 13, "layout",
+                                             &value, 1, value->dtype, &shape);
+    if (result && !node_set_ints(layout->graph, result->producer, "perm", perm, (size_t)shape.rank))
         edit_no_memory(layout->edit);
-    return value;
+    return result;
 }
 
 static struct value *permuted_constant(struct layout_pass *layout, const struct tensor *constant,
@@ -78,16 +82,6 @@ static struct value *permuted_constant(struct layout_pass *layout, const struct 
                 memcpy(to + ((i * spatial + s) * channels + c) * size,
                        from + ((i * channels + c) * spatial + s) * size, size);
     return value;
-}
-
-/* Converts a plain value of rank 3 … 5 to channels-last with a new node. */
-static struct value *move_channels_last(struct layout_pass *layout, struct value *value)
-{
-    struct shape shape = channels_last_shape(&value->shape);
-    int64_t perm[TENSOR_MAX_RANK];
-    for (int a = 0; a < value->shape.rank; a++)
-        perm[place_of_axis(a, value->shape.rank)] = a;
-    return make_node(layout, value, &shape, perm);
 }
 
 /* Returns the forms of a value that existed before the pass. Values that the pass makes have no
@@ -127,7 +121,7 @@ static struct value *get_last(struct layout_pass *layout, struct value *value)
     else if (value->producer && is_to_plain(value->producer))
         forms->last = value->producer->inputs[0]; /* the Transpose's operand is channels-last */
     else
-        forms->last = move_channels_last(layout, value);
+        forms->last = transposed(layout, value, true);
     return forms->last;
 }
 
@@ -139,14 +133,7 @@ static struct value *get_plain(struct layout_pass *layout, struct value *value)
     struct forms *forms = forms_of(layout, value);
     if (forms->plain)
         return forms->plain;
-    int rank = value->shape.rank;
-    struct shape plain = value->shape;
-    int64_t perm[TENSOR_MAX_RANK];
-    for (int a = 0; a < rank; a++) {
-        perm[a] = place_of_axis(a, rank);
-        plain.dims[a] = value->shape.dims[perm[a]];
-    }
-    forms->plain = make_node(layout, value, &plain, perm);
+    forms->plain = transposed(layout, value, false);
     return forms->plain;
 }
 
@@ -206,8 +193,9 @@ static struct value *broadcast_operand(struct layout_pass *layout, struct value 
         full.dims[a] = a < missing ? 1 : value->shape.dims[a - missing];
     if (value->known)
         return permuted_constant(layout, value->known, &full);
-    struct value *wide = make_node(layout, value, &full, NULL);
-    return wide ? move_channels_last(layout, wide) : NULL;
+    struct value *wide = edit_insert_value(layout->edit, layout->at++, OP_RESHAPE, 13, "layout",
+                                           &value, 1, value->dtype, &full);
+    return wide ? transposed(layout, wide, true) : NULL;
 }
 
 static bool follows_elementwise(struct layout_pass *layout, const struct node *node, unsigned flags)
