@@ -311,15 +311,6 @@ static bool is_way_back(struct layout_pass *layout, const struct node *node)
            !is_last(layout, x);
 }
 
-/* Turns the node into a Reshape of its first operand. */
-static void become_view(struct node *node)
-{
-    node->op = OP_RESHAPE;
-    node->input_count = 1;
-    node->attr_count = 0;
-    node->opset = 13;
-}
-
 /* Returns OP_BROADCAST or OP_UNARY for a quantized operator that is elementwise, because its scales
  * and zero points are scalars; otherwise 0. */
 static unsigned quantized_flags(const struct node *node)
@@ -363,7 +354,7 @@ static void follow(struct layout_pass *layout, struct node *node)
     }
     if (is_way_back(layout, node)) {
         mark_last(layout, node->outputs[0]);
-        become_view(node);
+        (void)edit_become(layout->edit, node, OP_RESHAPE, 13, node->inputs, 1);
         return;
     }
     if (!has_last_input(layout, node))
