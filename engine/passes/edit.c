@@ -242,6 +242,15 @@ bool edit_axes(const struct node *node, size_t i, int64_t ret[static TENSOR_MAX_
     return true;
 }
 
+bool edit_is_spatial_mean(const struct node *node)
+{
+    int64_t axes[TENSOR_MAX_RANK];
+    size_t count;
+    return node->op == OP_REDUCE_MEAN && node->inputs[0]->shape.rank == 4 &&
+           node_int(node, "keepdims", 1) && edit_axes(node, 1, axes, &count) && count == 2 &&
+           axes[0] + axes[1] == 5 && axes[0] >= 2 && axes[0] <= 3;
+}
+
 struct value *edit_constant(struct edit *edit, enum dtype dtype, const struct shape *shape,
                             const void *data)
 {

@@ -71,6 +71,9 @@ bool edit_integers(const struct node *node, size_t i, int64_t *ret, size_t most,
 bool edit_axes(const struct node *node, size_t i, int64_t ret[static TENSOR_MAX_RANK],
                size_t *ret_count);
 
+/* True for a ReduceMean over both spatial axes of an image, [N, C, H, W], with keepdims. */
+bool edit_is_spatial_mean(const struct node *node);
+
 /* Creates a constant with a copy of `data`. If `data` is NULL, the caller writes the contents. */
 struct value *edit_constant(struct edit *edit, enum dtype dtype, const struct shape *shape,
                             const void *data);

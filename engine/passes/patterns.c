@@ -140,14 +140,8 @@ static bool is_last_axis_mean(const struct node *node)
 static bool match_spatial_mean(struct edit *edit, struct node *node)
 {
     struct value *x = node_input(node, 0);
-    int64_t axes[TENSOR_MAX_RANK];
-    size_t count;
-    if (node->op != OP_REDUCE_MEAN || x->known || x->shape.rank != 4 || x->dtype != DTYPE_F32 ||
-        !shape_count(&x->shape) || !node_int(node, "keepdims", 1) ||
-        !edit_axes(node, 1, axes, &count) || count != 2 || axes[0] < 2 || axes[1] < 2 ||
-        axes[0] == axes[1])
-        return false;
-    return edit_become(edit, node, OP_GLOBAL_AVERAGE_POOL, 1, &x, 1);
+    return edit_is_spatial_mean(node) && !x->known && x->dtype == DTYPE_F32 &&
+           shape_count(&x->shape) && edit_become(edit, node, OP_GLOBAL_AVERAGE_POOL, 1, &x, 1);
 }
 
 /* True for a float32 constant with one number per channel of an image, by numpy's broadcasting. */

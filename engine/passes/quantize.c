@@ -43,22 +43,12 @@ static bool match_binary(struct edit *edit, struct node *quantize, const struct 
                            binary->op == OP_ADD ? OP_QLINEAR_ADD : OP_QLINEAR_MUL, 1, inputs, 8);
 }
 
-/* True if a ReduceMean reduces axes 2 and 3 of four and keeps them as ones. */
-static bool is_image_mean(const struct node *mean)
-{
-    int64_t axes[TENSOR_MAX_RANK];
-    size_t count;
-    return mean->inputs[0]->shape.rank == 4 && node_int(mean, "keepdims", 1) &&
-           edit_axes(mean, 1, axes, &count) && count == 2 && axes[0] + axes[1] == 5 &&
-           axes[0] >= 2 && axes[0] <= 3;
-}
-
 static bool match_pool(struct edit *edit, struct node *quantize, const struct node *pool,
                        const struct ends *to)
 {
     struct ends from;
     const bool is_mean = pool->op == OP_REDUCE_MEAN;
-    if ((is_mean && !is_image_mean(pool)) || node_int(pool, "ceil_mode", 0) ||
+    if ((is_mean && !edit_is_spatial_mean(pool)) || node_int(pool, "ceil_mode", 0) ||
         !quantize_read_activation(pool->inputs[0], &from) ||
         from.zero->known->dtype != to->zero->known->dtype)
         return false;
