@@ -165,7 +165,9 @@ static bool lines_are_chunks(const struct compiled_product *p)
     const size_t lines = p->parts * (size_t)p->axis[0].out * (size_t)p->axis[1].out;
     const size_t across = x->tap_step == 1 ? 1 : (size_t)x->kernel, width = (size_t)x->out;
     const size_t runs = (size_t)p->axis[1].kernel * across;
-    return (lines >= (size_t)p->threads || width <= p->tile_rows || p->rows < p->weights.n) &&
+    const size_t panels = whole_columns(&p->weights) / p->simd->tile_columns;
+    const bool by_columns = p->rows < p->weights.n && panels >= (size_t)p->threads;
+    return (lines >= (size_t)p->threads || width <= p->tile_rows || by_columns) &&
            width <= MOST_SUMS / (p->simd->tile_columns * sizeof(int32_t)) &&
            width <= MOST_POINTERS / sizeof(void *) / runs;
 }
