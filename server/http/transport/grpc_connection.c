@@ -364,7 +364,7 @@ static bool has_endless_header(struct grpc_connection *c, size_t more)
            c->header_bytes > 2 * c->server->http->options.max_header + READ_BYTES;
 }
 
-/* Answers HTTP/1.1 with 400 and closes. */
+/* Answers HTTP/1.1, and whatever else is not HTTP/2, with 400 and closes. */
 static void refuse_http1(struct grpc_connection *c)
 {
     static const char answer[] =
@@ -373,14 +373,6 @@ static void refuse_http1(struct grpc_connection *c)
         "--port\",\"code\":\"invalid_request\"}\n";
     (void)write_some(c, (const uint8_t *)answer, sizeof answer - 1);
     c->is_ending = c->refused_http1 = true;
-}
-
-/* True if the first bytes are a request line, not HTTP/2's preface. */
-static bool is_http1(const uint8_t *bytes, size_t size)
-{
-    const uint8_t *end = memchr(bytes, '\r', size);
-    static const char version[] = " HTTP/1.";
-    return end && memmem(bytes, (size_t)(end - bytes), version, sizeof version - 1);
 }
 
 /* Returns false if the connection is over. */
@@ -395,13 +387,13 @@ static bool read_all(struct grpc_connection *c)
             return false;
         if (c->is_ending)
             continue; /* dropped, so that a reset does not discard our GOAWAY */
-        if (!c->has_begun && is_http1(bytes, (size_t)got)) {
+        (void)pay(c, (double)got * COST_BYTE);
+        const ssize_t taken = nghttp2_session_mem_recv(c->session, bytes, (size_t)got);
+        if (taken == NGHTTP2_ERR_BAD_CLIENT_MAGIC) {
             refuse_http1(c);
             return true; /* answered before the client's end of stream is read */
         }
         c->has_begun = true;
-        (void)pay(c, (double)got * COST_BYTE);
-        const ssize_t taken = nghttp2_session_mem_recv(c->session, bytes, (size_t)got);
         if (taken < 0 && !c->is_ending)
             tell_to_go(c, taken == NGHTTP2_ERR_FLOODED ? NGHTTP2_ENHANCE_YOUR_CALM
                                                        : NGHTTP2_PROTOCOL_ERROR);
