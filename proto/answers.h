@@ -180,11 +180,6 @@ struct predict_json {
     void *tree; /* private: owns the memory of the pointers above */
 };
 
-struct predict_json_limits {
-    struct json_limits json;
-    size_t max_images;
-};
-
 /* Reads the JSON body of a request in a dialect's form (proto/dialects.h), or in /predict's own
  * (`dialect` NULL): {"image": {"b64": "…"}} or {"images": [{"b64": "…", "name": "a.jpg"}, …]}, with
  * "model" and at most PREDICT_JSON_PARAMETERS other members: strings, numbers, true, false, lists
@@ -193,6 +188,6 @@ struct predict_json_limits {
  * max_images. Malformed base64 is an error of its image alone. Free *ret with predict_json_free
  * (accepts NULL). */
 enum status predict_json_parse(const struct dialect *dialect, const char *text, size_t size,
-                               const struct predict_json_limits *limits, struct predict_json **ret,
-                               struct error *err) MUST_USE;
+                               const struct json_limits *limits, size_t max_images,
+                               struct predict_json **ret, struct error *err) MUST_USE;
 void predict_json_free(struct predict_json *request);

@@ -294,11 +294,11 @@ static enum status read_request(const struct dialect *dialect, cJSON *root, size
 }
 
 enum status predict_json_parse(const struct dialect *dialect, const char *text, size_t size,
-                               const struct predict_json_limits *limits, struct predict_json **ret,
-                               struct error *err)
+                               const struct json_limits *limits, size_t max_images,
+                               struct predict_json **ret, struct error *err)
 {
     const bool is_own = !dialect || (!dialect->find && !dialect->images);
-    TRY(json_check(text, size, &limits->json, err));
+    TRY(json_check(text, size, limits, err));
     struct predict_json *request = calloc(1, sizeof *request);
     cJSON *root = request ? cJSON_ParseWithLength(text, size) : NULL;
     if (!root) {
@@ -308,7 +308,7 @@ enum status predict_json_parse(const struct dialect *dialect, const char *text, 
     }
     request->tree = root;
     const enum status status =
-        read_request(is_own ? NULL : dialect, root, limits->max_images, request, err);
+        read_request(is_own ? NULL : dialect, root, max_images, request, err);
     if (status == STATUS_OK)
         *ret = request;
     else

@@ -39,16 +39,17 @@ static void try_parameter(const struct dialect *dialect, const char *name)
 
 static void try_body(const struct dialect *dialect, const char *text, size_t size)
 {
-    const struct predict_json_limits limits = {.json = {16, 1000}, .max_images = 4};
+    const struct json_limits limits = {16, 1000};
+    const size_t max_images = 4;
     struct predict_json *request = NULL;
     struct error err = {0};
     if (!dialect->find && !dialect->images) /* its bodies are /predict's: fuzz_request */
         return;
-    if (predict_json_parse(dialect, text, size, &limits, &request, &err) != STATUS_OK) {
+    if (predict_json_parse(dialect, text, size, &limits, max_images, &request, &err) != STATUS_OK) {
         HOLDS(err.message[0] && !request && err.status != STATUS_NO_MEMORY);
         return;
     }
-    HOLDS(request->image_count >= 1 && request->image_count <= limits.max_images);
+    HOLDS(request->image_count >= 1 && request->image_count <= max_images);
     for (size_t i = 0; i < request->image_count; i++) {
         const struct predict_json_image *image = &request->images[i];
         HOLDS((image->data != NULL) == (image->error.status == STATUS_OK));

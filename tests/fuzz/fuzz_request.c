@@ -76,10 +76,11 @@ static void try_form(unsigned char *form, size_t size)
 
 static void try_request(const char *text, size_t size)
 {
-    const struct predict_json_limits limits = {.json = {16, 1000}, .max_images = 4};
+    const struct json_limits limits = {16, 1000};
+    const size_t max_images = 4;
     struct predict_json *request = NULL;
     struct error err = {0};
-    enum status status = predict_json_parse(NULL, text, size, &limits, &request, &err);
+    enum status status = predict_json_parse(NULL, text, size, &limits, max_images, &request, &err);
     if (status != STATUS_OK) {
         HOLDS(err.message[0] && !request && status != STATUS_NO_MEMORY);
         return;

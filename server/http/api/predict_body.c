@@ -418,16 +418,15 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
                                      struct error *err)
 {
     const struct http_options *options = &x->server->options;
-    struct predict_json_limits limits = {
-        .json = {options->max_json_depth, 16 * options->max_images},
-        .max_images = options->max_images};
-    if (limits.json.max_values < 1000)
-        limits.json.max_values = 1000;
+    struct json_limits limits = {options->max_json_depth, 16 * options->max_images};
+    if (limits.max_values < 1000)
+        limits.max_values = 1000;
     const struct dialect *dialect = exchange_dialect(x);
     if (dialect && dialect->takes_texts) /* texts may come as lists of tokens */
-        limits.json.max_values += TEXT_LENGTH_MAX * options->max_images;
+        limits.max_values += TEXT_LENGTH_MAX * options->max_images;
     const char *text = (const char *)x->body.data;
-    TRY(predict_json_parse(dialect, text, x->body.size, &limits, &work->json, err));
+    TRY(predict_json_parse(dialect, text, x->body.size, &limits, options->max_images, &work->json,
+                           err));
     /* The tree holds copies, so the body can be freed before the model host is done. */
     upload_drop_bytes(&x->body);
     const struct predict_json *json = work->json;

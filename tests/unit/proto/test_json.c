@@ -188,7 +188,9 @@ Test(utf8, repair_keeps_what_is_right)
 
 /* ---- requests ---- */
 
-static const struct predict_json_limits request_limits = {.json = {64, 1000}, .max_images = 3};
+static const struct json_limits request_limits = {64, 1000};
+
+#define MAX_IMAGES 3
 
 static const struct {
     const char *text;
@@ -223,7 +225,7 @@ Test(predict_json, refusals)
         struct predict_json *request = NULL;
         enum status status =
             predict_json_parse(NULL, request_cases[i].text, strlen(request_cases[i].text),
-                               &request_limits, &request, &err);
+                               &request_limits, MAX_IMAGES, &request, &err);
         cr_assert_eq(status, request_cases[i].status, "%s", request_cases[i].text);
         cr_assert_null(request);
         cr_assert(strstr(err.message, request_cases[i].says), "%s: %s", request_cases[i].text,
@@ -237,7 +239,8 @@ Test(predict_json, reads_a_list)
     static const char text[] =
         "{\"top_k\":3,\"images\":[{\"b64\":\"Zm9v\",\"name\":\"a.jpg\"},{\"b64\":\"!\"}],"
         "\"model\":\"digits\"}";
-    cr_assert_eq(predict_json_parse(NULL, text, sizeof text - 1, &request_limits, &request, NULL),
+    cr_assert_eq(predict_json_parse(NULL, text, sizeof text - 1, &request_limits, MAX_IMAGES,
+                                    &request, NULL),
                  STATUS_OK);
     cr_assert(request->as_list);
     cr_assert_eq(request->image_count, 2);
