@@ -21,15 +21,6 @@ static void block_greatest(const float *lines, size_t classes, size_t step, size
             greatest[i] = lines[i] > greatest[i] ? lines[i] : greatest[i];
 }
 
-/* Finds the first class that has the highest score of its candidate. */
-static void block_classes(const float *lines, size_t classes, size_t step, size_t count,
-                          const float greatest[static BLOCK], uint32_t ret[static BLOCK])
-{
-    for (size_t c = classes; c-- > 0;)
-        for (size_t i = 0; i < count; i++)
-            ret[i] = lines[c * step + i] >= greatest[i] ? (uint32_t)c : ret[i];
-}
-
 enum status decode_yolov8(const struct task_rows *outputs, struct candidates *candidates,
                           struct error *err)
 {
@@ -43,18 +34,17 @@ enum status decode_yolov8(const struct task_rows *outputs, struct candidates *ca
     for (size_t first = 0; first < all; first += BLOCK) {
         const size_t count = all - first < BLOCK ? all - first : BLOCK;
         float greatest[BLOCK];
-        uint32_t index[BLOCK] = {0};
-        size_t hits = 0;
         block_greatest(scores + first, classes, all, count, greatest);
-        for (size_t i = 0; i < count; i++)
-            hits += greatest[i] > confidence;
-        if (hits > 0)
-            block_classes(scores + first, classes, all, count, greatest, index);
-        for (size_t i = 0; i < count && hits > 0; i++) {
+        for (size_t i = 0; i < count; i++) {
+            if (!(greatest[i] > confidence))
+                continue;
+            size_t index = 0; /* the first class with the highest score, which is above 0 */
+            while (index + 1 < classes && !(scores[index * all + first + i] >= greatest[i]))
+                index++;
             const float *at = rows->data + first + i;
             struct detection found = decode_centred(at[0], at[all], at[2 * all], at[3 * all]);
             found.angle = candidates->is_oriented ? at[(4 + classes) * all] : 0;
-            candidates_add(candidates, found, greatest[i], index[i], first + i);
+            candidates_add(candidates, found, greatest[i], index, first + i);
         }
     }
     return STATUS_OK;
