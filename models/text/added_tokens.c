@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/size.h"
+#include "engine/base/array.h"
 #include "engine/base/utf8.h"
 #include "models/text/characters.h"
 #include "models/text/pipeline.h"
@@ -100,13 +100,9 @@ enum status added_tokens_add(struct tokenizer *tokenizer, const char *content,
         token.id = added->list[earlier].id;
     if (token.id < 0)
         token.id = (int32_t)(tokenizer->model.size + added->new_count++);
-    if (!(added->count & (added->count - 1))) { /* doubles the room at each power of two */
-        struct added_token *list =
-            realloc(added->list, 2 * (added->count + 1) * sizeof *added->list);
-        TRY(check_memory(list, "for added tokens", err));
-        added->list = list;
-    }
-    token.content = strdup(content);
+    token.content = NULL;
+    if (array_reserve(&added->list, &added->room, added->count + 1, sizeof *added->list))
+        token.content = strdup(content);
     TRY(check_memory(token.content, "for added tokens", err));
     added->list[added->count++] = token;
     TRY(check_memory(trie_add(&added->contents, content, size, (int32_t)added->count - 1),

@@ -181,7 +181,7 @@ struct added_token {
 
 struct added_tokens {
     struct added_token *list;
-    size_t count, new_count;               /* new_count: ids added to the model's own */
+    size_t count, room, new_count;         /* new_count: ids added to the model's own */
     struct trie raw, normalized, contents; /* map to indexes in `list` */
 };
 
