@@ -158,6 +158,8 @@ void crops_limit(const struct detections *found, bool *wanted, size_t most)
 struct read_line {
     float x, y;
     size_t row, place;
+    struct detection item;
+    struct task_point points[TEXT_CORNERS];
 };
 
 static int by_height(const void *a, const void *b)
@@ -182,28 +184,21 @@ enum status text_reading_order(struct detections *found, struct error *err)
 {
     const size_t count = found->count;
     struct read_line *lines = alloc_array(count, sizeof *lines);
-    struct detection *items = alloc_array(count, sizeof *items);
-    struct task_point *points = alloc_array(count * TEXT_CORNERS, sizeof *points);
-    if (!lines || !items || !points) {
-        FREE_ALL(lines, items, points);
-        return error_no_memory(err, "for the order of lines of text");
-    }
+    TRY(check_memory(lines, "for the order of lines of text", err));
     for (size_t i = 0; i < count; i++) {
-        const struct task_point *first = &found->points[i * TEXT_CORNERS];
-        lines[i] = (struct read_line){.x = rintf(first->x), .y = rintf(first->y), .place = i};
+        const struct task_point *points = &found->points[i * TEXT_CORNERS];
+        lines[i] = (struct read_line){
+            .x = rintf(points->x), .y = rintf(points->y), .place = i, .item = found->items[i]};
+        memcpy(lines[i].points, points, sizeof lines[i].points);
     }
     qsort(lines, count, sizeof *lines, by_height);
     for (size_t i = 1; i < count; i++)
         lines[i].row = lines[i - 1].row + (lines[i].y - lines[i - 1].y >= ROW_DISTANCE);
     qsort(lines, count, sizeof *lines, by_row);
     for (size_t i = 0; i < count; i++) {
-        items[i] = found->items[lines[i].place];
-        memcpy(points + i * TEXT_CORNERS, found->points + lines[i].place * TEXT_CORNERS,
-               TEXT_CORNERS * sizeof *points);
+        found->items[i] = lines[i].item;
+        memcpy(&found->points[i * TEXT_CORNERS], lines[i].points, sizeof lines[i].points);
     }
-    FREE_ALL(lines, found->items, found->points);
-    found->items = items;
-    found->points = points;
-    found->capacity = count;
+    free(lines);
     return STATUS_OK;
 }
