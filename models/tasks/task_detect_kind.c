@@ -39,11 +39,23 @@ static int64_t dim_of(const struct task_output *output, int d)
     return output->shape.rank > d + 1 ? output->shape.dims[d + 1] : -1;
 }
 
+/* Uses `count` successive outputs. */
+static void take_outputs(size_t first, size_t count, struct task *task)
+{
+    for (size_t i = 0; i < count; i++)
+        task->outputs[i] = first + i;
+    task->output_count = count;
+}
+
 /* Uses this output alone. */
 static void take_output(size_t output, struct task *task)
 {
-    task->outputs[0] = output;
-    task->output_count = 1;
+    take_outputs(output, 1, task);
+}
+
+static bool is_floats(const struct task_output *output, int rank)
+{
+    return dtype_is_float(output->dtype) && output->shape.rank == rank;
 }
 
 /* Uses the outputs with these names, in this order. Returns false if one is missing. */
@@ -66,8 +78,7 @@ static size_t find_map(const struct task_facts *facts)
 {
     for (size_t i = 0; i < facts->output_count; i++) {
         const struct task_output *output = &facts->outputs[i];
-        if (dtype_is_float(output->dtype) && output->shape.rank == 4 && dim_of(output, 1) != 1 &&
-            dim_of(output, 2) != 1)
+        if (is_floats(output, 4) && dim_of(output, 1) != 1 && dim_of(output, 2) != 1)
             return i;
     }
     return SIZE_MAX;
@@ -137,8 +148,7 @@ static bool take_prototypes(const struct task_facts *facts, struct task *task)
 static void detect_by_shape(const struct task_facts *facts, struct task *task)
 {
     const struct task_output *output = &facts->outputs[0];
-    if (facts->output_count < 1 || facts->output_count > 2 || output->shape.rank != 3 ||
-        !dtype_is_float(output->dtype) ||
+    if (facts->output_count < 1 || facts->output_count > 2 || !is_floats(output, 3) ||
         facts->class_output == 0) /* output 0 has class scores, such as [batch, 1, 6] */
         return;
     struct task found = *task;
@@ -195,13 +205,12 @@ static bool read_points(const char *text, struct task *task)
 static void decide_by_metadata(const struct task_facts *facts, struct task *task)
 {
     const char *name = facts->metadata_task;
-    if (!strcmp(name, "classify") && facts->class_output == SIZE_MAX) {
-        decided(task, TASK_UNKNOWN, "the file's metadata names the task 'classify', but %s",
-                facts->class_note[0] ? facts->class_note : "no output has one score per class");
-        return;
-    }
     if (!strcmp(name, "classify")) {
-        decided(task, TASK_CLASSIFICATION, "task 'classify' in the file's metadata");
+        if (facts->class_output != SIZE_MAX)
+            decided(task, TASK_CLASSIFICATION, "task 'classify' in the file's metadata");
+        else
+            decided(task, TASK_UNKNOWN, "the file's metadata names the task 'classify', but %s",
+                    facts->class_note[0] ? facts->class_note : "no output has one score per class");
         return;
     }
     const enum task_kind kind = !strcmp(name, "detect")    ? TASK_DETECTION
@@ -334,16 +343,14 @@ static bool take_lists(const struct task_facts *facts, struct task *task)
         return false;
     for (size_t i = 0; i < facts->output_count; i++) {
         const struct task_output *output = &facts->outputs[i];
-        const bool is_float = dtype_is_float(output->dtype);
-        if (is_float && output->shape.rank == 2 && output->shape.dims[0] == DIM_UNKNOWN &&
-            output->shape.dims[1] == 4)
+        const int64_t *dims = output->shape.dims;
+        if (is_floats(output, 2) && dims[0] == DIM_UNKNOWN && dims[1] == 4)
             found[BOXES] = i;
         else if (output->dtype == DTYPE_I64 && output->shape.rank == 1)
             found[LABELS] = i;
-        else if (is_float && output->shape.rank == 1)
+        else if (is_floats(output, 1))
             found[SCORES] = i;
-        else if (is_float && output->shape.rank == 4 && output->shape.dims[0] == DIM_UNKNOWN &&
-                 output->shape.dims[1] == 1)
+        else if (is_floats(output, 4) && dims[0] == DIM_UNKNOWN && dims[1] == 1)
             found[MASKS] = i;
     }
     for (size_t i = 0; i < facts->output_count; i++)
@@ -370,8 +377,8 @@ static bool take_scrfd(const struct task_facts *facts, struct task *task)
         for (; at < 9; at++) {
             const struct task_output *output = &facts->outputs[at];
             const int64_t *dims = output->shape.dims;
-            if (dtype_is_float(output->dtype) && output->shape.rank == rank &&
-                dims[rank - 1] == columns[place / 3] && dims[rank - 2] == anchors)
+            if (is_floats(output, rank) && dims[rank - 1] == columns[place / 3] &&
+                dims[rank - 2] == anchors)
                 break;
         }
         if (at == 9)
@@ -393,16 +400,13 @@ static bool take_yolo_nas(const struct task_facts *facts, struct task *task)
     if (facts->output_count == 1 && text_ends(boxes->name, "flat_predictions") &&
         dim_of(boxes, 0) == 7)
         task->layout = LAYOUT_YOLO_NAS_FLAT;
-    else if (classes > 0 && boxes->shape.rank == 3 && scores->shape.rank == 3 &&
-             dtype_is_float(boxes->dtype) && dtype_is_float(scores->dtype) &&
+    else if (classes > 0 && is_floats(boxes, 3) && is_floats(scores, 3) &&
              dim_of(boxes, 0) == cells && dim_of(scores, 0) == cells && dim_of(boxes, 1) == 4 &&
              (!labels || classes == labels))
         task->layout = LAYOUT_YOLO_NAS;
     else
         return false;
-    task->output_count = facts->output_count;
-    for (size_t i = 0; i < task->output_count; i++)
-        task->outputs[i] = i;
+    take_outputs(0, facts->output_count, task);
     return true;
 }
 
@@ -418,9 +422,7 @@ static bool take_paddle(const struct task_facts *facts, struct task *task)
          count->shape.dims[0] != DIM_UNKNOWN))
         return false;
     task->layout = rank == 3 ? LAYOUT_PADDLE : LAYOUT_PADDLE_FLAT;
-    task->output_count = 2;
-    task->outputs[0] = 0;
-    task->outputs[1] = 1;
+    take_outputs(0, 2, task);
     return true;
 }
 
@@ -558,9 +560,7 @@ static void decide_prompted(const struct task_facts *facts, struct task *task)
         return;
     task->layout = LAYOUT_SAM;
     task->mask_side = facts->mask_side;
-    task->output_count = 2;
-    task->outputs[0] = 0;
-    task->outputs[1] = 1;
+    take_outputs(0, 2, task);
     decided(task, TASK_MASKS, "inputs for points, outputs '%.60s' and '%.60s'",
             facts->outputs[0].name, facts->outputs[1].name);
 }
@@ -611,8 +611,7 @@ static size_t find_depth(const struct task_facts *facts)
 {
     for (size_t i = 0; i < facts->output_count; i++) {
         const struct task_output *output = &facts->outputs[i];
-        if (dtype_is_float(output->dtype) &&
-            (output->shape.rank == 3 || (output->shape.rank == 4 && dim_of(output, 0) == 1)))
+        if (is_floats(output, 3) || (is_floats(output, 4) && dim_of(output, 0) == 1))
             return i;
     }
     return SIZE_MAX;
@@ -643,8 +642,7 @@ static size_t find_text(const struct task_facts *facts)
     const int64_t named = (int64_t)facts->label_count;
     for (size_t i = 0; i < facts->output_count; i++) {
         const int64_t classes = dim_of(&facts->outputs[i], 1);
-        if (dtype_is_float(facts->outputs[i].dtype) && facts->outputs[i].shape.rank == 3 &&
-            (classes == 1 + named || classes == 2 + named))
+        if (is_floats(&facts->outputs[i], 3) && (classes == 1 + named || classes == 2 + named))
             return i;
     }
     return SIZE_MAX;
@@ -782,11 +780,8 @@ static enum status configured_layout(const struct task_facts *facts, struct task
             task_layouts[layout].name, task_layouts[layout].outputs, facts->output_count);
     detect_by_outputs(facts, task); /* finds outputs by their names */
     const bool are_masks = task_layout_is_masks(task->layout) && task_layout_is_masks(layout);
-    if ((task->layout != layout && !are_masks) || !task->output_count) {
-        task->output_count = task_layouts[layout].outputs;
-        for (size_t i = 0; i < task->output_count; i++)
-            task->outputs[i] = i;
-    }
+    if ((task->layout != layout && !are_masks) || !task->output_count)
+        take_outputs(0, task_layouts[layout].outputs, task);
     task->layout = layout;
     if (task_layout_is_faces(layout))
         set_faces(task);
