@@ -189,15 +189,14 @@ static enum status find_overlapping(struct query_masks *masks, bool is_prompted,
 /* Drops masks without area or of excluded classes, sorts the rest, and keeps the best. */
 static void keep_best(const struct task_options *options, struct detections *found)
 {
-    size_t kept = 0;
-    for (size_t i = 0; i < found->count; i++) {
+    for (size_t i = 0; i < found->count; i++)
+        if (found->masks[i].area == 0 || !task_option_wants(options, found->items[i].index))
+            found->items[i].score = -1;
+    detections_drop(found);
+    for (size_t i = 1; i < found->count; i++) {
         const struct detection box = found->items[i];
         const struct segment mask = found->masks[i];
-        if (mask.area == 0 || !task_option_wants(options, box.index)) {
-            free(mask.counts);
-            continue;
-        }
-        size_t at = kept++;
+        size_t at = i;
         for (; at > 0 && found->items[at - 1].score < box.score; at--) {
             found->items[at] = found->items[at - 1];
             found->masks[at] = found->masks[at - 1];
@@ -205,8 +204,9 @@ static void keep_best(const struct task_options *options, struct detections *fou
         found->items[at] = box;
         found->masks[at] = mask;
     }
-    for (found->count = kept; found->count > (size_t)options->max_detections; found->count--)
-        free(found->masks[found->count - 1].counts);
+    for (size_t i = (size_t)options->max_detections; i < found->count; i++)
+        found->items[i].score = -1;
+    detections_drop(found);
 }
 
 enum status query_masks_add(const struct task *task, const struct task_rows *outputs,
