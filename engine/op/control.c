@@ -521,7 +521,7 @@ static enum status run_images(const struct kernel_args *args, struct tensor **in
     const int64_t *extents = args->in[operands]->shape.dims;
     const size_t images = (size_t)extents[0], longest = (size_t)extents[1];
     for (size_t image = 0; image < images; image++) {
-        size_t length;
+        size_t length = 0;
         TRY(batch_length(args->in[0], image, longest, &length, err));
         for (size_t i = 0; i < operands; i++)
             TRY(take_slice(args, args->in[1 + i], 0, image, &in[i], err));
