@@ -397,7 +397,7 @@ static void *log_thread(void *context)
 bool log_start(void)
 {
     pthread_t thread;
-    if (at_quick_exit(log_flush) != 0 || !thread_start(&thread, "log", log_thread, NULL))
+    if (!thread_start(&thread, "log", log_thread, NULL))
         return false;
     pthread_detach(thread);
     LOCK(&writer.lock);

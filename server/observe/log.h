@@ -80,7 +80,7 @@ __attribute__((format(printf, 1, 2))) void log_banner(const char *format, ...);
 bool log_start(void);
 
 /* Waits until all lines are written, before the process ends. It waits at most 5 s, and gives up
- * after a second in which nothing is written. quick_exit() calls it. */
+ * after a second in which nothing is written. */
 void log_flush(void);
 
 /* Number of lines since the start that were dropped or could not be written completely. */
