@@ -133,6 +133,11 @@ static bool cpu_may_submit(struct backend *backend)
     return !backend->submitted && !atomic_load(&backend->arena->waiting);
 }
 
+static int cpu_stream_count(const struct backend *backend)
+{
+    return backend->stream_count;
+}
+
 const struct backend_ops backend_cpu = {
     .name = "cpu",
     .open = cpu_open,
@@ -144,7 +149,7 @@ const struct backend_ops backend_cpu = {
     .rounds_dynamically = true,
     .compile = cpu_compile,
     .compile_streams = cpu_compile_streams,
-    .stream_count = streams_count,
+    .stream_count = cpu_stream_count,
     .free_program = program_free,
     .reserve = cpu_reserve,
     .release_pages = cpu_release_pages,

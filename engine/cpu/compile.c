@@ -141,7 +141,7 @@ bool program_is_fast(const struct program *program)
 }
 
 /* Bytes for an image. With larger outputs there are no streams: each run in flight has its own. */
-#define MOST_STREAM_OUTPUTS ((size_t)128 << 10)
+#define MOST_STREAM_OUTPUTS ((size_t)4 << 20)
 
 enum status cpu_compile_streams(struct backend *backend, struct error *err)
 {

@@ -102,10 +102,16 @@ size_t program_arena_bytes(const struct program *program)
     return size_align(program->plan.outputs_at, 4096) + size_align(program->scratch_bytes, 4096);
 }
 
+/* Each has its own outputs. */
+static size_t runs_in_flight(const struct backend *backend)
+{
+    return backend->stream_count ? (size_t)backend->stream_count : 1;
+}
+
 size_t program_activation_bytes(const struct program *program)
 {
-    const size_t runs = program->backend->streams ? STREAM_RUNS : 1;
-    return program_arena_bytes(program) + runs * size_align(program_output_bytes(program), 4096);
+    return program_arena_bytes(program) +
+           runs_in_flight(program->backend) * size_align(program_output_bytes(program), 4096);
 }
 
 /* Sets the addresses of the program's values. There is no arena if no value needs it: for a graph
@@ -147,7 +153,7 @@ enum status programs_place(struct backend *backend, struct error *err)
     most = size_align(most, 4096);
     backend->arena_bytes = arena;
     backend->output_bytes = most;
-    const size_t all = most * (backend->streams ? STREAM_RUNS : 1);
+    const size_t all = most * runs_in_flight(backend);
     if (!arena_fit(backend->arena) || !pages_resize(&backend->outputs, backend->output_pages, all))
         return error_set(err, STATUS_NO_MEMORY,
                          "out of memory: %zu bytes of activations on the CPU (%s)",

@@ -22,11 +22,12 @@ struct backend {
     size_t arena_bytes;            /* bytes that the largest program needs */
     unsigned char *outputs;        /* memory for outputs; the programs use it in turn */
     size_t output_bytes;           /* bytes that the largest outputs need */
-    size_t output_pages;           /* bytes of `outputs`: with streams, for STREAM_RUNS runs */
+    size_t output_pages;           /* bytes of `outputs`: with streams, for one run in each */
     struct program *programs;      /* list of all programs, linked by `next` */
     struct program *submitted;     /* collect() will run it; or NULL */
     const void *const *submitted_inputs;
-    struct cpu_streams *streams;        /* NULL: there are none */
+    int stream_count;
+    struct cpu_streams *streams; /* NULL: there are none */
     struct node_program *node_programs; /* most recently used first: node_runner.c */
 };
 
@@ -132,7 +133,6 @@ enum status programs_place(struct backend *backend, struct error *err) MUST_USE;
 /* ---- streams (streams.c) ---- */
 
 #define STREAMS_MOST 8 /* on more threads, a stream has several */
-#define STREAM_RUNS  8 /* runs in flight */
 /* Makes `count` streams that share the threads of `single`, a program for one image without
  * reference kernels, which write to the graph. compile() makes a stream's program. On failure the
  * caller frees the streams. Only the session's thread calls these functions. STATUS_NO_MEMORY. */
@@ -145,7 +145,6 @@ void streams_free(struct backend *backend);
 /* Call it before programs_place(). Frees the streams if they need more memory in the arena than a
  * batch, because that was compared with the memory limit. */
 void streams_keep_if_small(struct backend *backend);
-int streams_count(const struct backend *backend); /* 0: the backend has no streams */
 
 /* Starts a run of the first `rows` images. The arena stays locked until all runs are collected.
  * Returns false and starts nothing if the system refuses threads. */

@@ -36,8 +36,8 @@ struct cpu_streams {
     struct backend *backend;
     pthread_mutex_t lock;
     pthread_cond_t work, ended; /* an image waits, or the threads must end; a run has ended */
-    struct stream_run runs[STREAM_RUNS];
-    unsigned submitted, collected;
+    struct stream_run runs[STREAMS_MOST]; /* in flight: at most `count` */
+    unsigned long submitted, collected;
     struct cpu_stream stream[STREAMS_MOST];
     int count, started;
     bool stops;
@@ -58,12 +58,8 @@ enum status streams_create(struct backend *backend, const struct program *single
         stream->streams = streams;
         TRY(compile(backend, single->graph, single->threads / count, true, &stream->program, err));
     }
+    backend->stream_count = count;
     return STATUS_OK;
-}
-
-int streams_count(const struct backend *backend)
-{
-    return backend->streams ? backend->streams->count : 0;
 }
 
 void streams_free(struct backend *backend)
@@ -79,6 +75,7 @@ void streams_free(struct backend *backend)
     pthread_cond_destroy(&streams->ended);
     free(streams);
     backend->streams = NULL;
+    backend->stream_count = 0;
 }
 
 void streams_keep_if_small(struct backend *backend)
@@ -95,19 +92,25 @@ void streams_keep_if_small(struct backend *backend)
         streams_free(backend);
 }
 
-/* The outputs of runs in flight are in different memory. */
-static unsigned char *output_of(const struct cpu_streams *streams, unsigned run, size_t i)
+static struct stream_run *run_at(struct cpu_streams *streams, unsigned long number)
 {
-    const struct program *whole = streams->runs[run % STREAM_RUNS].whole;
+    return &streams->runs[number % (unsigned long)streams->count];
+}
+
+/* The outputs of runs in flight are in different memory. */
+static unsigned char *output_of(struct cpu_streams *streams, unsigned long number, size_t i)
+{
+    const struct program *whole = run_at(streams, number)->whole;
     const struct plan *plan = &whole->plan;
-    return streams->backend->outputs + run % STREAM_RUNS * streams->backend->output_bytes +
+    return streams->backend->outputs +
+           number % (unsigned long)streams->count * streams->backend->output_bytes +
            (plan->places[whole->output_values[i]].offset - plan->outputs_at);
 }
 
-static enum status run_image(struct cpu_stream *stream, unsigned number, int image,
+static enum status run_image(struct cpu_stream *stream, unsigned long number, int image,
                              struct error *err)
 {
-    struct stream_run *run = &stream->streams->runs[number % STREAM_RUNS];
+    struct stream_run *run = run_at(stream->streams, number);
     struct program *program = stream->program;
     program_bind(program, run->inputs, image);
     for (size_t i = 0; i < program->step_count; i++) {
@@ -136,10 +139,10 @@ static void stop_locked(struct stream_run *run, enum status status, const struct
 }
 
 /* Takes an image of the oldest run that has one. */
-static bool take_locked(struct cpu_streams *streams, unsigned *ret_run, int *ret_image)
+static bool take_locked(struct cpu_streams *streams, unsigned long *ret_run, int *ret_image)
 {
-    for (unsigned i = streams->collected; i != streams->submitted; i++) {
-        struct stream_run *run = &streams->runs[i % STREAM_RUNS];
+    for (unsigned long i = streams->collected; i != streams->submitted; i++) {
+        struct stream_run *run = run_at(streams, i);
         if (run->next < run->rows) {
             *ret_run = i;
             *ret_image = run->next++;
@@ -157,7 +160,7 @@ static void *stream_main(void *argument)
     (void)cpu_flush_subnormals();
     pthread_mutex_lock(&streams->lock);
     while (!streams->stops) {
-        unsigned number;
+        unsigned long number;
         int image;
         if (!take_locked(streams, &number, &image)) {
             pthread_cond_wait(&streams->work, &streams->lock);
@@ -167,7 +170,7 @@ static void *stream_main(void *argument)
         struct error error;
         const enum status status = run_image(stream, number, image, &error);
         pthread_mutex_lock(&streams->lock);
-        struct stream_run *run = &streams->runs[number % STREAM_RUNS];
+        struct stream_run *run = run_at(streams, number);
         if (status != STATUS_OK)
             stop_locked(run, status, &error);
         if (--run->left > 0)
@@ -210,7 +213,7 @@ bool streams_submit(struct program *program, const void *const *inputs, int rows
     if (!streams_are_running(backend))
         pthread_mutex_lock(&backend->arena->lock);
     LOCK(&streams->lock);
-    struct stream_run *run = &streams->runs[streams->submitted % STREAM_RUNS];
+    struct stream_run *run = run_at(streams, streams->submitted);
     run->whole = program;
     run->inputs = inputs;
     run->rows = run->left = rows;
@@ -241,14 +244,14 @@ bool streams_have_ended(struct backend *backend)
 {
     struct cpu_streams *streams = backend->streams;
     LOCK(&streams->lock);
-    return streams->runs[streams->collected % STREAM_RUNS].left == 0;
+    return run_at(streams, streams->collected)->left == 0;
 }
 
 enum status streams_collect(struct backend *backend, const void **outputs, struct error *err)
 {
     struct cpu_streams *streams = backend->streams;
-    const unsigned number = streams->collected;
-    struct stream_run *run = &streams->runs[number % STREAM_RUNS];
+    const unsigned long number = streams->collected;
+    struct stream_run *run = run_at(streams, number);
     for (;;) {
         struct error stop;
         const enum status status = backend_check_stop(backend, &stop);

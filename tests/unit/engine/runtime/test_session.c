@@ -673,18 +673,18 @@ Test(session, streams_give_the_same_answers)
         make_images(seed, (size_t)RUNS * MOST, H, W, nchw, nhwc);
         const void *inputs[RUNS];
         session->info.has_streams = session->info.batched && session->backend->streams;
-        session->info.depth = RUNS;
+        session->info.depth = session->backend->stream_count;
         tested += session->info.has_streams;
+        int submitted = 0;
         for (int run = 0; session->info.has_streams && run < RUNS; run++) {
-            inputs[run] = nhwc + (size_t)run * MOST * 3 * H * W;
-            const struct session_request request = {.batch = 1 + run % MOST,
-                                                    .inputs = &inputs[run],
-                                                    .valid_rows = 1 + run % MOST,
-                                                    .in_streams = true};
-            cr_assert(session_may_submit(session));
-            cr_assert_eq(session_submit(session, &request, &err), STATUS_OK, "%s", err.message);
-        }
-        for (int run = 0; session->info.has_streams && run < RUNS; run++) {
+            for (; submitted < RUNS && session_may_submit(session); submitted++) {
+                inputs[submitted] = nhwc + (size_t)submitted * MOST * 3 * H * W;
+                const struct session_request request = {.batch = 1 + submitted % MOST,
+                                                        .inputs = &inputs[submitted],
+                                                        .valid_rows = 1 + submitted % MOST,
+                                                        .in_streams = true};
+                cr_assert_eq(session_submit(session, &request, &err), STATUS_OK, "%s", err.message);
+            }
             const struct tensor *expected[RANDOM_GRAPH_OUTPUTS], *got[RANDOM_GRAPH_OUTPUTS];
             cr_assert_eq(session_collect(session, got, &err), STATUS_OK, "%s", err.message);
             cr_assert_eq(session_run(alone, 1 + run % MOST, &inputs[run], expected, &err),
