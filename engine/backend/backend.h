@@ -42,7 +42,7 @@ struct run_request {
     int rows, valid_rows; /* number of images to compute, and number in inputs; 0: batch size */
     const uint8_t *are_pixels; /* one per image; 1: the image is 8-bit pixels; NULL: no image is */
     const bool *wanted;        /* one per graph output; NULL: all outputs */
-    bool in_streams; /* streams run the images side by side (compile_streams()); `rows` is not 0 */
+    bool in_streams; /* each stream computes an image (compile_streams()); `rows` is not 0 */
 };
 
 struct backend_ops {
@@ -71,10 +71,11 @@ struct backend_ops {
      * program holds references to those that it needs. Nothing may run before reserve(). */
     enum status (*compile)(struct backend *backend, const struct graph *graph, struct program **ret,
                            struct error *err);
-    /* Compiles the graph of one image that compile() compiled last again, for streams of threads:
-     * several images run faster side by side than layer by layer, because threads then do not wait
-     * for each other. Does nothing if it cannot help or memory is short. stream_count() tells after
-     * reserve() how many streams there are; 0: none. NULL: the device has no streams. */
+    /* Call it after compile() of the graph for one image: compiles that graph for streams, too. A
+     * stream is a few threads that compute one image, so several images run at the same time. In a
+     * run without streams all threads compute a layer, and wait for the slowest before the next
+     * layer. Does nothing if streams cannot help or memory is short. stream_count(), after
+     * reserve(): the number of streams; 0: none. NULL: the device has no streams. */
     enum status (*compile_streams)(struct backend *backend, struct error *err);
     int (*stream_count)(const struct backend *backend);
     void (*free_program)(struct program *program);
@@ -95,16 +96,16 @@ struct backend_ops {
 
     /* submit() starts a run of a program. collect() waits for the oldest run and sets outputs[],
      * one per graph output, to host memory that is valid until the next collect(); outputs that are
-     * not wanted are undefined. At most `depth` runs are in flight. A CPU computes in collect(),
-     * and has a depth of 1; but runs in streams compute at once, and at most stream_count() may be
-     * in flight. The inputs must not change until collect(). If submit() fails, no run has started.
+     * not wanted are undefined. At most `depth` runs are in flight. A CPU has a depth
+     * of 1, and computes in collect(). But runs in streams compute from submit() on, and at most
+     * stream_count() of them are in flight. The inputs must not change until collect(). If submit()
+     * fails, no run has started.
      */
     int depth;
     bool takes_pixels;
     /* False while the runs in flight do not allow another; NULL: they always do. */
     bool (*may_submit)(struct backend *backend);
-    /* True if the oldest run in flight, which is in streams, has ended. NULL: there are no streams.
-     */
+    /* For runs in streams: true if the oldest run in flight has ended. NULL: no streams. */
     bool (*run_has_ended)(struct backend *backend);
     enum status (*submit)(struct program *program, const struct run_request *request,
                           struct error *err);

@@ -3,8 +3,8 @@
  * so that another session's run does not overwrite them. A new arena has 0 bytes.
  *
  * Thread-safe. A run holds the lock from start to end, so sessions that share an arena run one
- * after another. Runs in streams hold it together; none begins
- * while a thread wants to resize the arena. */
+ * after another. Runs of a session in streams hold it until the last of them ends; no further one
+ * begins while a thread waits to resize the arena. */
 #pragma once
 
 #include <pthread.h>
@@ -19,7 +19,7 @@ struct shared_arena {
     struct backend *users;      /* linked by next_user; guarded by lock */
     const struct backend *last; /* the backend whose program ran last; guarded by lock */
     _Atomic size_t bytes;       /* changes under the lock */
-    atomic_int waiting;         /* threads that want to resize the arena */
+    atomic_int waiting;         /* threads that wait to resize the arena */
     size_t booked;              /* bytes, counted by a memory budget and guarded by its lock */
 };
 

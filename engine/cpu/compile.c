@@ -140,7 +140,8 @@ bool program_is_fast(const struct program *program)
     return program->step_count > 0;
 }
 
-/* Bytes for an image. With larger outputs there are no streams: each run in flight has its own. */
+/* Bytes of one image's outputs. A model with more has no streams, because each run in flight has
+ * its own memory for outputs. */
 #define MOST_STREAM_OUTPUTS ((size_t)4 << 20)
 
 enum status cpu_compile_streams(struct backend *backend, struct error *err)
@@ -149,7 +150,7 @@ enum status cpu_compile_streams(struct backend *backend, struct error *err)
     const int count = single->threads < STREAMS_MOST ? single->threads : STREAMS_MOST;
     if (count < 2 || !program_is_fast(single) || program_output_bytes(single) > MOST_STREAM_OUTPUTS)
         return STATUS_OK;
-    for (size_t i = 0; i < single->output_count; i++) /* not a constant or an input */
+    for (size_t i = 0; i < single->output_count; i++) /* none is a constant or an input */
         if (single->plan.places[single->output_values[i]].kind != PLACE_ARENA)
             return STATUS_OK;
     const enum status status = streams_create(backend, single, count, compile, err);

@@ -14,13 +14,13 @@
 #define BUDGET_MS 50
 #define ALONE_MS  5 /* instead of BUDGET_MS for a single size */
 
-/* Streams run the images if they take at most this share of the time of a batch: while nothing else
- * runs, both take about as long, but where other threads need a core, too, streams are up to a half
- * faster (docs/measurements/threads.md). Models whose weights are large beside their work are
- * faster in batches. */
+/* Streams are used if they take at most this many times as long as a batch of as many images. While
+ * nothing else runs, both take about as long. While other threads need a core, too, streams answer
+ * up to twice as many requests (docs/measurements/threads.md). A model with large weights and
+ * little arithmetic is faster in batches. */
 #define STREAMS_SHARE   1.25
-#define STREAMS_TRIES   3   /* as long as they seem to take longer: the first run allocates pages */
-#define STREAMS_MOST_MS 200 /* a slower model is not measured in streams: it gains least */
+#define STREAMS_TRIES   3   /* more runs while streams seem slow: the first run allocates pages */
+#define STREAMS_MOST_MS 200 /* no streams if one image takes longer in a stream: it gains least */
 
 void session_feed_done(struct session_feed *feed)
 {
@@ -78,13 +78,13 @@ struct session_measurement {
     struct session *session;
     struct session_feed feed;
     const struct tensor **outputs;
-    int runs, most; /* runs made so far; runs of all rounds, at most */
-    size_t sizes;   /* number of sizes that autotune_choose() measures */
-    int streams;    /* then it measures one image in each of these streams; 0: there are none */
+    int runs, most;      /* runs made so far; runs of all rounds, at most */
+    size_t sizes;        /* number of sizes that autotune_choose() measures */
+    int streams;         /* number of streams; 0: none */
     double wall_per_cpu; /* lowest ratio of wall-clock time to CPU time of any run */
 };
 
-/* Runs compiled size `i` once, or the streams for i == m->sizes. */
+/* Runs compiled size `i` once, or for i == m->sizes one image in each stream. */
 static enum status measure_run(void *context, size_t i, struct autotune_run *ret, struct error *err)
 {
     struct session_measurement *m = context;
@@ -155,14 +155,14 @@ static bool recall_times(struct session *session)
            !session->tail_backend;
 }
 
-/* Decides whether streams are used. `cost`: that of a run of one image in each stream. */
+/* Decides whether streams are used. `cost`: of a run of one image in each stream. */
 static enum status choose_streams(struct session_measurement *m, double cost, struct error *err)
 {
     struct session *session = m->session;
     struct session_batch *batches = session->info.batches;
     const size_t first = (size_t)(compiled_for(session, m->streams) - session->compiled);
     const double factor = fmax(m->wall_per_cpu, 1);
-    /* A size that was not measured takes about as long as its images one by one. */
+    /* A batch size that was not measured takes about as long as its images one by one. */
     const double most = STREAMS_SHARE * (first < m->sizes ? batches[first].milliseconds
                                                           : batches[0].milliseconds * m->streams);
     struct autotune_run run = {.cost = cost};

@@ -19,7 +19,7 @@ static size_t input_bytes(const struct session *session, const struct compiled_s
         const struct value *value = c->graph->inputs[i];
         batch = size_sum(batch, size_product(shape_count(&value->shape), dtype_size(value->dtype)));
     }
-    /* Runs in streams are in flight together. */
+    /* Each run in streams that is in flight has its own inputs. */
     const int streams =
         session->ops->stream_count ? session->ops->stream_count(session->backend) : 0;
     const size_t batches = options->input_batches + (size_t)(streams > 1 ? streams - 1 : 0);

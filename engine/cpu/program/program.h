@@ -22,12 +22,12 @@ struct backend {
     size_t arena_bytes;            /* bytes that the largest program needs */
     unsigned char *outputs;        /* memory for outputs; the programs use it in turn */
     size_t output_bytes;           /* bytes that the largest outputs need */
-    size_t output_pages;           /* bytes of `outputs`: with streams, for one run in each */
+    size_t output_pages;           /* bytes of `outputs`: of stream_count runs, at least of one */
     struct program *programs;      /* list of all programs, linked by `next` */
     struct program *submitted;     /* collect() will run it; or NULL */
     const void *const *submitted_inputs;
     int stream_count;
-    struct cpu_streams *streams; /* NULL: there are none */
+    struct cpu_streams *streams;        /* NULL: there are none */
     struct node_program *node_programs; /* most recently used first: node_runner.c */
 };
 
@@ -44,8 +44,8 @@ struct program {
     size_t step_count;
     size_t scratch_bytes; /* largest step.scratch; this memory follows the arena's values */
     unsigned char *scratch;
-    bool is_stream; /* one of backend->streams: its outputs follow the scratch memory */
-    size_t at;      /* of a stream: offset of its memory in the arena */
+    bool is_stream; /* belongs to a stream: its outputs follow the scratch memory */
+    size_t at;      /* of a stream's program: offset of its memory in the arena */
     uint32_t *output_values;
     size_t output_count;
     struct tensor **constants; /* references held for steps that read them in place */
@@ -132,18 +132,19 @@ enum status programs_place(struct backend *backend, struct error *err) MUST_USE;
 
 /* ---- streams (streams.c) ---- */
 
-#define STREAMS_MOST 8 /* on more threads, a stream has several */
-/* Makes `count` streams that share the threads of `single`, a program for one image without
- * reference kernels, which write to the graph. compile() makes a stream's program. On failure the
- * caller frees the streams. Only the session's thread calls these functions. STATUS_NO_MEMORY. */
+#define STREAMS_MOST 8 /* from 16 threads on, a stream has several */
+/* Makes `count` streams with equal shares of single->threads. `single` is a program for one image,
+ * and has no reference kernels, because these write to the graph, which all streams read. compile()
+ * makes a stream's program. On failure the caller frees the streams. Only the session's thread
+ * calls these functions. STATUS_NO_MEMORY. */
 typedef enum status (*stream_compile)(struct backend *backend, const struct graph *graph,
                                       int threads, bool is_stream, struct program **ret,
                                       struct error *err);
 enum status streams_create(struct backend *backend, const struct program *single, int count,
                            stream_compile compile, struct error *err) MUST_USE;
 void streams_free(struct backend *backend);
-/* Call it before programs_place(). Frees the streams if they need more memory in the arena than a
- * batch, because that was compared with the memory limit. */
+/* Call it before programs_place(). Frees the streams if they need more of the arena than the
+ * largest batch, because only the batch's memory was compared with the memory limit. */
 void streams_keep_if_small(struct backend *backend);
 
 /* Starts a run of the first `rows` images. The arena stays locked until all runs are collected.
@@ -151,8 +152,8 @@ void streams_keep_if_small(struct backend *backend);
 bool streams_submit(struct program *program, const void *const *inputs, int rows) MUST_USE;
 bool streams_are_running(const struct backend *backend); /* a run is in flight */
 bool streams_have_ended(struct backend *backend);        /* the oldest run in flight has ended */
-double streams_cpu_ms(const struct backend *backend);    /* mean CPU time of the streams so far */
-/* Waits for the oldest run. As collect() of backend_ops. */
+double streams_cpu_ms(const struct backend *backend);    /* mean of the streams' threads */
+/* Waits for the oldest run, as collect() of backend_ops. */
 enum status streams_collect(struct backend *backend, const void **outputs, struct error *err);
 void streams_stop(struct backend *backend); /* ends the threads; the next run starts them again */
 

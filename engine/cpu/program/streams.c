@@ -1,10 +1,13 @@
-/* Streams run images side by side, each on its own threads, with its own program for one image.
+/* A stream computes one image at a time, on its own threads, with its own program for one image.
+ * So streams compute several images at the same time, and never wait for each other.
  *
- *     session's thread: streams_submit() ─▶ runs[] ◀─ streams take the next image of the oldest run
+ *     session's thread: streams_submit() ─▶ runs[] ◀─ a stream takes the next image: of the oldest
+ *                                                     run that still has one
  *                       streams_collect() ◀─ the oldest run, when its last image has ended
  *
- * The threads start at the first run and end in streams_stop(). `lock` guards what is not constant
- * between these calls. The session's thread holds the arena's lock while runs are in flight. */
+ * streams_submit() starts the threads, streams_stop() ends them. Between these calls `lock` guards
+ * all members that change, but the session's thread alone changes `submitted` and `collected`, and
+ * reads them without it. The session's thread holds the arena's lock while runs are in flight. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,13 +18,13 @@
 #include "engine/base/thread.h"
 #include "engine/cpu/program/program.h"
 
-#define STOP_EVERY_NS 20000000 /* how often a thread that waits for a run asks whether to stop */
+#define STOP_EVERY_NS 20000000 /* the time between two checks of streams_collect() */
 
 struct stream_run {
-    struct program *whole; /* the batch's program: its outputs are filled, its steps do not run */
+    struct program *whole; /* of the batch: streams write its outputs, and do not run its steps */
     const void *const *inputs;
-    int rows, next, left;   /* images: all, the next one to take, those that have not ended */
-    atomic_bool is_stopped; /* ends images that have begun */
+    int rows, next, left;   /* images: of the run; the next one to take; not ended yet */
+    atomic_bool is_stopped; /* streams also abandon images that have begun */
     enum status status;
     struct error error;
 };
@@ -97,7 +100,7 @@ static struct stream_run *run_at(struct cpu_streams *streams, unsigned long numb
     return &streams->runs[number % (unsigned long)streams->count];
 }
 
-/* The outputs of runs in flight are in different memory. */
+/* Returns the address of output i of a run. Each run in flight has its own memory for outputs. */
 static unsigned char *output_of(struct cpu_streams *streams, unsigned long number, size_t i)
 {
     const struct program *whole = run_at(streams, number)->whole;

@@ -189,12 +189,12 @@ bool batcher_take(struct batcher *batcher, int lane, int64_t now, struct batch *
 enum ahead {
     AHEAD_CLOSED, /* images of a closed batch */
     AHEAD_READY,  /* also the forming batch once its images are ready: the device is nearly free */
-    AHEAD_BESIDE, /* also the forming batch: it runs beside the lane's other batches */
+    AHEAD_BESIDE, /* also ready images of the forming batch: they run in streams */
 };
 
-/* A lane that has a batch and room for another (depth) takes the next one, to run it without a gap
- * or beside the other. Returns false while another lane has no batch. In all else as
- * batcher_take(). */
+/* A lane that has fewer than `depth` batches, but at least one, takes the next one, to run it right
+ * after the others or, in streams, at the same time. Returns false while another lane has no batch.
+ * In all else as batcher_take(). */
 bool batcher_take_ahead(struct batcher *batcher, int lane, enum ahead ahead, int64_t now,
                         struct batch *ret);
 

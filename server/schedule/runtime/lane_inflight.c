@@ -4,7 +4,8 @@
  *     take n ─ submit n ─ take n+1 ─ submit n+1 ─ collect n ─ answer n ─ take n+2 ─ submit n+2 …
  *
  * Closed batches are taken at once. The forming batch is taken only when the device is about to be
- * free: it could not run earlier, and may still grow. A batch whose pass has failed runs again,
+ * free: it could not run earlier, and may still grow. With streams (info.has_streams) passes run at
+ * the same time, and ready images are taken at once, too. A batch whose pass has failed runs again,
  * complete or in parts, when no other pass is in flight. */
 #include "server/schedule/runtime/lane_state.h"
 
@@ -62,7 +63,7 @@ static void inflight_begin(struct lane *lane, const struct batch *taken)
 static int64_t nearly_free(struct lane *lane)
 {
     static const int64_t at_least = 100000, share = 8, look = 1000000000;
-    if (lane->info.has_streams) /* the run's end wakes the lane; look after it meanwhile */
+    if (lane->info.has_streams) /* a run's end wakes the lane earlier */
         return clock_now() + look;
     const struct lane_pass *inflight = inflight_at(lane, 0);
     const int64_t pass = scheduler_latency(lane->scheduler, lane->index, inflight->batch.count);
@@ -70,8 +71,8 @@ static int64_t nearly_free(struct lane *lane)
     return begun + pass - pass / share - at_least;
 }
 
-/* Takes batches to run after the current one: closed ones, or any when the device is nearly free;
- * or beside the current one, if they run in streams. */
+/* Takes batches to run after the current one: closed ones, or any when the device is nearly free.
+ * With streams: takes any, to run them at the same time as the current one. */
 static void inflight_fill(struct lane *lane)
 {
     struct batch batch;

@@ -492,7 +492,7 @@ struct model_status {
     struct precision_choice choices[DEVICE_KINDS]; /* index: device_kind; unset while `why` is "" */
     size_t queued;       /* admitted images that wait for a decode worker */
     size_t in_flight;    /* admitted images in a later phase: decode, slot, forward, answer */
-    int64_t still_ns;    /* for how long images have waited and none was answered; 0: none waits */
+    int64_t still_ns;    /* nanoseconds without an answer while images wait; 0: none waits */
     bool takes_images;   /* requests can contain photos */
     bool answers_photos; /* POST /predict answers them */
     enum task_kind task;

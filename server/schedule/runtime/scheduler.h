@@ -43,7 +43,7 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
 void scheduler_free(struct scheduler *scheduler);
 
 struct deployment *scheduler_served(const struct scheduler *scheduler);
-/* *ret_still_ns: for how long images have waited and none was answered; 0 if none waits. */
+/* *ret_still_ns: nanoseconds without an answer while images wait; 0: none waits. */
 struct batcher_counts scheduler_counts(struct scheduler *scheduler, int64_t *ret_still_ns);
 
 /* Sets L(b) of lane `lane` (0 … lanes - 1) as measured by its session, before its first batch. */
@@ -128,15 +128,15 @@ void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns
  * batch->first. */
 void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot);
 
-/* A lane that has a batch takes the next one (batcher_take_ahead()). It waits for it until `until`
- * (clock_now()) at most, and then may also take the forming batch. If `beside` is not NULL, it is
- * the lane's session, which runs the next batch beside the others: the wait also ends when the
- * oldest of them has, and the lane takes any batch. Returns false if there is no batch, or if other
- * lanes wait for the device. */
+/* A lane that has a batch takes the next one (batcher_take_ahead()). It waits for a closed batch
+ * until `until` (clock_now()) at most, and then may also take the forming batch. `beside`: NULL, or
+ * the lane's session if that runs batches in streams, at the same time. Then the lane takes any
+ * batch at once, and stops waiting when the oldest run in flight has ended. Returns false if there
+ * is no batch, or if other lanes wait for the device. */
 bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_turn *turn,
                           int64_t until, const struct session *beside, struct batch *ret);
 
-/* Wakes lanes that wait in scheduler_take_ahead(), because a run has ended. Any thread. */
+/* Call it when a run in streams has ended: wakes lanes in scheduler_take_ahead(). Any thread. */
 void scheduler_wake_lanes(struct scheduler *scheduler);
 
 /* Returns session_request.are_pixels for the slots of a buffer; NULL: all rows are numbers. The

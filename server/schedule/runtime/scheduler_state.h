@@ -39,7 +39,7 @@ struct scheduler {
     int lanes_asleep;        /* in wait_ready(); the batcher does not count them as idle */
     int lanes_woken;         /* woken, and about to take a batch */
     int lanes_waiting_ahead; /* in scheduler_take_ahead(): they run a batch and want the next one */
-    int lanes_waiting_beside; /* those of them that may take any ready image */
+    int lanes_waiting_beside; /* those of lanes_waiting_ahead that run batches in streams */
     int64_t progressed; /* clock_now() when an image was last answered, or the first one admitted */
     int quarantined_count;
     char quarantine_reason[256]; /* of the lane quarantined last */

@@ -653,8 +653,7 @@ Test(session, runs_exactly_one_size)
     free(nhwc);
 }
 
-/* Runs in flight at the same time, each with several images, on streams of one thread and of two.
- */
+/* Several runs of 1 … 6 images are in flight. Streams have one thread or two. */
 Test(session, streams_give_the_same_answers)
 {
     enum { H = 24, W = 21, MOST = 6, RUNS = 8 };
