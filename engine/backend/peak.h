@@ -4,7 +4,7 @@
 #include "engine/backend/run.h"
 #include "engine/tensor/device.h"
 
-/* A peak, and the instruction set whose kernels reach it. */
+/* The highest rate of multiply-adds, and the instruction set whose kernels reach it. */
 struct peak {
     double gflops;            /* a multiply-add counts as two; 0: this device is not measured */
     const char *instructions; /* "avx512_bf16" …; static text */

@@ -242,7 +242,7 @@ const struct cpu_features *cpu_features(void)
 void cpu_model_name(char *text, size_t size)
 {
     snprintf(text, size, "%s CPU", cpu_architecture);
-    char info[4096]; /* the first processor */
+    char info[4096]; /* the text for the first processor */
     if (!file_read_start("/proc/cpuinfo", info, sizeof info))
         return;
     const char *value = strstr(info, "\nmodel name");

@@ -1,4 +1,4 @@
-/* A heap of numbers, of which the least is taken first. */
+/* A binary min-heap of numbers, in an array of the caller. */
 #pragma once
 
 #include <stddef.h>

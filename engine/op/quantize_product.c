@@ -43,7 +43,8 @@ static enum status infer_conv_integer(struct node *node, struct error *err)
     return infer_output(node, 0, DTYPE_I32, &conv.out, err);
 }
 
-/* Checks operand `param`, a scale or zero point of operand `operand`, and sets its layout. */
+/* Checks operand `param`, a scale or zero point of operand `operand`, and sets *ret to its layout.
+ */
 static enum status param_layout(const struct node *node, size_t operand, size_t param,
                                 const char *name, bool rows, struct matmul_param *ret,
                                 struct error *err)

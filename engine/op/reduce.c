@@ -115,7 +115,8 @@ static void fold_integers(const struct pass *pass, size_t out, bool reduced, con
     }
 }
 
-/* The result broadcasts to x along the reduced axes: the result's element for each row of x. */
+/* Folds x into the result, which has extent 1 along the reduced axes. It broadcasts to x: if the
+ * last axis is reduced, a row of x goes to one element of the result, otherwise to a row. */
 static void run_pass(const struct pass *pass, const struct tensor *x, unsigned axes)
 {
     struct shape result = x->shape;
@@ -138,7 +139,8 @@ static void run_pass(const struct pass *pass, const struct tensor *x, unsigned a
                 load_doubles(from, x->dtype, values, n);
                 map_doubles(pass, out, reduced, values, n);
                 size_t left = n;
-                for (; reduced && left > 1; left -= left / 2) /* by halves */
+                for (; reduced && left > 1;
+                     left -= left / 2) /* adds the second half to the first */
                     fold_doubles(pass->fold, values, values + left - left / 2, left / 2);
                 fold_doubles(pass->fold, pass->sum + out, values, left);
             } else {

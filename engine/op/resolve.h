@@ -84,8 +84,8 @@ struct padding {
 enum status resolve_padding(const struct node *node, struct padding *ret,
                             struct error *err) MUST_USE;
 
-/* DepthToSpace and SpaceToDepth are a Reshape to *ret_apart, which has six dimensions, a Transpose
- * by the returned perm, and a Reshape to the output's shape. Any thread. */
+/* DepthToSpace and SpaceToDepth are a Reshape to six dimensions (*ret_apart), a Transpose by the
+ * returned perm, and a Reshape to the output's shape. Any thread. */
 const int64_t *resolve_blocks(const struct node *node, struct shape *ret_apart);
 
 /* Reductions: the reduced axes and the output's shape. */

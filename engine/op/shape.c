@@ -532,7 +532,7 @@ static struct rearrangement rearrangement_of(const struct kernel_args *args)
     return r;
 }
 
-/* Copies x, seen as `shape`, with its dimensions in the order of `perm` (NULL: reversed). */
+/* Copies x, reshaped to `shape`, with the dimensions in the order of `perm` (NULL: reversed). */
 static void copy_transposed(struct rearrangement *r, const struct shape *shape, const int64_t *perm)
 {
     ptrdiff_t step = (ptrdiff_t)r->item;

@@ -153,8 +153,8 @@ static bool keeps_matrices(const struct shape *a, const struct shape *b)
            a->dims[a->rank - 2] == b->dims[b->rank - 2];
 }
 
-/* Records a node between the first product and the Softmax, if its operand i of two leads to the
- * product. Returns that operand, or NULL if the node does not fit. */
+/* Records the effect of a node between the first product and the Softmax on its operand i (0 or 1;
+ * a Where's condition does not count). Returns that operand, or NULL if the node does not fit. */
 static struct value *pass_score_node(struct match *m, const struct node *node, size_t i)
 {
     struct attention *a = &m->attention;
@@ -193,7 +193,7 @@ static struct value *pass_score_node(struct match *m, const struct node *node, s
 }
 
 /* Returns the product that computes the scores, and records the nodes between it and the Softmax in
- * m. Returns NULL if there is no such product at most `most` nodes upwards. */
+ * m. Returns NULL if the last `most` nodes before `scores` have no such product. */
 static const struct node *find_scores(struct match *m, struct value *scores, int most)
 {
     struct node *node = scores->producer;

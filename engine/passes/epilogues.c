@@ -100,13 +100,13 @@ static bool fuse_bias(struct edit *edit, struct node *add)
     return false;
 }
 
-/* Fuses an Add of a residual into the product that computes the other operand. With `viewed`, the
- * product is before Reshapes, and the residual is reshaped to its shape. The product moves to the
- * Add's position, because the residual may be computed after the product. */
+/* Fuses an Add of a residual into the product that computes the other operand. With `viewed`,
+ * Reshapes follow the product, and the residual is reshaped to the product's shape. The product
+ * moves to the Add's position, because the residual may be computed after the product. */
 static bool fuse_residual(struct edit *edit, struct node *add, size_t at, bool viewed)
 {
     struct graph *graph = edit->graph;
-    struct value *y = NULL, *residual = NULL; /* the product's result */
+    struct value *y = NULL, *residual = NULL; /* y: the product's result */
     size_t from = 0;
     for (size_t i = 0; i < 2; i++) {
         struct value *x = add->inputs[i], *other = add->inputs[1 - i], *made = x;
@@ -123,7 +123,7 @@ static bool fuse_residual(struct edit *edit, struct node *add, size_t at, bool v
             continue;
         const size_t position = edit_position(graph, product);
         if (y && (viewed || position < from))
-            continue; /* the later product's operands are still in the cache */
+            continue; /* take the later product: its operands are still in the cache */
         y = made;
         residual = other;
         from = position;

@@ -90,8 +90,8 @@ static void convert_inputs(struct narrow *narrow, size_t *at, struct node *node,
     }
 }
 
-/* Returns how the node can run on 16 bits: not with NARROW_SAME if a result must stay float32. All
- * activations must still be float32. */
+/* Returns how the node can run on 16-bit numbers; NARROW_NO for NARROW_SAME if a result must stay
+ * float32. Call it while all activations are still float32. */
 static enum narrow_support support_of(const struct narrow *narrow, const struct node *node)
 {
     struct kernel_caps caps;

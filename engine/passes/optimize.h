@@ -57,7 +57,7 @@ enum status optimize_weights(struct graph *graph, struct error *err) MUST_USE;
 enum status optimize_specialise(struct graph *graph, const struct shape *shapes,
                                 struct error *err) MUST_USE;
 
-/* Moves every data-dependent node (an operand or result has no known shape) into a new graph,
+/* Moves every data-dependent node (see split.c) into a new graph,
  * *ret_tail, or NULL if there is none. The tail's inputs, in their order, become additional outputs
  * of `graph` after the remaining ones. (*ret_output_of)[i] is the new place of original output i: x
  * >= 0 means output x of `graph`, x < 0 the tail's output -1 - x. The caller frees the tail;

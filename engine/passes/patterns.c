@@ -30,8 +30,8 @@ static struct value *other(const struct node *node, size_t i)
     return node->inputs[1 - i];
 }
 
-/* Returns x if `node` is x op number, where `number` is a constant, or number op x unless op is
- * Div; otherwise NULL. */
+/* Returns the operand x if `node` computes x op `number` or (not with Div) `number` op x, where the
+ * number is a constant; otherwise NULL. */
 static struct value *with_number(const struct node *node, enum op op, float number)
 {
     for (size_t i = op == OP_DIV; node && node->op == op && i < 2; i++)

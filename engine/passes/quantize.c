@@ -208,8 +208,10 @@ static bool is_clamp(const struct node *node)
                     (node->op == OP_CLIP && edit_clip_limits(node, &low, &high) && low <= high));
 }
 
-/* For an operator, a Relu or Clip, and the QuantizeLinear at *n: quantizes before the clamp, too,
- * so that the clamp becomes a table, or nothing if the stored range ends at its limits. */
+/* For an operator, then a clamp (Relu or Clip), then the QuantizeLinear at *n: quantizes before the
+ * clamp, too. So the clamp becomes a table, or nothing if the stored range ends at the clamp's
+ * limits.
+ */
 static bool split_clamp(struct edit *edit, size_t *n, struct node *clamp, const struct ends *to)
 {
     struct node *quantize = edit->graph->nodes[*n];
@@ -250,7 +252,7 @@ static bool quantize_visit(struct edit *edit, size_t *n)
                               : producer && match(edit, node, producer, &to);
 }
 
-/* Grouped convolutions have faster kernels in float32. */
+/* Leaves grouped convolutions in float32, because their float32 kernels are faster. */
 static bool product_visit(struct edit *edit, size_t *n)
 {
     struct node *node = edit->graph->nodes[*n];

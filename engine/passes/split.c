@@ -3,8 +3,9 @@
  *
  *     inputs ─▶ backbone, heads (static) ─▶ NonMaxSuppression, NonZero, … (tail) ─▶ outputs
  *
- * A node is data-dependent if a result or an operand has no known shape. Readers of such a value
- * are data-dependent, too, so one cut is enough. */
+ * A node is data-dependent if a result or an operand has no known shape or data type, or if the
+ * node has a body (If, Loop, Scan). Readers of its results are data-dependent, too, so one cut is
+ * enough. */
 #include "engine/passes/edit.h"
 
 static bool is_dynamic_value(const struct value *value)
@@ -13,10 +14,10 @@ static bool is_dynamic_value(const struct value *value)
 }
 
 struct tail_split {
-    struct graph *graph, *tail; /* a clone: its values and nodes have the same places */
-    bool *in_tail;              /* by position: nodes of the tail */
-    bool *made;                 /* by value->index: results of these nodes */
-    bool *crosses;              /* by value->index: inputs of the tail */
+    struct graph *graph, *tail; /* tail: a clone of graph, with equal indexes of values and nodes */
+    bool *in_tail;              /* by a node's position: it belongs to the tail */
+    bool *made;                 /* by value->index: a node of the tail makes it */
+    bool *crosses;              /* by value->index: it is an input of the tail */
 };
 
 /* Finds nodes of the tail and values that they make. Nodes are sorted, so one sweep is enough.
@@ -41,7 +42,7 @@ static bool mark(const struct tail_split *split)
     return any;
 }
 
-/* Makes a value that the tail reads an input of the tail if the static part computes it. */
+/* Adds a value that the tail reads to the tail's inputs if the static part computes it. */
 static void cross(const struct tail_split *split, const struct value *value)
 {
     struct graph *tail = split->tail;
@@ -51,8 +52,8 @@ static void cross(const struct tail_split *split, const struct value *value)
     tail->inputs[tail->input_count++] = tail->values[value->index];
 }
 
-/* Divides nodes and outputs between the graph and its clone. `outputs` are those of the graph:
- * those that it computes, then the values that the tail reads. */
+/* Divides nodes and outputs between the graph and its clone. `outputs` gets the graph's new
+ * outputs: the earlier ones that it still computes, then the values that the tail reads. */
 static void divide(const struct tail_split *split, struct value **outputs, int *output_of)
 {
     struct graph *graph = split->graph, *tail = split->tail;

@@ -36,7 +36,7 @@ bool view_expand(struct view *view, const struct shape *shape);
 bool view_group(const struct view *view, int first, int last, struct access_map_group *ret);
 
 /* Splits *rest in two: *ret gets the outer `extent` steps, *rest keeps the inner ones. Returns
- * false if a part does not divide so, or *ret has too many parts. */
+ * false if a part's extent is not divisible accordingly, or *ret has too many parts. */
 bool view_take_front(struct access_map_group *rest, int64_t extent, struct access_map_group *ret);
 
 /* True if the view has the base's elements in their original order. */

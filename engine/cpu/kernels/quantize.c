@@ -134,7 +134,7 @@ ALWAYS_INLINE void scale_column(const struct scale_rows *s, size_t i, size_t n, 
             vec_store_n((float *)y + at, clamped, n);
         else if (to == DTYPE_BF16)
             vec_narrow_n((uint16_t *)y + at, clamped, n);
-        else /* NaN gives `least` */
+        else /* here NaN becomes `least` */
             store_8bit_n((uint8_t *)y + at, vec_min(vec_max(v, least), most), n, to == DTYPE_I8);
     }
 }

@@ -58,8 +58,8 @@ struct depthwise {
     bool bf16, narrow_result; /* the image is bfloat16; narrow_result: the result, too */
 };
 
-/* An operand's step is 1, or 0 if each row has a single number. Its rows are `row` elements apart.
- */
+/* Operands of binary_rows(). Step: 1, or 0 if each row has a single number. Row: elements from the
+ * start of a row to that of the next. */
 struct binary_rows {
     enum binary_kind kind;
     int a_step, b_step;
@@ -78,7 +78,7 @@ struct pool_rows {
     const void *const *taps;
     size_t count;
     bool is_max;
-    float factor; /* for the sum */
+    float factor; /* the sum is multiplied by it */
 };
 
 /* Rows of bytes, x_step and y_step apart; each byte x becomes table[x]. `table` has 256 entries. */
@@ -249,7 +249,7 @@ struct simd_kernels {
     /* y[i] = activation(x[i]); y may be x. NaN stays NaN. */
     void (*activate)(const float *x, float *y, size_t n, enum activation activation, float alpha,
                      float beta);
-    /* The same for `rows` rows of n numbers, which are `step` numbers apart. */
+    /* The same for `rows` rows of n numbers. Rows start `step` numbers apart. */
     void (*activate_rows)(const float *x, float *y, size_t rows, size_t step, size_t n,
                           enum activation activation, float alpha, float beta);
 
@@ -257,19 +257,20 @@ struct simd_kernels {
     void (*binary)(enum binary_kind kind, const float *a, int a_step, const float *b, int b_step,
                    float *y, size_t n);
 
-    /* The same for `rows` rows. Rows of y follow each other; y may be an operand whose rows do,
-     * too. */
+    /* The same for `rows` rows. Rows of y follow each other without a gap; y may be an operand if
+     * that operand's rows do so, too. */
     void (*binary_rows)(const struct binary_rows *r, const float *a, const float *b, float *y,
                         size_t rows, size_t n);
 
     /* Per row: y[c] = clamp(x[c] * scale[c] + shift[c]); NaN stays. With equal steps y may be x.
-     * Types: float32 and 8 bits to any of these, bfloat16 to bfloat16 or float32. 8-bit results are
-     * rounded half to even; low and high are in the type's range, NaN gives low, y is not x. */
+     * Types: float32 or 8 bits to float32 or 8 bits, bfloat16 to bfloat16 or float32. With 8-bit
+     * results: they are rounded half to even, low and high are in the type's range, NaN gives low,
+     * and y is not x. */
     void (*scale_rows)(const struct scale_rows *s, const void *x, enum dtype from, void *y,
                        enum dtype to, size_t rows, size_t n);
 
-    /* y[c] = the maximum or the sum of a column; -inf or 0 without taps. Types: float32 or bfloat16
-     * for both, or for sums bfloat16 to float32. */
+    /* y[c] = the maximum or the scaled sum of a column; -inf or 0 without taps. Types: float32 to
+     * float32, bfloat16 to bfloat16, or for sums bfloat16 to float32. */
     void (*pool)(const struct pool_rows *p, enum dtype from, void *y, enum dtype to, size_t n);
 
     /* y[c] = sum over taps of weights[t] * taps[t][c]; count >= 1. y may be a tap. */

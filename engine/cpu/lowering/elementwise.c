@@ -25,8 +25,8 @@ struct elementwise_step {
     const void *b_data;
 };
 
-/* Returns `rows` rows of n numbers from element `at` on as floats, in place or in `piece`. `step`:
- * from number to number, 0 or 1; *row_step: from row to row. */
+/* Returns `rows` rows of n numbers from element `at` on as floats, in place or in `piece`. Numbers
+ * are `step` (0 or 1) elements apart, rows *row_step; sets *row_step to that of the result. */
 static const float *load(const struct elementwise_step *s, const void *data, size_t at, int step,
                          size_t *row_step, size_t rows, size_t n, float *piece)
 {
@@ -43,8 +43,9 @@ static const float *load(const struct elementwise_step *s, const void *data, siz
     return piece;
 }
 
-/* Computes numbers begin … end - 1 of `rows` rows from `row` on, which differ only in the position
- * along the last loop but one. Computes at most PIECE numbers, or one row in pieces. */
+/* Computes numbers begin … end - 1 of each of `rows` rows, from row `row` on. The rows differ only
+ * in their position along the last loop but one. Several rows have at most PIECE numbers together.
+ */
 static void elementwise_block(const struct elementwise_step *s, size_t row, size_t rows,
                               size_t begin, size_t end)
 {

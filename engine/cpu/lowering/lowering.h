@@ -32,8 +32,9 @@ extern const struct cpu_kernel cpu_attention, cpu_elementwise, cpu_norm, cpu_ref
 /* True if lower_depthwise() runs this Conv. */
 bool depthwise_fits(const struct node *node);
 
-/* For a Conv that cpu_conv has claimed, or a QLinearConv that cpu_quantized_conv has claimed: *ret
- * stays NULL if this kernel does not fit, or if Winograd's is not faster. */
+/* Each creates a step with its kernel, for a Conv that cpu_conv has claimed (lower_qdepthwise(): a
+ * QLinearConv that cpu_quantized_conv has claimed). *ret stays NULL if the kernel does not fit, or
+ * if Winograd's is not faster. */
 enum status lower_winograd(const struct lowering *lowering, struct step **ret, struct error *err);
 enum status lower_depthwise(const struct lowering *lowering, struct step **ret, struct error *err);
 enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret, struct error *err);

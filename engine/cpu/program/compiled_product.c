@@ -8,10 +8,10 @@
  *
  *     (o * result_step + k * tap_step + offset) / divisor
  *
- * Rows that are one run of the source are read in place (float32: kernels/gemm.c). With few
- * weights, so are float32 windows inside the image: each line of taps is one run. If the CPU has no
- * instructions for products of bfloat16, its rows are widened and results narrowed. Windows of
- * narrow rows (bfloat16 and 8-bit integers) are read in the source's lines or in copies of them
+ * Rows that are one run of the source are read in place (float32: kernels/gemm.c). Float32
+ * windows inside the image are, too, if weights are few: each line of taps is one run. If the CPU
+ * has no instructions for products of bfloat16, its rows are widened and results narrowed. Windows
+ * of narrow rows (bfloat16 and 8-bit integers) are read in the source's lines or in copies of them
  * (product_strips.c). Other windows, and numbers of another format than the instructions take, are
  * gathered. */
 #include <stdlib.h>
@@ -573,7 +573,7 @@ static void describe_rows(struct compiled_product *p)
     w->run = w->k;
     w->whole_run = are_narrow(w) ? p->row_bytes / size : w->k;
     strips_describe(p);
-    if (w->run == w->whole_run) /* one layout for all ways of reading that need no padding */
+    if (w->run == w->whole_run) /* without padding, one layout serves all ways of reading */
         w->run = w->whole_run = w->k;
     p->chunk = tile_chunk(p->simd, p->run_bytes);
 }

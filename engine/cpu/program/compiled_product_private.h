@@ -25,7 +25,7 @@ struct compiled_product {
     int64_t channel_step;
     size_t ldc;          /* elements of dst between the starts of rows */
     size_t taps;         /* taps of a window; with `strips`, runs of taps */
-    bool in_place;       /* reads rows in place: each is one run, or with `strips` several */
+    bool in_place;       /* reads rows in place: a row is one run, or with `strips` several */
     bool in_windows;     /* float32 windows inside the image are read in place */
     bool copies_rows;    /* gemm() reads copies of the rows, see gemm_copies() */
     bool gated;          /* first multiplies the source by product_run.gate */

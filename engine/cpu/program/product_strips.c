@@ -9,7 +9,7 @@ void gather_run(const struct compiled_product *p, const void *from, size_t count
         p->weights.operands == OPERANDS_BF16 || (p->weights.operands == OPERANDS_DOT && !p->flip);
     if (step == 1 && as_stored) {
         copy_short(from, count * operand_bytes(&p->weights), to);
-    } else if (p->weights.operands == OPERANDS_DOT) { /* the step of 8-bit numbers is 1 */
+    } else if (p->weights.operands == OPERANDS_DOT) { /* 8-bit integers always have step 1 */
         for (size_t i = 0; i < count; i++)
             ((uint8_t *)to)[i] = ((const uint8_t *)from)[i] ^ p->flip;
     } else if (p->weights.operands == OPERANDS_PAIRS) {
@@ -155,9 +155,9 @@ size_t strip_bytes(const struct compiled_product *p, int64_t lines)
                       TENSOR_ALIGN);
 }
 
-/* Without AMX a chunk of strips has at least one line of the result. True if there are enough lines
- * for all threads, or a line is at most one tile, or columns will be divided instead of lines; and
- * if a line's sums and its pointers to taps take little memory. */
+/* Without AMX a chunk of strips has at least one line of the result. True if such chunks are
+ * suitable: a line's sums and its pointers to taps take little memory; and there are enough lines
+ * for all threads, or a line is at most one tile, or columns will be divided instead of lines. */
 static bool lines_are_chunks(const struct compiled_product *p)
 {
     enum { MOST_SUMS = 1 << 20, MOST_POINTERS = 1 << 18 };
