@@ -21,7 +21,7 @@ struct leaf {
     struct tensor *table; /* the OP_LOOKUP's table; NULL: the leaf is the root */
 };
 
-/* A value whose contents have become all 256 numbers, and what it was before. */
+/* A value that now contains a result for each of 256 bytes, and its earlier dtype and shape. */
 struct tabulated {
     struct value *value;
     enum dtype dtype;

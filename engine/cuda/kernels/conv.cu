@@ -123,8 +123,9 @@ __device__ static inline void load_channels(float (&to)[COUNT], const T *from)
     }
 }
 
-/* A thread reads EACH neighbouring channels at once. They are of one output, and EACH divides the
- * channels of a group; or, with IS_DEPTHWISE, they are EACH outputs. */
+/* A thread reads EACH neighbouring channels at once. With IS_DEPTHWISE it computes EACH outputs,
+ * one from each channel. Otherwise it computes one output, and EACH divides the channels of a
+ * group. */
 template <typename T, typename Y, int EACH, bool IS_DEPTHWISE>
 __global__ void conv_direct_kernel(const T *x, const T *weights, Y *y, cuda_conv c, cuda_epilogue e,
                                    size_t count)

@@ -10,7 +10,7 @@
 
 namespace
 {
-/* What becomes of int32 sums. */
+/* Makes results from int32 sums. */
 struct int8_finish {
     cuda_int8_epilogue e;
 

@@ -31,7 +31,7 @@ __device__ static inline void add_some(float (&v)[COUNT], const void *from, bool
             v[i] += is_float ? ((const float *)from)[i] : to_float(((const T *)from)[i]);
 }
 
-/* What becomes of float32 sums. */
+/* Makes results from float32 sums. */
 struct float_finish {
     cuda_epilogue e;
     bool y_is_float;

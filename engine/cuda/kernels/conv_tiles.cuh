@@ -347,7 +347,8 @@ __device__ static inline int joined(int a, int b)
 }
 
 /* e.finish<T>() makes results from sums of type S: COUNT neighbours from channel `column` of
- * position p on, of which `count` are valid. If a tile is split, its sums are stored instead. */
+ * position p on, of which `count` are valid. If several blocks share a tile's k (splits), each
+ * stores its sums instead. */
 template <typename T, typename Tile, int VEC, typename S, typename Finish>
 __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
     conv_tile_kernel(const T *x, const T *weights, void *y, cuda_conv c, Finish e, conv_split<S> g,
@@ -373,7 +374,7 @@ __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
     });
 }
 
-/* Adds up the sums of all splits. */
+/* Adds up the sums of all splits, and makes results from the totals. */
 template <typename T, int EACH, typename S, typename Finish>
 __global__ void split_sum_kernel(const S *sums, int splits, size_t count, cuda_conv c, void *y,
                                  Finish e)

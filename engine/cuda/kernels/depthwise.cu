@@ -1,8 +1,8 @@
 /* Depthwise convolutions over [N, H, W, C] images. Each channel of y depends on one channel of x,
  * so there is no matrix product, and little arithmetic for each byte. A thread computes eight
  * neighbouring channels (16 bytes of 16-bit numbers) of several neighbouring outputs of a row.
- * Their windows overlap, so each number is loaded once for all of them. Uncommon windows are left
- * to conv.cu. */
+ * Their windows overlap, so each number is loaded once for all of them. conv.cu has the kernel for
+ * uncommon windows. */
 #include "engine/cuda/kernels/device.cuh"
 
 namespace

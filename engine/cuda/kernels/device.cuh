@@ -465,8 +465,8 @@ __device__ static inline size_t output_at(const cuda_conv &c, size_t position, i
     return position * (size_t)(c.y_row ? c.y_row : c.m) + (size_t)m;
 }
 
-/* Access COUNT bytes at once if `whole`, at an aligned address; otherwise only the first `count`,
- * one by one. */
+/* Load and store COUNT bytes at once if `whole` (the address is then aligned), otherwise only the
+ * first `count`, one by one. */
 template <int COUNT>
 __device__ static inline void load_bytes(unsigned char (&to)[COUNT], const void *from,
                                          bool whole = true, int count = COUNT)
@@ -580,7 +580,7 @@ __device__ static inline void store_words(S *to, const S (&from)[COUNT], bool wh
         }                                                                                          \
     } while (0)
 
-/* Runs the arguments also with T as a type of 8-bit integers. */
+/* Like WITH_TYPE(), but also for 8-bit integers. */
 #define WITH_STORED_TYPE(dtype, ...)                                                               \
     do {                                                                                           \
         if ((dtype) == DTYPE_U8) {                                                                 \

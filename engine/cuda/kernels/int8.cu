@@ -30,8 +30,9 @@ __device__ static inline void load_pixel(int (&to)[COUNT], const unsigned char *
         to[i] = has ? byte_of(bytes[i], is_signed) : padding;
 }
 
-/* A thread computes EACH outputs: neighbouring channels, if each is a group. The weights of two
- * output channels are channel_step apart, those of two positions of the window tap_step. */
+/* A thread computes EACH outputs: if EACH is 8, neighbouring channels of a depthwise convolution.
+ * The weights of two output channels are channel_step apart, those of two positions of the window
+ * tap_step. */
 template <int EACH>
 __global__ void int8_direct_kernel(const unsigned char *x, const int16_t *weights, void *y,
                                    cuda_int8_conv conv, cuda_int8_epilogue e, int channel_step,

@@ -3,8 +3,8 @@
 
 namespace
 {
-/* One of X and Y is a type of 8-bit integers. scale_at, zero_at: what DynamicQuantizeLinear has
- * computed, instead of `scale` and `zero`; or NULL. */
+/* One of X and Y is a type of 8-bit integers. scale_at, zero_at: results of DynamicQuantizeLinear,
+ * to be used instead of `scale` and `zero`; or NULL. */
 template <typename X, typename Y, int EACH>
 __global__ void requantize_kernel(const X *x, Y *y, size_t count, float scale, int zero,
                                   const float *scale_at, const unsigned char *zero_at)

@@ -50,7 +50,8 @@ struct cuda_conv_candidate {
     int tile, splits;
 };
 
-/* What 8-bit integers of an operand and a result stand for: (stored - zero) * scale. */
+/* Scales and zero points of an operand and a result in 8-bit integers, which stand for (integer -
+ * zero) * scale. */
 struct cuda_scales {
     float from_scale, to_scale;
     int from_zero, to_zero;
@@ -123,9 +124,9 @@ void cuda_scale_parts(cudaStream_t stream, int dtype, const float *scale, const 
                       void *y, const struct cuda_parts *parts, int activation, float alpha,
                       float beta);
 /* Lists candidates, the most promising first, for a device with `processors` multiprocessors and
- * `shared_limit` bytes of shared memory per block; returns their number. Returns 0 if a group
- * has an odd number of channels (float32: any number; I8: no multiple of four), or an image is too
- * large. I8 is for cuda_int8_conv_tensor(). */
+ * `shared_limit` bytes of shared memory per block; returns their number. Returns 0 if an image is
+ * too large, or a group's channels are not a multiple of two (I8: of four; float32: no such limit).
+ * I8 is for cuda_int8_conv_tensor(). */
 int cuda_conv_candidates(int dtype, const struct cuda_conv *conv, size_t shared_limit,
                          int processors, struct cuda_conv_candidate *ret, int max);
 /* Bytes that a candidate needs in addition to its operands. */
@@ -142,8 +143,8 @@ void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void 
 void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                     int y_dtype, const struct cuda_conv *conv,
                     const struct cuda_epilogue *epilogue);
-/* A convolution with one thread per output, or with groups == c == m per eight channels; weights as
- * for cuda_conv_simt or cuda_conv_depthwise. */
+/* A convolution with one thread per output, and weights as for cuda_conv_simt. If groups == c == m,
+ * weights are as for cuda_conv_depthwise; a thread computes eight channels if eight divides c. */
 void cuda_conv_direct(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                       int y_dtype, const struct cuda_conv *conv,
                       const struct cuda_epilogue *epilogue);
@@ -151,11 +152,11 @@ void cuda_conv_direct(cudaStream_t stream, int dtype, const void *x, const void 
 void cuda_conv_depthwise(cudaStream_t stream, int dtype, const void *x, const void *weights,
                          void *y, int y_dtype, const struct cuda_conv *conv,
                          const struct cuda_epilogue *epilogue);
-/* dtype: also U8, I8. */
+/* A pool of images; dtype: also U8, I8. */
 void cuda_pool2d(cudaStream_t stream, int dtype, const void *x, void *y,
                  const struct cuda_pool *pool);
-/* y[n, c] = mean or maximum of x[n, position, c] over the positions. dtype: for a mean also U8, I8
- * with `scales`, and then at most CUDA_MEAN_MOST positions, because a thread adds up an eighth of
+/* y[n, c] = mean or maximum of x[n, position, c] over the positions. A mean's dtype may also be U8
+ * or I8, with `scales` and at most CUDA_MEAN_MOST positions, because a thread adds up an eighth of
  * them as int32. */
 #define CUDA_MEAN_MOST ((size_t)1 << 26)
 void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, size_t n,

@@ -43,8 +43,8 @@ void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weigh
                            const struct cuda_int8_conv *conv,
                            const struct cuda_int8_epilogue *epilogue,
                            const struct cuda_conv_candidate *candidate, void *workspace);
-/* A convolution with one thread per output; weights: int16, [m, kh, kw, c / groups] in rows of
- * conv->row numbers, or with groups == c == m [kh, kw, c]. */
+/* A convolution without tensor cores; weights: int16, [m, kh, kw, c / groups] in rows of conv->row
+ * numbers, or [kh, kw, c] if groups == c == m. */
 void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
                            const struct cuda_int8_conv *conv,
                            const struct cuda_int8_epilogue *epilogue);

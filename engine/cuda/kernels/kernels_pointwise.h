@@ -19,11 +19,11 @@ struct cuda_pointwise {
     int operands;
     int dtypes[CUDA_OPERANDS], y_dtype;
     struct cuda_access_map map;
-    double alpha, beta;      /* parameters of some operators; of MOD, alpha: fmod */
+    double alpha, beta;      /* parameters of some operators; MOD: alpha is the attribute fmod */
     int64_t lowest, highest; /* CLIP of integers */
     /* QLINEAR_ADD: y = fixed + b * ratios[1] + a * ratios[0], QLINEAR_MUL: y = (a - zeros[0]) * (b
-     * - zeros[1]) * ratios[0] + fixed, rounded. All numbers are U8 or all I8, in the domain of
-     * floats. */
+     * - zeros[1]) * ratios[0] + fixed, rounded. Operands and y are all U8 or all I8; the domain is
+     * CUDA_IN_FLOAT. */
     float ratios[2], fixed;
     int zeros[2];
     /* enum activation, applied to the result. Only if y and one or two operands have the same

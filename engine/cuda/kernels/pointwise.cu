@@ -1,5 +1,5 @@
-/* Elementwise operators on numbers of any dtype, with numpy broadcasting. Floats of one dtype, as
- * between layers, and stored 8-bit integers are read eight at a time. */
+/* Elementwise operators on numbers of any dtype, with numpy broadcasting. Eight numbers are read at
+ * a time if all are floats of one dtype, as between layers, or 8-bit integers. */
 #include "engine/cuda/kernels/any.cuh"
 #include "engine/cuda/kernels/int8.cuh"
 #include "engine/cuda/kernels/kernels_pointwise.h"

@@ -142,7 +142,8 @@ __global__ void groups_write_kernel(const T *x, const float *factor, const float
     }
 }
 
-/* partial: [images, pieces, channels]; the means, factors and shifts [images, channels] follow. */
+/* partial: [images, pieces, channels]; means, factors and shifts, each [images, channels],
+ * follow. */
 template <typename T>
 void run_groups(cudaStream_t stream, const T *x, const float *scale, const float *bias, T *y,
                 const struct cuda_groups *g, float *partial)

@@ -26,7 +26,7 @@ struct conv_step {
     uint32_t residual;
     bool has_residual;
     enum dtype x_dtype, y_dtype;
-    /* On tensor cores: candidate 0 is `product` if there is one; those of `tiles` follow. */
+    /* On tensor cores, candidate 0 is `product` if it is not NULL; those of `tiles` follow. */
     struct cuda_step *product;
     struct conv_tiles tiles;
     int candidate;

@@ -63,7 +63,7 @@ struct cuda_access_map cuda_map_broadcast(const struct shape *y,
 struct window;
 enum status window_of_conv(const struct node *node, const struct window *window, int64_t groups,
                            struct cuda_conv *ret, struct error *err) MUST_USE;
-/* Describes a pool, but not its scales; its kernel_shape has two numbers. */
+/* Describes a pool, without scales. The node's kernel_shape must have two numbers. */
 enum status window_of_pool(const struct node *node, struct cuda_pool *ret,
                            struct error *err) MUST_USE;
 /* Describes y [rows, n] = x [rows, k] weights as a convolution of 1-pixel images; all fit int. */
@@ -79,16 +79,17 @@ enum { CONV_CANDIDATES = 14 };
 /* How a convolution can run on tensor cores. */
 struct conv_tiles {
     int unpadded;                   /* channels of x before padding; 0: no padding */
-    size_t padded_bytes, workspace; /* bytes of the padded x; of it and the sums of splits */
+    size_t padded_bytes, workspace; /* bytes of the padded x; of x and the sums of splits */
     struct cuda_conv_candidate candidates[CONV_CANDIDATES];
     int count;
 };
 /* Pads conv->c to an even number (of 8-bit integers: to a multiple of four), and lists candidates
- * that do not need too much memory for sums. Returns false, and changes no channels, if there are
- * none. conv->row is that of the padded weights. */
+ * that do not need too much memory for sums. Returns false, and does not change conv->c, if there
+ * are none. conv->row is set for the padded weights. */
 bool conv_find_tiles(const struct cuda_backend *backend, enum dtype dtype, struct cuda_conv *conv,
                      struct conv_tiles *ret);
-/* Returns x, of numbers of `size` bytes, padded in *workspace, which then begins behind it. */
+/* Returns a copy of x with padded channels in *workspace, and moves *workspace behind the copy; or
+ * x itself if no padding is needed. x has numbers of `size` bytes. */
 const void *conv_pad_channels(cudaStream_t stream, const struct conv_tiles *tiles,
                               const struct cuda_conv *conv, size_t size, const void *x,
                               unsigned char **workspace);

@@ -85,7 +85,7 @@ static bool type_is_kept(const struct node *node)
            shape_count(&y->shape) && !node->epilogue.activation && !node->epilogue.residual;
 }
 
-/* True if, in addition, it is a type that all kernels support. */
+/* True if type_is_kept(), and all kernels support the type. */
 static bool image_is_kept(const struct node *node)
 {
     return type_is_kept(node) && is_computed(node->inputs[0]->dtype);
@@ -110,7 +110,7 @@ static struct spatial_step *spatial_create(const struct cuda_lowering *compile,
 
 /* ---- LayerNormalization, RMSNormalization, pools ---- */
 
-/* Reads normalizations. Each read_…() sets all members that depend only on the node. */
+/* Each read_…() sets all members that depend only on the node. This one: normalizations of rows. */
 static bool read_rows(const struct node *node, struct spatial_step *s)
 {
     const struct value *bias = node_input(node, 2);

@@ -71,8 +71,8 @@ struct cuda_backend {
     bool pixels_are_reversed;
 };
 
-/* A float32 image input whose rows may be bytes, which a run converts to numbers first. The numbers
- * have their own memory. */
+/* A float32 image input. A caller may pass its rows as bytes: a run then first converts the bytes
+ * to numbers, in memory of their own. */
 struct pixels {
     bool are_there;
     size_t offset;    /* of the numbers in the arena */

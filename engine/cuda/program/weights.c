@@ -51,8 +51,9 @@ static float float_at(const struct tensor *tensor, size_t i)
     }
 }
 
-/* A packed constant: `rows` rows of `row` elements. A row is `outer` groups of `inner` elements,
- * which padding makes `padded`, and then padding. Steps are those of the constant. */
+/* A packed constant: `rows` rows of `row` elements. A row has `outer` groups of `inner` elements,
+ * each padded to `padded` elements; padding fills the rest of the row. Steps count the constant's
+ * elements. */
 struct weight_packing {
     size_t rows, row, row_step;
     size_t outer, outer_step, inner, inner_step, padded;
@@ -62,7 +63,7 @@ static struct weight_packing weight_packing_of(const struct tensor *constant,
                                                enum weight_layout layout, enum dtype dtype)
 {
     const struct shape *shape = &constant->shape;
-    const size_t each = dtype_size(dtype) == 1 ? 2 : 1; /* bytes go in pairs */
+    const size_t each = dtype_size(dtype) == 1 ? 2 : 1; /* rows are padded to pairs of bytes */
     const size_t count = shape_count(shape);
     size_t taps = 1;
     struct weight_packing p = {1, count, 0, 1, 0, count, 1, count};
