@@ -106,7 +106,7 @@ struct predict_answer {
     const char *model;
     const struct answer_image *images;
     size_t image_count;
-    const char *name; /* of the only image, written first by lensd predict; NULL: left out */
+    const char *name; /* of the only image; lensd predict writes it first; NULL: left out */
     bool as_list;     /* the request had a list: write {"results": […]} */
     double total_ms;
     time_t when;                 /* creation time of the answer */

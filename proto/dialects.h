@@ -53,8 +53,8 @@ struct dialect {
     /* Adds the images of a JSON body; used instead of `images`. If both are NULL, the body has
      * /predict's form. */
     enum status (*find)(struct cJSON *root, struct dialect_pictures *ret, struct error *err);
-    /* Writes an answer to the root, an empty object. NULL: server/http/api/faces.h does, which
-     * needs the registry of faces. */
+    /* Writes an answer to the root, an empty object. NULL: faces_answer() does, because it needs
+     * the registry of faces (server/http/api/faces.h). */
     void (*write)(struct writer *w, const struct predict_answer *answer);
     /* Writes an error. NULL: errors are {"error", "code"}. */
     char *(*write_error)(int http, const char *sentence, const char *code);
@@ -145,7 +145,7 @@ void deepstack_write_box(struct writer *w, struct cJSON *entry, const float *box
 char *deepstack_answer_json(const struct deepstack_call *call, const char *message,
                             const char *error, float similarity);
 
-/* Returns the row of a parameter; NULL if the API ignores it. */
+/* Returns a parameter's entry in the dialect's table; NULL: the API ignores the parameter. */
 const struct dialect_parameter *dialect_parameter(const struct dialect *dialect, const char *name);
 
 /* Sets STATUS_INVALID for a request with `track` to an API whose answers have no track_id: such

@@ -100,7 +100,7 @@ struct triton_input {
 
 /* The keys of Triton's config.pbtxt that lensd uses; NULL or 0 if missing. triton_config_read()
  * refuses a label file whose name has a '/' or "..", and ignores other keys. `text` has `size`
- * bytes, is terminated, and keeps the names. STATUS_MODEL names the invalid line. */
+ * bytes, is terminated, and must outlive *ret. STATUS_MODEL names the invalid line. */
 struct triton_config {
     const char *label_file;
     int max_batch;

@@ -98,7 +98,7 @@ static enum status copy_strings(struct import *import, struct graph *graph,
     return STATUS_OK;
 }
 
-/* Adds what the body captures to the node that runs it. */
+/* Adds the outer values that a body reads to the captures of the node that runs the body. */
 static enum status add_captures(const struct scope *body, struct node *node)
 {
     const size_t count = node->capture_count + body->captured_count;

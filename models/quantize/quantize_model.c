@@ -434,8 +434,8 @@ static size_t find_groups(const struct quantize_state *q, struct layer_group *re
     return count;
 }
 
-/* Keeps the layers of `groups` in float32, or, with `others`, all but these. Returns how many they
- * are. */
+/* Decides which layers stay in float32: those of `groups`, or with `others` all others. Returns
+ * their number. */
 static size_t keep_groups(const struct quantize_state *q, const struct layer_group *groups,
                           size_t count, bool others)
 {
@@ -556,7 +556,7 @@ static enum status keep_sensitive(struct quantize_state *q)
 
 /* ---- the report ---- */
 
-/* Keeps the chosen layers in float32 or, if `keeps` is false, none. */
+/* Keeps the layers that the report lists as kept in float32; none if `keeps` is false. */
 static void choose_layers(struct quantize_state *q, bool keeps)
 {
     for (size_t i = 0; i < q->report->layer_count; i++)

@@ -59,8 +59,8 @@ static struct area_place *set_ends(struct area_place *places, size_t count)
     return places;
 }
 
-/* Finds the nearest points of the map. As in torch's nearest, in float32, a pixel's start decides,
- * not its centre. */
+/* Like area_places(), but finds each pixel's nearest point. As in torch's "nearest", computed in
+ * float32, a pixel's start decides, not its centre. */
 static struct area_place *nearest_places(size_t count, float gain, float begin, float input,
                                          int32_t side)
 {

@@ -25,9 +25,9 @@ struct area_place {
     uint32_t end;          /* pixels from this one up to `end` have the same `first` */
 };
 
-/* The classes of a map's points, and the pixels of a photo between these points. */
+/* A map of scores, the classes of its points, and the positions of a photo's pixels in it. */
 struct area_map {
-    const float *scores;   /* set by the caller, borrowed */
+    const float *scores;   /* of points; set by the caller, borrowed */
     size_t classes, plane; /* `plane`: floats in the scores of one class */
     int32_t width, height;
     float threshold; /* for one class: its score must exceed this */
@@ -53,7 +53,8 @@ void area_map_done(struct area_map *map);
  * exceed the threshold. */
 void area_classify(struct area_map *map);
 
-/* Writes map->runs: the classes of the pixels of `part` (NULL: of all), and none of others. */
+/* Writes map->runs: the classes of the pixels of `part` (NULL: of the photo), and AREA_NONE for all
+ * others. Returns false when out of memory. */
 bool area_run(struct area_map *map, const struct area_part *part);
 
 /* Returns the positions of `count` pixels in a map of `side` points; free() them. The map covers

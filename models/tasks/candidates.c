@@ -115,7 +115,7 @@ void candidates_add(struct candidates *candidates, struct detection box, float s
         heap_make(found->items, found->count, -1);
 }
 
-/* True if one of the kept boxes of its class, or any if `agnostic`, overlaps `box` by more than
+/* True if a kept box of the class of `box` (`agnostic`: of any class) overlaps `box` by more than
  * `iou`. */
 static bool is_suppressed(const struct detection *kept, size_t count, const struct detection *box,
                           float iou, bool agnostic)
@@ -160,7 +160,7 @@ static void oriented_add(struct oriented_boxes *boxes, const struct detection *b
     boxes->index[i] = box->index;
 }
 
-/* Adds a box. True if it overlaps an earlier one of its class, or any if `agnostic`, by over `iou`.
+/* Adds a box. True if it overlaps an earlier box of its class (`agnostic`: of any) by over `iou`.
  *
  * The overlap is 1 - sqrt(1 - exp(-d)), where d is the Bhattacharyya distance of the Gaussians: a
  * part for the centres, and half the logarithm of r for the shapes. So the overlap is above `iou`

@@ -56,10 +56,10 @@ enum status scores_of_image(const struct tensor *output, int batch, int row,
     return STATUS_OK;
 }
 
-/* Returns a number that orders a score and its index: the better, the greater. */
+/* Returns a number that is greater for a higher score, and for equal scores for a lower index. */
 static uint64_t rank_score(float score, size_t index)
 {
-    uint32_t bits = 0;                   /* NaN */
+    uint32_t bits = 0;                   /* of NaN, which ranks last */
     const float positive = score + 0.0F; /* not -0, which equals 0 */
     if (!isnan(score)) {
         memcpy(&bits, &positive, sizeof bits);

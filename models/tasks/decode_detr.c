@@ -66,7 +66,7 @@ enum status decode_mask_queries(const struct task_rows *outputs, struct candidat
     return STATUS_OK;
 }
 
-/* The masks of a prompt. STATUS_NUMERIC: a score is not finite. */
+/* Adds the masks of a prompt. STATUS_NUMERIC: a score is not finite. */
 enum status decode_prompted(const struct task_rows *outputs, struct candidates *candidates,
                             struct error *err)
 {

@@ -31,8 +31,8 @@ typedef enum status layout_decoder(const struct task_rows *outputs, struct candi
                                    struct error *err);
 
 struct layout_entry {
-    const char *name;       /* in lensd.json; "": it cannot have the layout */
-    layout_decoder *decode; /* NULL: no detector */
+    const char *name;       /* in lensd.json; "": lensd.json cannot choose the layout */
+    layout_decoder *decode; /* NULL: the layout is not that of a detector */
     size_t outputs;         /* least number of the model's outputs */
     float confidence, iou;
     int max_detections;
@@ -53,10 +53,9 @@ layout_decoder decode_yolo_nas; /* LAYOUT_YOLO_NAS */
 layout_decoder decode_words;    /* LAYOUT_OWL and LAYOUT_GROUNDING */
 layout_decoder decode_lists;    /* LAYOUT_TORCHVISION, _TENSORFLOW, _RTDETR_LISTS */
 
-/* LAYOUT_PANOPTIC, LAYOUT_MASKFORMER; LAYOUT_SAM. query_masks_add() sets the candidates' boxes
- * later. */
-layout_decoder decode_mask_queries;
-layout_decoder decode_prompted;
+/* query_masks_add() sets the boxes of these candidates later. */
+layout_decoder decode_mask_queries; /* LAYOUT_PANOPTIC and LAYOUT_MASKFORMER */
+layout_decoder decode_prompted;     /* LAYOUT_SAM */
 
 /* LAYOUT_TEXT. Boxes are in points of the map, with an angle. text_corners() later sets the corners
  * of the remaining boxes, and the upright boxes around these corners. */

@@ -176,7 +176,7 @@ enum status detect_decode(const struct task *task, const struct task_rows *outpu
     struct task_options competing = *options;
     if (task_layout_is_masks(task->layout) || task->layout == LAYOUT_SAM)
         competing.class_count = 0;
-    /* Without a threshold SAM's scores, which may be negative, do not matter. */
+    /* Without a threshold keep all of SAM's masks, even if their scores are negative. */
     if (task->layout == LAYOUT_SAM && !(options->confidence > 0))
         competing.confidence = -INFINITY;
     struct task_geometry own = *geometry;

@@ -101,7 +101,7 @@ struct task_options task_options_merge(const struct task_options *first,
 
 static bool has_option(const struct task *task, size_t option)
 {
-    /* Where the layout decides whether masks may overlap, these two have no effect. */
+    /* `iou` and `agnostic` have no effect where the layout decides whether masks may overlap. */
     const bool drops_overlaps = option == OPTION_IOU || option == OPTION_AGNOSTIC;
     return task_options[option].kinds >> task->kind & 1 &&
            !(drops_overlaps && task_layout_is_masks(task->layout));

@@ -20,10 +20,10 @@ struct query_masks {
     const float *logits;
     size_t width, points; /* of a mask in `logits` */
     size_t classes;       /* candidates per query; candidate i belongs to query i / classes */
-    struct area_map map;  /* of planes, to which masks may be interpolated first */
+    struct area_map map;  /* of a plane: a mask, which some models interpolate first */
     struct area_place *columns,
-        *rows;     /* a plane's points in a mask; NULL: planes are as large as masks */
-    float *planes; /* LAYOUT_PANOPTIC: one for each candidate; else one */
+        *rows;     /* positions of a plane's points in a mask; NULL: planes are as large as masks */
+    float *planes; /* LAYOUT_PANOPTIC: one for each candidate; otherwise one in all */
 };
 
 static void query_masks_done(struct query_masks *masks)
@@ -97,7 +97,7 @@ static enum status no_memory_for_masks(struct error *err)
 
 /* ---- LAYOUT_PANOPTIC ---- */
 
-/* Classifies the photo's pixels, as runs. Returns false when out of memory. */
+/* Writes map->runs: the classes of the photo's pixels. Returns false when out of memory. */
 static bool run_planes(struct area_map *map, const float *planes, size_t classes, float threshold)
 {
     map->scores = planes;

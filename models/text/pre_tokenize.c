@@ -90,7 +90,8 @@ void step_bytes(const struct text_step *step, const char *text, size_t size, boo
     text_parts_end(to, -1, at_start);
 }
 
-/* Replaces blanks by step->content. step->flags: prepend it, too; only at the start of the text. */
+/* Replaces blanks by step->content. flags[0]: prepends it, too; flags[1]: only at the text's
+ * start. */
 static void run_blanks(const struct text_step *step, const char *text, size_t size, bool at_start,
                        struct text_parts *to)
 {
@@ -113,7 +114,7 @@ static enum status read_byte_level(const cJSON *json, struct step_list *list,
     bool has_prefix, has_pattern;
     TRY(json_flag(json, "add_prefix_space", true, &has_prefix, err));
     TRY(json_flag(json, "use_regex", true, &has_pattern, err));
-    if (has_prefix) { /* blanks remain blanks */
+    if (has_prefix) { /* content is a blank, so run_blanks() only prepends one */
         step->run = run_blanks;
         step->flags[0] = true;
         step->content_size = 1;
