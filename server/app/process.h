@@ -30,7 +30,7 @@ enum status process_write_number(const char *option, const char *path, long numb
  * removing is not permitted. */
 void process_remove_number(const char *path, long number);
 
-/* Looks up `text`: "NAME", "NAME:GROUP" or the same with numeric IDs; does nothing for NULL.
+/* Looks up `text`: "NAME" or "NAME:GROUP", names or numeric IDs; does nothing for NULL.
  * STATUS_CONFIG: the user or group is unknown, or only root could become that user. */
 enum status process_find_user(const char *text, struct process_user *ret,
                               struct error *err) MUST_USE;

@@ -61,7 +61,7 @@
 
 struct serve {
     const struct config *config;
-    struct http_options parts; /* the user's options, and the parts of the daemon */
+    struct http_options parts; /* the user's options, and those that serve.c adds */
     struct http_server *http;
     int loaded_fd; /* eventfd, written when the models present at the start are loaded */
     bool is_loaded;

@@ -27,7 +27,7 @@ struct supervisor {
     bool has_thread;
     /* Used only by the thread. */
     int64_t looked; /* clock_now() of the last round */
-    int64_t awake;  /* clock_now() before which models are not blamed */
+    int64_t awake;  /* clock_now() from which on images count as waiting */
     bool is_stuck;
 
     pthread_mutex_t lock;

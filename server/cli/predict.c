@@ -272,7 +272,7 @@ static enum status predict_read(void *repository, const char *name, const char *
     return model_load(repository_find(repository, name)->path, name, NULL, ret, err);
 }
 
-/* Checks that the command can use the model. Sets the size of --size. */
+/* Checks that the command can use the model. Sets the model's size to that of --size. */
 static enum status prepare_model(const struct config *config, struct model *model,
                                  struct error *err)
 {
@@ -300,7 +300,7 @@ static enum status add_model(struct model_host *host, const struct config *confi
     return status;
 }
 
-/* Adds a pipeline, its models, and the sizes that it names. */
+/* Adds a pipeline and its models, and compiles the sizes that the pipeline names. */
 static enum status add_pipeline(struct model_host *host, const struct config *config,
                                 struct repository *repository, struct error *err)
 {
@@ -336,7 +336,7 @@ static enum status open_model_host(const struct config *config, struct model_hos
 {
     struct model_host_options options = config_model_host(config, NULL);
     struct repository repository = {0};
-    struct error unlisted; /* model_load() reports it, too */
+    struct error unlisted; /* not read, because model_load() reports the same error */
     char half[PATH_MAX];
     const char *path = config->model, *ending;
     if (options.max_queue < CROPS_AT_ONCE)
@@ -441,7 +441,7 @@ static void text_on_done(struct predict_request *request)
     (void)request;
 }
 
-/* Prints the vector of --text. The host has only the model for it. Returns the exit status. */
+/* Prints the vector of --text. The host has one model, the encoder. Returns the exit status. */
 static int predict_text(struct model_host *host, const char *text)
 {
     const struct text_item item = {.text = text, .size = strlen(text)};

@@ -119,7 +119,7 @@ static void print_areas(const struct predict_image *image)
     }
 }
 
-/* Prints what was read in a line or page. Returns false if the photo is neither. */
+/* Prints the text of a photo of a line or page. Returns false for other photos. */
 static bool print_text(const struct predict_image *image)
 {
     const bool is_line = image->answer.text.is_read;

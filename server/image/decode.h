@@ -42,8 +42,8 @@ struct decode {
 enum status decode_set_size(struct decode *photo, uint64_t width, uint64_t height,
                             struct error *err) MUST_USE;
 
-/* Reserves the buffer for photo->width x photo->height pixels of `bytes` bytes, and the memory of
- * the photo in the budget. `working`: bytes that the decoder needs in addition. */
+/* Makes room in the buffer for photo->width x photo->height pixels of `bytes` bytes, and books the
+ * photo's memory in the budget. `working`: bytes that the decoder needs in addition. */
 enum status decode_reserve(struct decode *photo, size_t bytes, size_t working,
                            struct error *err) MUST_USE;
 
@@ -85,7 +85,7 @@ struct app1_orientation {
     int value;
 };
 
-/* Reads the next segment, without its length. */
+/* Reads the next APP1 segment; `body` begins after the segment's length. */
 void exif_read_app1(struct app1_orientation *found, const uint8_t *body, size_t size);
 
 /* Read the orientation from a file: a PNG's first eXIf chunk; a WebP's first EXIF chunk, else its

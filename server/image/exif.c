@@ -20,7 +20,7 @@
 /* Bytes of a value, by TIFF's type. */
 static const uint8_t exif_units[] = {0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
 
-/* Reads a value of type `type` at p; NAN for bytes and texts. */
+/* Reads a value of type `type` at p; NAN for BYTE, ASCII and UNDEFINED. */
 static double exif_number(const uint8_t *p, unsigned type, bool big)
 {
     const size_t unit = exif_units[type];
@@ -28,7 +28,7 @@ static double exif_number(const uint8_t *p, unsigned type, bool big)
     for (size_t i = 0; i < unit; i++)
         bits = bits << 8 | p[big ? i : unit - 1 - i];
     const uint32_t low = (uint32_t)bits, high = (uint32_t)(bits >> 32);
-    const uint32_t above = big ? high : low, below = big ? low : high; /* of a fraction */
+    const uint32_t above = big ? high : low, below = big ? low : high; /* numerator, denominator */
     float single;
     double wide;
     switch (type) {

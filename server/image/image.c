@@ -98,7 +98,7 @@ uint8_t *image_pixels(const struct image_decoder *decoder)
     return decoder->last;
 }
 
-/* Sets photo->name. */
+/* Finds the format by the first bytes, and sets photo->name to its name. */
 static enum status find_format(struct decode *photo, enum image_format *ret, struct error *err)
 {
     const size_t size = photo->size;

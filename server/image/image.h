@@ -51,7 +51,7 @@ struct image_info {
  * which is valid until its next image_decode(), image_decoder_done() or image_decoder_free(). */
 struct image {
     struct image_info info; /* of the whole photo */
-    uint32_t width, height; /* of these pixels; less than info's of a reduced photo */
+    uint32_t width, height; /* of these pixels; smaller than in `info` if the photo was reduced */
     size_t stride;
     const uint8_t *pixels;
 };

@@ -162,7 +162,7 @@ static void jpeg_on_progress(j_common_ptr common)
                   most));
 }
 
-/* Called at the length of an APP1 segment, which has EXIF or XMP. */
+/* libjpeg calls it at the length of an APP1 segment, which may have EXIF or XMP. */
 static boolean jpeg_on_app1(j_decompress_ptr cinfo)
 {
     struct jpeg_reader *reader = cinfo->client_data;

@@ -26,8 +26,8 @@
 
 #define JOBS_MAX 64
 #define QUIET_MS 500
-/* Between scans, because there are no events if the kernel has no watch left or the file system
- * reports no changes. */
+/* Time between two scans without an event: there are no events if the kernel has no watch left, or
+ * if the file system reports no changes. */
 #define LOOK_MS 5000
 
 #define WATCH_DEPTH 2 /* folder / model / version */
@@ -326,8 +326,8 @@ static bool waits_for_request(const struct loader *loader, const struct model *m
            (is_running(loader) || !is_preloaded(loader, model->name));
 }
 
-/* Reads one version, and serves or lists it: a lazy model is listed, unless the API or a request
- * asks for it. */
+/* Reads one version and serves it, or only lists it if it is lazy and neither the API nor a request
+ * asked for it. */
 static enum status load_version(struct loader *loader, const struct repository_model *model,
                                 const char *version, bool is_asked, struct error *err)
 {

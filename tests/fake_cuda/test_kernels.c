@@ -505,7 +505,7 @@ Test(kernels, elements)
         double *expected = malloc(count * sizeof *expected);
         static const enum op ops[] = {OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_MAX, OP_MIN};
         const enum op op = ops[random_below(&seed, COUNT_OF(ops))];
-        for (size_t k = 0; k < count && op == OP_DIV; k++) /* not by almost nothing */
+        for (size_t k = 0; k < count && op == OP_DIV; k++) /* divide by 1 to 2 */
             put(b.data, dtype, k, 1 + fabsf(random_unit(&seed)));
         for (size_t k = 0; k < count; k++) {
             size_t o = k / (size_t)(inner * last), m = k / (size_t)last % (size_t)inner,

@@ -228,7 +228,8 @@ static size_t operations_of(const struct session_pixels *pixels)
     return taken;
 }
 
-/* One kernel converts bytes. The marks are one more copy, and each of the rows but the first. */
+/* Pixels need more operations: a kernel that converts bytes, a copy of the marks, and a copy of
+ * each row but the first. */
 Test(runs, pixels_are_converted_at_once)
 {
     const struct session_pixels pixels = pixels_of(3, false);

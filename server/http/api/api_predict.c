@@ -269,7 +269,8 @@ static void predict_part_done(struct predict_request *request)
                      submit_next_part);
 }
 
-/* Offload threads will submit the parts, one after the other. Charges the photos' pixels. */
+/* Prepares a request whose parts offload threads submit, one after the other. Charges the photos'
+ * pixels. */
 static enum status predict_in_parts(struct exchange *x, struct predict_request *request,
                                     struct error *err)
 {

@@ -11,7 +11,7 @@ struct face_question {
     float least; /* least similarity, 0 … 1; 0: not given */
 };
 
-/* Sets the name, of `size` bytes. STATUS_INVALID. */
+/* Sets question->name to `size` bytes. STATUS_INVALID: too many, or one is 0. */
 enum status face_set_userid(struct face_question *question, const char *name, size_t size,
                             struct error *err) MUST_USE;
 

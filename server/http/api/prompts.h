@@ -28,11 +28,11 @@ struct request_prompt {
     const void *rows[REQUEST_WORD_INPUTS]; /* rows for the decoder's inputs */
 };
 
-/* True for "points" and "box", and for what dialects have instead: "inside" and "outside", lists of
- * points "x,y,x,y…" that are added, and "corners", a box. */
+/* True if `name` is a parameter of prompts: "points" or "box"; or in dialects "inside" or
+ * "outside", lists of points "x,y,x,y…", or "corners", a box. */
 bool request_prompt_is(const char *name);
-/* Sets such a parameter; an empty text of the last three sets nothing. STATUS_INVALID says what is
- * expected. */
+/* Sets a parameter of prompts. "inside" and "outside" add points. An empty text of a dialect's
+ * parameter sets nothing. STATUS_INVALID says what is expected. */
 enum status request_prompt_set(struct request_prompt *prompt, const char *name, const char *text,
                                struct error *err) MUST_USE;
 

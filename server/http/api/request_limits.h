@@ -17,8 +17,8 @@ enum status request_limits_read(const struct exchange *exchange, struct predict_
                                 struct error *err) MUST_USE;
 
 /* Applies the V2 protocol's `timeout`, in microseconds from request->started, and `priority`;
- * neither is negative. 0: that of the header applies. The shortest time limit applies.
- * STATUS_INVALID: a priority above 8. */
+ * neither is negative. 0: not set, so the header's value applies. Of several time limits the
+ * shortest applies. STATUS_INVALID: a priority above 8. */
 enum status request_limits_of_body(struct predict_request *request, int64_t timeout_us,
                                    int64_t priority, struct error *err) MUST_USE;
 

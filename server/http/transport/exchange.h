@@ -36,7 +36,7 @@ struct exchange_carrier {
     const struct dialect *dialect; /* form of errors for routes without a dialect; NULL: lensd's */
     /* The value of a request header; NULL if absent. */
     const char *(*header)(const struct exchange *exchange, const char *name);
-    /* Until exchange_resume(), the carrier calls no handler. NULL if it does not need this call. */
+    /* Tells the carrier to call no handler until exchange_resume(). NULL: no need to tell it. */
     void (*suspend)(struct exchange *exchange);
 };
 

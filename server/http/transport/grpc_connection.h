@@ -60,7 +60,7 @@ struct grpc_connection {
     int64_t closing;       /* when our sending side was shut down; 0: not yet */
     int64_t header_since;  /* start of a header block that has not ended; 0: none */
     size_t header_bytes;   /* bytes read since a frame other than CONTINUATION began */
-    int64_t blocked_since; /* when the socket stopped to accept bytes; 0: it accepts them */
+    int64_t blocked_since; /* when the socket stopped accepting bytes; 0: it accepts them */
     uint64_t runs;         /* calls of grpc_connection_run() */
     double credit;         /* see grpc_connection.c */
     int64_t credit_time;   /* when `credit` was computed */

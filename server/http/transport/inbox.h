@@ -19,14 +19,14 @@ struct inbox {
 bool inbox_init(struct inbox *inbox, bool accepts);
 void inbox_done(struct inbox *inbox);
 
-/* Adds an exchange to those that go on. */
+/* Tells the thread to continue an exchange. */
 void inbox_resume(struct inbox *inbox, struct exchange *exchange);
 
-/* Sets `stop` or `accepts`. */
+/* Sets *flag, which is `stop` or `accepts`, and wakes the thread. */
 void inbox_set(struct inbox *inbox, bool *flag, bool value);
 
 /* Wakes the thread. */
 void inbox_wake_locked(struct inbox *inbox);
 
-/* Takes the exchanges that go on; later news wakes the thread again. Returns false to stop. */
+/* Takes the exchanges to continue; later news wakes the thread again. Returns !inbox->stop. */
 bool inbox_take(struct inbox *inbox, struct exchange **ret_resumed, bool *ret_accepts);

@@ -24,7 +24,7 @@ struct proxy_pending {
     const struct trusted_proxies *proxies;
     int epoll_fd; /* readable when bytes or hang-ups have arrived for proxy_pending_run() */
     struct metric *invalid_total;
-    bool has_more; /* some headers may have arrived that were not read for lack of `room` */
+    bool has_more; /* headers may have arrived that proxy_pending_run() left for lack of `room` */
     size_t count;
     struct proxied_socket {
         int fd;
