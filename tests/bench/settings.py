@@ -4,9 +4,9 @@
     settings.py --model PATH [--build build] [--concurrency 1,8] [--seconds 3] [--rounds 3]
                 [--image FILE] [--against BUILD] "--device cpu" "--device cpu,cpu" …
 
-A server for each set of options, with --against also one of another build folder; they take turns, and who has no turn is stopped. Behind the rate: CPU
-milliseconds of an image, and in brackets how long that was ready to run and waited for a core, for each
-kind of the server's threads. The last lines are the median rates, and their ratio to the first settings'.
+Starts a server for each set of options, with --against also one from another build folder. The servers take
+turns; meanwhile the others are stopped. Behind the rate, for each kind of the server's threads: CPU milliseconds
+of an image, and in brackets how long the threads were ready to run and waited for a core. The last lines are the median rates, and their ratio to the first settings'.
 Needs the load generator (./dev load builds it).
 """
 
@@ -57,7 +57,7 @@ def main():
     parser.add_argument("--concurrency", default="1,8")
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--against", metavar="BUILD", help="another build folder, with the same options")
+    parser.add_argument("--against", metavar="BUILD", help="compare with the lensd of another build folder")
     parser.add_argument("settings", nargs="+", metavar="OPTIONS", help="one word each: quote them")
     # argparse takes a word that begins with two dashes for an option of its own, unless it has a space
     options = parser.parse_args([" " + word if word.startswith("--") and " " in word else word

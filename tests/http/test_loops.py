@@ -99,7 +99,7 @@ class Operators(FolderCase):
         server = self.serve_model(small_onnx.suppression, count, 400)
         boxes = [number for i in range(count) for number in (i, i, i + 1, i + 1)]
         inputs = {"boxes": ("FP32", [1, count, 4], boxes), "scores": ("FP32", [1, 1, count], [1] * count)}
-        for deadline in ("2000", "8000", "32000"):  # a busy machine may predict that an answer would be late
+        for deadline in ("2000", "8000", "32000"):  # a busy lensd may predict that the answer comes too late
             answer = self.infer(server, tensors(**inputs, most=("INT64", [1], [count])),
                                 **{"X-Request-Timeout-Ms": deadline})
             if answer.status != 503:
