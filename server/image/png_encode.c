@@ -77,9 +77,10 @@ enum status image_encode_png(enum png_kind kind, const void *pixels, uint32_t wi
     struct png_writer writer = {.out = open_memstream(&bytes, ret_size), .text = "out of memory"};
     const bool is_done = writer.out && png_write(&writer, kind, pixels, width, height);
     png_destroy_write_struct(&writer.png, &writer.info);
-    *ret = (uint8_t *)text_close(writer.out, &bytes);
-    if (is_done && *ret)
-        return STATUS_OK;
-    free(*ret);
-    return error_set(err, STATUS_INTERNAL, "cannot write a PNG: %s", writer.text);
+    if (!text_close(writer.out, &bytes) || !is_done) {
+        free(bytes);
+        return error_set(err, STATUS_INTERNAL, "cannot write a PNG: %s", writer.text);
+    }
+    *ret = (uint8_t *)bytes;
+    return STATUS_OK;
 }

@@ -146,3 +146,13 @@ Test(encode, pictures_are_read_back)
     cr_expect_eq(image_encode_jpeg(&wide, &bytes, &size, &err), STATUS_TOO_LARGE);
     image_decoder_free(decoder);
 }
+
+Test(encode, failure_returns_no_picture)
+{
+    struct error err;
+    uint8_t *bytes = NULL; /* some callers free() it, also after a failure */
+    size_t size;
+    cr_expect_eq(image_encode_png(PNG_KIND_RGB8, pixels, 0, HEIGHT, &bytes, &size, &err),
+                 STATUS_INTERNAL);
+    cr_expect_null(bytes);
+}
