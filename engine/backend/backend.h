@@ -29,7 +29,8 @@ struct backend_options {
      * STATUS_CANCELLED. May be NULL. */
     bool (*on_node)(void *context, size_t done, size_t count);
     /* A run on a CPU calls it before each step, and reference kernels call it in their loops, on
-     * the run's thread. If it returns true, the run ends with STATUS_CANCELLED. May be NULL. */
+     * the run's thread. For runs in streams collect() calls it every 20 ms. If it returns true, the
+     * run ends with STATUS_CANCELLED. May be NULL. */
     bool (*is_stopped)(void *context);
     /* Called on any thread when a run in streams has ended. May be NULL. */
     void (*on_run_ended)(void *context);

@@ -121,9 +121,9 @@ enum status session_create(const struct graph *graph, const struct session_optio
 void session_free(struct session *session);
 
 /* Sets a function that can stop a run, in place of options.cancel. The running thread calls it
- * before each step on a CPU, before each node of the interpreter, and inside reference kernels. If
- * it returns true, the run ends with STATUS_CANCELLED. NULL: nothing stops a run. Do not call this
- * during a run. */
+ * before each step on a CPU, before each node of the interpreter, and inside reference kernels; for
+ * runs in streams session_collect() calls it every 20 ms. If it returns true, the run ends with
+ * STATUS_CANCELLED. NULL: nothing stops a run. Do not call this during a run. */
 void session_set_stop(struct session *session, bool (*stop)(void *context), void *context);
 
 /* Returns the pages of activations to the system; outputs become invalid. The next run allocates

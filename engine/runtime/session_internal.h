@@ -152,5 +152,6 @@ enum status session_check_memory(struct session *session, struct error *err) MUS
 /* Runs the compiled sizes in turns (engine/backend/autotune.h) and stores L(b) in info.batches: the
  * lowest CPU time of a pass, multiplied by the ratio of wall-clock to CPU time in the least
  * disturbed run. L(b) is 0 if the model does not run on synthetic inputs, or is too slow on a CPU
- * for size b. STATUS_CANCELLED: the session was stopped. */
+ * for size b. If streams are used, sizes of at least one image per stream have their time instead
+ * (session_batch.in_streams). STATUS_CANCELLED: the session was stopped. */
 enum status session_measure(struct session *session, struct error *err) MUST_USE;
