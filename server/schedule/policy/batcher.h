@@ -20,7 +20,8 @@
  * some (for example four of five, and the fifth later). The next idle lane takes the rest. The
  * images that a lane takes at once are a `struct batch`.
  *
- * An idle lane takes ready images at once; batches grow while all lanes are busy.
+ * An idle lane takes ready images at once; batches grow while all lanes are busy. A lane with
+ * streams is busy when it has `depth` batches.
  *
  * Tickets keep preparing threads from waiting. A thread may decode an image only with a ticket. A
  * ticket is granted only if a slot is sure to be free when the decode ends, whichever batches close
@@ -48,7 +49,7 @@
 enum batch_close {
     BATCH_OPEN,        /* none: the batch is open */
     BATCH_FULL,        /* it has max_batch images, or more would gain nothing (latency.h: full) */
-    BATCH_IDLE_DEVICE, /* a device was idle, or about to be */
+    BATCH_IDLE_DEVICE, /* a device was idle, about to be, or has streams */
 };
 
 #define BATCH_CLOSE_REASONS 3

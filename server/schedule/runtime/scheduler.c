@@ -1,13 +1,13 @@
 /* Adds a lock and memory to a model's batcher, and connects it to clients, workers and lanes.
  *
  * Locks: `lock` guards the batcher and the flags below it in the struct. It is never held together
- * with another lock (tickets are offered to the pool, and threads woken, after it is released), nor
- * during a decode, a forward pass, a copy or a callback. Buffers' memory has no lock: a slot
- * belongs to the worker between reserve and end_claim; the slots of a batch (and those for its
- * padding) belong to the lane between next_batch and release or give_back. The lock in these calls
- * orders the accesses. An image in the queue belongs to the scheduler, and then to the thread that
- * takes it out under the lock: a worker (claim), or a thread that cancels the request, calls
- * scheduler_cut() or quarantines the last lane. */
+ * with another lock (tickets are offered to the pool, and threads woken, after it is released),
+ * except in session_run_has_ended(), nor during a decode, a forward pass, a copy or a callback.
+ * Buffers' memory has no lock: a slot belongs to the worker between reserve and end_claim; the
+ * slots of a batch (and those for its padding) belong to the lane between next_batch and release or
+ * give_back. The lock in these calls orders the accesses. An image in the queue belongs to the
+ * scheduler, and then to the thread that takes it out under the lock: a worker (claim), or a thread
+ * that cancels the request, calls scheduler_cut() or quarantines the last lane. */
 #include "server/schedule/runtime/scheduler.h"
 
 #include <inttypes.h>
