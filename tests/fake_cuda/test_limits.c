@@ -123,21 +123,27 @@ Test(limits, batches_of_many_images)
     guarded_free(&marks_block);
 }
 
-static void try_transpose(int64_t planes, int64_t rows, int64_t columns)
+/* x: groups of planes of rows, with numbers between the rows that are not copied. */
+static void try_transpose(int64_t groups, int64_t planes, int64_t rows, int64_t columns)
 {
-    const size_t plane = (size_t)(rows * columns), count = (size_t)planes * plane;
+    enum { FIRST = 5, BETWEEN = 3 };
+    const int64_t pitch = columns + BETWEEN, plane = rows * pitch;
+    const size_t count = (size_t)(groups * planes * rows * columns);
     uint32_t seed = 5;
     struct guarded x_block, y_block;
-    const float *x = random_floats(&x_block, count, &seed);
+    const float *x = random_floats(&x_block, (size_t)(FIRST + groups * planes * plane), &seed);
     const float *y = random_floats(&y_block, count, &seed);
-    const struct cuda_access_map map = {
-        .rank = 3, .dims = {planes, columns, rows}, .steps[0] = {rows * columns, 1, columns}};
+    const struct cuda_access_map map = {.rank = 4,
+                                        .dims = {groups, planes, columns, rows},
+                                        .steps[0] = {planes * plane, plane, 1, pitch},
+                                        .offset = FIRST};
     cuda_copy_strided(stream, sizeof *x, x, y_block.data, &map);
     finished("a transpose");
     for (size_t i = 0; i < count; i++) {
-        const size_t at = i % plane, c = at / (size_t)rows, r = at % (size_t)rows;
-        cr_assert_eq(y[i], x[i / plane * plane + r * (size_t)columns + c], "%d planes, %zu",
-                     (int)planes, i);
+        const int64_t r = (int64_t)i % rows, at = (int64_t)i / rows;
+        cr_assert_eq(y[i], x[FIRST + at / columns * plane + r * pitch + at % columns],
+                     "%d planes, %d rows, %d columns, %zu", (int)planes, (int)rows, (int)columns,
+                     i);
     }
     guarded_free(&x_block);
     guarded_free(&y_block);
@@ -145,10 +151,14 @@ static void try_transpose(int64_t planes, int64_t rows, int64_t columns)
 
 Test(limits, transposes_of_many_planes_and_rows)
 {
-    try_transpose(MANY, 5, 7);
-    try_transpose(1, 32 * MANY, 3);
-    try_transpose(3, 3, 32 * MANY);
-    try_transpose(1, 1, 1);
+    try_transpose(1, MANY, 9, 8);
+    try_transpose(1, 1, 32 * MANY, 8);
+    try_transpose(1, 1, 8, 32 * MANY);
+    try_transpose(2, 2, 33, 100);
+    try_transpose(2, 3, 64, 8);
+    try_transpose(2, 2, 40, 3);
+    try_transpose(2, 2, 3, 40);
+    try_transpose(1, 1, 1, 1);
 }
 
 Test(limits, means_of_many_images)

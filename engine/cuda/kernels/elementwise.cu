@@ -31,13 +31,52 @@ __global__ void copy_strided_kernel(const T *x, T *y, cuda_access_map map, size_
     }
 }
 
+enum { TILE = 32, TILE_ROWS = 8 };
+
+/* Copies where x is contiguous along the last dimension but one. A block moves a tile of the last
+ * two dimensions through shared memory, so that reads and writes are both coalesced. blockIdx.z
+ * counts through the other dimensions. */
+template <typename T> __global__ void transpose_kernel(const T *x, T *y, cuda_access_map map)
+{
+    __shared__ T tile[TILE][TILE + 1];
+    const int last = map.rank - 1, lane = (int)threadIdx.x;
+    const int64_t rows = map.dims[last], columns = map.dims[last - 1];
+    const int64_t row = (int64_t)blockIdx.y * TILE, column = (int64_t)blockIdx.x * TILE;
+    x += map.offset + strided_at((size_t)blockIdx.z, last - 1, map.dims, map.steps[0]);
+    y += (int64_t)blockIdx.z * rows * columns;
+    for (int k = (int)threadIdx.y; k < TILE; k += TILE_ROWS)
+        if (row + k < rows && column + lane < columns)
+            tile[k][lane] = x[(row + k) * map.steps[0][last] + column + lane];
+    __syncthreads();
+    for (int k = (int)threadIdx.y; k < TILE; k += TILE_ROWS)
+        if (row + lane < rows && column + k < columns)
+            y[(column + k) * rows + row + lane] = tile[lane][k];
+}
+
+/* Tiles of few rows or columns would leave most threads idle. */
+static bool is_for_tiles(const struct cuda_access_map *map)
+{
+    const int last = map->rank - 1;
+    return last > 0 && map->steps[0][last - 1] == 1 && map->dims[last] >= TILE_ROWS &&
+           map->dims[last - 1] >= TILE_ROWS && map->dims[last] <= (int64_t)GRID_MOST * TILE &&
+           element_count(last - 1, map->dims) <= (size_t)GRID_MOST;
+}
+
 template <typename T>
 static void copy_sized(cudaStream_t stream, const void *x, void *y,
                        const struct cuda_access_map *map)
 {
     const size_t count = element_count(map->rank, map->dims);
-    LAUNCH(copy_strided_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x, (T *)y, *map,
-           count);
+    const int last = map->rank - 1;
+    if (is_for_tiles(map))
+        LAUNCH_BLOCK(transpose_kernel<T>,
+                     dim3((unsigned)((map->dims[last - 1] + TILE - 1) / TILE),
+                          (unsigned)((map->dims[last] + TILE - 1) / TILE),
+                          (unsigned)element_count(last - 1, map->dims)),
+                     dim3(TILE, TILE_ROWS), stream, (const T *)x, (T *)y, *map);
+    else
+        LAUNCH(copy_strided_kernel<T>, blocks_for(count), THREADS, stream, (const T *)x, (T *)y,
+               *map, count);
 }
 
 /* Merges every two elements that stay neighbours into one element, repeatedly, up to 16 bytes. */
