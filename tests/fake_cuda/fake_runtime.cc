@@ -60,7 +60,6 @@ namespace
 {
 constexpr int MAX_DEVICES = 8;
 constexpr size_t SHARED_LIMIT = 227 << 10; /* of a block, as Hopper's */
-constexpr size_t PITCH_LIMIT = 8 << 20;    /* less than a GPU has, so that tests get beyond */
 
 struct state {
     std::mutex lock;
@@ -484,7 +483,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
     properties->minor = the.capability % 10;
     properties->multiProcessorCount = 8;
     properties->sharedMemPerBlockOptin = SHARED_LIMIT;
-    properties->memPitch = PITCH_LIMIT;
     properties->pciBusID = 16 + device;
     return answer_without_context();
 }
@@ -747,30 +745,6 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyK
     /* To pageable memory nothing is asynchronous. */
     return kind == cudaMemcpyDeviceToHost && is_pageable(to) ? cudaStreamSynchronize(stream)
                                                              : cudaSuccess;
-}
-
-cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
-                              size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream)
-{
-    cudaError_t error = answer();
-    if (error == cudaSuccess && (width > to_pitch || width > from_pitch))
-        error = fail(cudaErrorInvalidValue);
-    if (error == cudaSuccess && (to_pitch > PITCH_LIMIT || from_pitch > PITCH_LIMIT))
-        error = fail(cudaErrorInvalidPitchValue);
-    if (error != cudaSuccess)
-        return error;
-    count_copy(stream->device, kind, width * height);
-    if (is_pageable(from)) {
-        for (size_t i = 0; i < height && error == cudaSuccess; i++)
-            error = copy_staged((char *)to + i * to_pitch, (const char *)from + i * from_pitch,
-                                width, stream);
-        return error;
-    }
-    enqueue(stream, [=] {
-        for (size_t i = 0; i < height; i++)
-            copy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width);
-    });
-    return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void *data, int value, size_t size, cudaStream_t stream)

@@ -17,7 +17,6 @@ typedef enum cudaError {
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
     cudaErrorInvalidConfiguration = 9,
-    cudaErrorInvalidPitchValue = 12,
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
@@ -86,7 +85,7 @@ struct cudaMemAccessDesc {
 
 struct cudaDeviceProp {
     char name[256];
-    size_t totalGlobalMem, memPitch;
+    size_t totalGlobalMem;
     int major, minor;
     int multiProcessorCount;
     size_t sharedMemPerBlockOptin;
@@ -117,9 +116,6 @@ cudaError_t cudaHostAlloc(void **ret, size_t size, unsigned flags);
 cudaError_t cudaFreeHost(void *data);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, enum cudaMemcpyKind kind,
                             cudaStream_t stream);
-cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
-                              size_t width, size_t height, enum cudaMemcpyKind kind,
-                              cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *data, int value, size_t size, cudaStream_t stream);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned flags, int priority);
