@@ -9,7 +9,6 @@
 
 #include <limits.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/size.h"
 #include "engine/op/families.h"
