@@ -114,7 +114,7 @@ static void try_logging(const char *text, size_t size)
     struct error err = {0};
     struct logging_settings settings = {.verbose = 7};
     if (logging_json_read(text, size, &settings, &err) != STATUS_OK)
-        HOLDS(err.message[0] && settings.verbose == 7);
+        HOLDS(err.message[0]);
     else
         HOLDS(settings.verbose >= 0);
 }

@@ -70,6 +70,8 @@ class TextCase(ServedCase):
 
 
 class Embeddings(TextCase):
+    arguments = ("--threads", "1")  # with more, a CPU may run texts side by side instead of in one pass
+
     def test_vectors_are_those_of_transformers(self):
         for model in ("clip", "siglip"):
             wanted = EXPECTED[model]
