@@ -89,15 +89,19 @@ static enum status cpu_reserve(struct backend *backend, struct error *err)
 }
 
 /* Between runs this session needs nothing in the arena, and the caller has read the outputs. If
- * another session ran in the arena last, keeps its pages: that session may run soon. */
+ * another session runs in the arena now, or ran there last, keeps its pages: that session may run
+ * soon. Does not wait for the lock: another session's streams may hold it for minutes. */
 static void cpu_release_pages(struct backend *backend)
 {
+    struct shared_arena *arena = backend->arena;
     streams_stop(backend);
-    LOCK(&backend->arena->lock);
-    if (backend->arena->base && backend->arena->last == backend)
-        madvise(backend->arena->base, backend->arena->bytes, MADV_DONTNEED);
     if (backend->outputs)
         madvise(backend->outputs, backend->output_pages, MADV_DONTNEED);
+    if (pthread_mutex_trylock(&arena->lock) != 0)
+        return;
+    if (arena->base && arena->last == backend)
+        madvise(arena->base, arena->bytes, MADV_DONTNEED);
+    pthread_mutex_unlock(&arena->lock);
 }
 
 static size_t cpu_share_arena(struct backend *backend, struct shared_arena *arena)

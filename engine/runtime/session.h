@@ -179,11 +179,11 @@ bool session_may_submit(const struct session *session);
 bool session_run_has_ended(const struct session *session);
 void session_set_run_ended(struct session *session, void (*ended)(void *context), void *context);
 
-/* Starts a run, if session_may_submit(). Inputs and are_pixels must not change until the run is
- * collected; `run` itself and `wanted` may be freed. A CPU computes in session_collect(), but
- * starts runs in streams now. With info.has_streams, a run that joins others is always in streams.
- * On failure no run was started, and other runs continue. Errors: STATUS_DEVICE, STATUS_NO_MEMORY,
- * STATUS_DEVICE_MEMORY. */
+/* Starts a run. Call it if session_may_submit() was true since the last run was submitted. Inputs
+ * and are_pixels must not change until the run is collected; `run` itself and `wanted` may be
+ * freed. A CPU computes in session_collect(), but starts runs in streams now. With
+ * info.has_streams, a run that joins others is always in streams. On failure no run was started,
+ * and other runs continue. Errors: STATUS_DEVICE, STATUS_NO_MEMORY, STATUS_DEVICE_MEMORY. */
 enum status session_submit(struct session *session, const struct session_request *run,
                            struct error *err) MUST_USE;
 

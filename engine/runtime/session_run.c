@@ -124,7 +124,7 @@ enum status session_submit(struct session *session, const struct session_request
                            struct error *err)
 {
     struct compiled_size *c = compiled_for(session, run->batch);
-    assert(session_may_submit(session));
+    assert(under_way(session) < session->info.depth);
     if (!c)
         return error_set(err, STATUS_INTERNAL, "a batch of %d; the largest is %d", run->batch,
                          session->compiled[session->compiled_count - 1].size);

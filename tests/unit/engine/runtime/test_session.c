@@ -745,6 +745,43 @@ Test(session, a_run_in_streams_can_be_stopped)
     free(image);
 }
 
+/* Streams hold the shared arena as long as their session is busy. An idle session that gives back
+ * its pages must not wait for that, and one that wants to resize the arena may come at any time. */
+Test(session, streams_do_not_block_an_idle_session)
+{
+    enum { H = 24, W = 21, MOST = 6 };
+    struct error err = {0};
+    struct shared_arena arena;
+    struct graph *graph = random_graph(1, H, W);
+    struct session *busy, *idle = create(graph, MOST);
+    const struct session_options options = {
+        .threads = 2, .max_batch = MOST, .image_layout = IMAGE_NHWC_F32};
+    cr_assert_eq(session_create(graph, &options, &busy, &err), STATUS_OK, "%s", err.message);
+    shared_arena_init(&arena);
+    cr_assert(session_share_arena(busy, &arena) && session_share_arena(idle, &arena));
+    cr_assert(busy->backend->streams);
+    busy->info.has_streams = true;
+    busy->info.depth = 2;
+    float *image = calloc((size_t)H * W * 3, sizeof *image);
+    const void *inputs[] = {image};
+    const struct tensor *outputs[RANDOM_GRAPH_OUTPUTS];
+    const struct session_request request = {
+        .batch = 1, .inputs = inputs, .valid_rows = 1, .in_streams = true};
+    cr_assert_eq(session_submit(busy, &request, &err), STATUS_OK, "%s", err.message);
+    session_release_pages(idle);
+    cr_expect(session_may_submit(busy));
+    atomic_fetch_add(&arena.waiting, 1);
+    cr_expect(!session_may_submit(busy));
+    cr_assert_eq(session_submit(busy, &request, &err), STATUS_OK, "%s", err.message);
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(session_collect(busy, outputs, &err), STATUS_OK, "%s", err.message);
+    session_free(busy);
+    session_free(idle);
+    shared_arena_done(&arena);
+    graph_free(graph);
+    free(image);
+}
+
 static size_t resident_pages(const struct session *session)
 {
     enum { PAGE = 4096, MOST = 65536 };
