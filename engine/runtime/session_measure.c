@@ -163,8 +163,8 @@ static enum status choose_streams(struct session_measurement *m, double cost, st
     const size_t first = (size_t)(compiled_for(session, m->streams) - session->compiled);
     const double factor = fmax(m->wall_per_cpu, 1);
     /* A batch size that was not measured takes about as long as its images one by one. */
-    const double most = STREAMS_SHARE * (first < m->sizes ? batches[first].milliseconds
-                                                          : batches[0].milliseconds * m->streams);
+    const struct session_batch *batch = &batches[first < m->sizes ? first : 0];
+    const double most = STREAMS_SHARE * batch->milliseconds * m->streams / batch->size;
     struct autotune_run run = {.cost = cost};
     for (int i = 0; i < STREAMS_TRIES && run.cost * factor > most; i++)
         TRY(measure_run(m, m->sizes, &run, err));
