@@ -564,6 +564,12 @@ bool batcher_take(struct batcher *batcher, int index, int64_t now, struct batch 
     return batcher->lanes[index].idle && take(batcher, index, now, ret);
 }
 
+bool batcher_fills_lanes(const struct batcher *batcher)
+{
+    const size_t images = batcher->counts.running + batcher->counts.slots;
+    return images >= (size_t)(batcher->config.lanes * batcher->config.depth);
+}
+
 /* True if no batch is closed and the forming batch has images that the lane may take. */
 static bool may_close_ahead(const struct batcher *batcher, enum ahead ahead)
 {
@@ -578,7 +584,7 @@ bool batcher_take_ahead(struct batcher *batcher, int index, enum ahead ahead, in
 {
     const struct lane_state *lane = &batcher->lanes[index];
     if (!lane->works || lane->held_count == 0 || lane->held_count >= batcher->config.depth ||
-        a_lane_is_free(batcher))
+        a_lane_is_free(batcher) || (ahead == AHEAD_BESIDE && !batcher_fills_lanes(batcher)))
         return false;
     if (may_close_ahead(batcher, ahead))
         close_forming(batcher, BATCH_IDLE_DEVICE);

@@ -176,6 +176,9 @@ enum batch_close batcher_should_close(const struct batcher *batcher);
 /* True if the slot of an image is written and no lane has taken the image. */
 bool batcher_has_ready(const struct batcher *batcher);
 
+/* True if as many images run or wait for a lane as all lanes together can have batches (depth). */
+bool batcher_fills_lanes(const struct batcher *batcher);
+
 /* True if batcher_take() can probably give a batch now. (It gives none if the padding has no room
  * beside another lane's images.) */
 bool batcher_can_take(const struct batcher *batcher);
@@ -190,7 +193,8 @@ bool batcher_take(struct batcher *batcher, int lane, int64_t now, struct batch *
 enum ahead {
     AHEAD_CLOSED, /* images of a closed batch */
     AHEAD_READY,  /* also the forming batch once its images are ready: the device is nearly free */
-    AHEAD_BESIDE, /* also ready images of the forming batch: they run in streams */
+    AHEAD_BESIDE, /* if batcher_fills_lanes(), also ready images of the forming batch: they run in
+                     streams, of which some would be idle otherwise */
 };
 
 /* A lane that has fewer than `depth` batches, but at least one, takes the next one, to run it right

@@ -124,6 +124,14 @@ static void pad_inputs(struct lane *lane, int padded, const void **inputs,
     run->valid_rows = padded;
 }
 
+/* True if each stream soon has an image: of the batch, or of another one that runs beside it. With
+ * fewer images some threads would be idle. */
+static bool fills_streams(struct lane *lane, int images)
+{
+    return images >= lane->info.depth ||
+           (!device_turn_is_contended(&lane->turn) && scheduler_fills_lanes(lane->scheduler));
+}
+
 void lane_submit(struct lane *lane, struct lane_pass *pass, bool is_retry)
 {
     const struct batch *batch = &pass->batch;
@@ -138,8 +146,7 @@ void lane_submit(struct lane *lane, struct lane_pass *pass, bool is_retry)
                                   .valid_rows = batch->count,
                                   .wanted = pass->wanted,
                                   .in_streams =
-                                      lane->info.has_streams &&
-                                      (batch->count > 1 || scheduler_has_ready(lane->scheduler))};
+                                      lane->info.has_streams && fills_streams(lane, batch->count)};
     if (is_retry && padded != batch->count)
         pad_inputs(lane, padded, pass->inputs, &run);
     pass->status = session_submit(lane->session, &run, &pass->error);

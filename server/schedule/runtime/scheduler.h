@@ -121,6 +121,9 @@ enum lane_wake scheduler_next_batch(struct scheduler *scheduler, int lane, struc
 /* True if the slot of an image is written and no lane has taken the image. */
 bool scheduler_has_ready(struct scheduler *scheduler);
 
+/* As batcher_fills_lanes(). */
+bool scheduler_fills_lanes(struct scheduler *scheduler);
+
 /* Updates L(b): a forward pass of `images` on this lane took `ns`. */
 void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns);
 

@@ -11,6 +11,12 @@ bool scheduler_has_ready(struct scheduler *scheduler)
     return batcher_has_ready(scheduler->batcher);
 }
 
+bool scheduler_fills_lanes(struct scheduler *scheduler)
+{
+    LOCK(&scheduler->lock);
+    return batcher_fills_lanes(scheduler->batcher);
+}
+
 /* Sleeps until an image is ready, at most until `until`. */
 static enum lane_wake wait_ready(struct scheduler *scheduler, struct device_turn *turn,
                                  int64_t until)

@@ -336,6 +336,30 @@ Test(batcher, with_two_idle_lanes_two_forming_batches_close)
     end(&s);
 }
 
+Test(batcher, batches_run_beside_others_only_if_they_fill_the_lane)
+{
+    struct batch beside;
+    struct script s = {.now = 1000};
+    s.batcher = batcher_create(&(struct batcher_config){
+        .max_batch = 8, .buffers = 6, .lanes = 1, .depth = 4, .max_images = 64});
+    cr_assert_not_null(s.batcher);
+    idle(&s, 0);
+    ready(&s, "a");
+    cr_assert_str_eq(take(&s), "a");
+    ready(&s, "bc");
+    cr_expect_not(batcher_fills_lanes(s.batcher));
+    cr_expect_not(batcher_take_ahead(s.batcher, 0, AHEAD_BESIDE, s.now, &beside));
+    prepare(&s, "d");
+    reserve(&s, "d");
+    cr_expect(batcher_fills_lanes(s.batcher));
+    cr_expect_not(batcher_take_ahead(s.batcher, 0, AHEAD_BESIDE, s.now, &beside),
+                  "a slot of the batch is being written");
+    commit(&s, "d");
+    cr_assert(batcher_take_ahead(s.batcher, 0, AHEAD_BESIDE, s.now, &beside));
+    cr_expect_eq(beside.count, 3);
+    end(&s);
+}
+
 Test(batcher, tickets_are_never_more_than_slots_that_are_sure)
 {
     /* 3 buffers of 4; the idle lane may close one early with a single image: 12 - 3. */
