@@ -18,7 +18,7 @@ struct stretch_of {
 
 static void run_stretch(void *context)
 {
-    static const unsigned char zeros[PANEL] __attribute__((aligned(64)));
+    static unsigned char zeros[PANEL] __attribute__((aligned(64)));
     int32_t sums[TILE_MOST_ROWS * TILE_MOST_COLUMNS];
     const unsigned char *rows[TILE_MOST_ROWS];
     const struct stretch_of *of = context;
