@@ -18,7 +18,7 @@
  * nothing else runs, both take about as long. While other threads need a core, too, streams answer
  * up to twice as many requests (docs/measurements/threads.md). A model with large weights and
  * little arithmetic is faster in batches. */
-#define STREAMS_SHARE   1.25
+#define STREAMS_RATIO   1.25
 #define STREAMS_TRIES   3   /* more runs while streams seem slow: the first run allocates pages */
 #define STREAMS_MOST_MS 200 /* no streams if one image takes longer in a stream: it gains least */
 
@@ -164,7 +164,7 @@ static enum status choose_streams(struct session_measurement *m, double cost, st
     const double factor = fmax(m->wall_per_cpu, 1);
     /* A batch size that was not measured takes about as long as its images one by one. */
     const struct session_batch *batch = &batches[first < m->sizes ? first : 0];
-    const double most = STREAMS_SHARE * batch->milliseconds * m->streams / batch->size;
+    const double most = STREAMS_RATIO * batch->milliseconds * m->streams / batch->size;
     struct autotune_run run = {.cost = cost};
     for (int i = 0; i < STREAMS_TRIES && run.cost * factor > most; i++)
         TRY(measure_run(m, m->sizes, &run, err));
