@@ -56,7 +56,7 @@ static void cpu_close(struct backend *backend)
     weights_free(backend);
     arena_leave(backend);
     shared_arena_done(&backend->own_arena);
-    (void)pages_resize(&backend->outputs, backend->output_pages, 0);
+    (void)pages_resize(&backend->outputs, backend->output_room, 0);
     free(backend);
 }
 
@@ -96,7 +96,7 @@ static void cpu_release_pages(struct backend *backend)
     struct shared_arena *arena = backend->arena;
     streams_stop(backend);
     if (backend->outputs)
-        madvise(backend->outputs, backend->output_pages, MADV_DONTNEED);
+        madvise(backend->outputs, backend->output_room, MADV_DONTNEED);
     if (pthread_mutex_trylock(&arena->lock) != 0)
         return;
     if (arena->base && arena->last == backend)

@@ -154,11 +154,11 @@ enum status programs_place(struct backend *backend, struct error *err)
     backend->arena_bytes = arena;
     backend->output_bytes = most;
     const size_t all = most * runs_in_flight(backend);
-    if (!arena_fit(backend->arena) || !pages_resize(&backend->outputs, backend->output_pages, all))
+    if (!arena_fit(backend->arena) || !pages_resize(&backend->outputs, backend->output_room, all))
         return error_set(err, STATUS_NO_MEMORY,
                          "out of memory: %zu bytes of activations on the CPU (%s)",
                          backend->arena_bytes + all, strerror(errno));
-    backend->output_pages = all;
+    backend->output_room = all;
     for (struct program *program = backend->programs; program; program = program->next)
         place(program);
     return STATUS_OK;
