@@ -151,7 +151,7 @@ void streams_keep_if_small(struct backend *backend);
  * Returns false and starts nothing if the system refuses threads. */
 bool streams_submit(struct program *program, const void *const *inputs, int rows) MUST_USE;
 bool streams_are_running(const struct backend *backend); /* a run is in flight */
-bool streams_have_ended(struct backend *backend);        /* the oldest run in flight has ended */
+bool streams_run_has_ended(struct backend *backend);     /* the oldest run in flight has ended */
 double streams_cpu_ms(const struct backend *backend);    /* mean of the streams' threads */
 /* Waits for the oldest run, as collect() of backend_ops. */
 enum status streams_collect(struct backend *backend, const void **outputs, struct error *err);

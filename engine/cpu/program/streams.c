@@ -18,7 +18,7 @@
 #include "engine/base/thread.h"
 #include "engine/cpu/program/program.h"
 
-#define STOP_EVERY_NS 20000000 /* the time between two checks of streams_collect() */
+#define STOP_CHECK_NS 20000000 /* the time between two checks of streams_collect() */
 
 struct stream_run {
     struct program *whole; /* of the batch: streams write its outputs, and do not run its steps */
@@ -243,7 +243,7 @@ bool streams_are_running(const struct backend *backend)
     return streams && streams->submitted != streams->collected;
 }
 
-bool streams_have_ended(struct backend *backend)
+bool streams_run_has_ended(struct backend *backend)
 {
     struct cpu_streams *streams = backend->streams;
     LOCK(&streams->lock);
@@ -263,7 +263,7 @@ enum status streams_collect(struct backend *backend, const void **outputs, struc
             stop_locked(run, status, &stop);
         if (run->left == 0)
             break;
-        condition_wait(&streams->ended, &streams->lock, clock_now() + STOP_EVERY_NS);
+        condition_wait(&streams->ended, &streams->lock, clock_now() + STOP_CHECK_NS);
         pthread_mutex_unlock(&streams->lock);
     }
     streams->collected++;
