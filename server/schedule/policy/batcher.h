@@ -20,8 +20,8 @@
  * some (for example four of five, and the fifth later). The next idle lane takes the rest. The
  * images that a lane takes at once are a `struct batch`.
  *
- * An idle lane takes ready images at once; batches grow while all lanes are busy. A lane with
- * streams is busy when it has `depth` batches.
+ * An idle lane takes ready images at once; batches grow while all lanes are busy. A lane that
+ * runs batches in streams takes them by batcher_take_ahead() (AHEAD_BESIDE).
  *
  * Tickets keep preparing threads from waiting. A thread may decode an image only with a ticket. A
  * ticket is granted only if a slot is sure to be free when the decode ends, whichever batches close
@@ -176,7 +176,7 @@ enum batch_close batcher_should_close(const struct batcher *batcher);
 /* True if the slot of an image is written and no lane has taken the image. */
 bool batcher_has_ready(const struct batcher *batcher);
 
-/* True if as many images run or wait for a lane as all lanes together can have batches (depth). */
+/* True if at least lanes * depth images run or have a slot, so that each stream has an image. */
 bool batcher_fills_lanes(const struct batcher *batcher);
 
 /* True if batcher_take() can probably give a batch now. (It gives none if the padding has no room
@@ -193,8 +193,8 @@ bool batcher_take(struct batcher *batcher, int lane, int64_t now, struct batch *
 enum ahead {
     AHEAD_CLOSED, /* images of a closed batch */
     AHEAD_READY,  /* also the forming batch once its images are ready: the device is nearly free */
-    AHEAD_BESIDE, /* if batcher_fills_lanes(), also ready images of the forming batch: they run in
-                     streams, of which some would be idle otherwise */
+    AHEAD_BESIDE, /* nothing unless batcher_fills_lanes(); otherwise also ready images of the
+                     forming batch: they run in streams, which would be idle without them */
 };
 
 /* A lane that has fewer than `depth` batches, but at least one, takes the next one, to run it right

@@ -5,8 +5,8 @@
  *
  * Closed batches are taken at once. The forming batch is taken only when the device is about to be
  * free: it could not run earlier, and may still grow. With streams (info.has_streams) passes run at
- * the same time, and ready images are taken at once, too. A batch whose pass has failed runs again,
- * complete or in parts, when no other pass is in flight. */
+ * the same time: while there are images for all streams, ready images are taken at once, too. A
+ * batch whose pass has failed runs again, complete or in parts, when no other pass is in flight. */
 #include "server/schedule/runtime/lane_state.h"
 
 #include <string.h>
@@ -72,7 +72,7 @@ static int64_t nearly_free(struct lane *lane)
 }
 
 /* Takes batches to run after the current one: closed ones, or any when the device is nearly free.
- * With streams: takes any, to run them at the same time as the current one. */
+ * With streams: any, to run them at the same time, while there are images for all streams. */
 static void inflight_fill(struct lane *lane)
 {
     struct batch batch;

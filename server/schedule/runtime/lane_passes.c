@@ -124,8 +124,8 @@ static void pad_inputs(struct lane *lane, int padded, const void **inputs,
     run->valid_rows = padded;
 }
 
-/* True if each stream soon has an image: of the batch, or of another one that runs beside it. With
- * fewer images some threads would be idle. */
+/* True if each stream will have an image, of this batch of `images` or of another. With fewer
+ * images some threads would be idle. */
 static bool fills_streams(struct lane *lane, int images)
 {
     return images >= lane->info.depth ||
