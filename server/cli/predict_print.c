@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/size.h"
 #include "engine/base/utf8.h"
 #include "server/answers/describe.h"
 #include "server/cli/commands.h"
@@ -125,14 +126,18 @@ static bool print_text(const struct predict_image *image)
     const bool is_line = image->answer.text.is_read;
     if (!is_line && (image->request->used_model->task.kind != TASK_TEXT_BOXES || !image->crops))
         return false;
-    char *text = describe_text(image), *rest = text, shown[8192];
-    if (is_line)
+    char *text = describe_text(image), *rest = text;
+    const size_t size = text ? 4 * strlen(text) + 1 : 0; /* of each byte as "\x1b" */
+    char *shown = malloc(size);
+    if (!text || !shown)
+        fprintf(stderr, "lensd: out of memory\n");
+    else if (is_line)
         printf("    %6.2f %%  ", (double)image->answer.text.score * 100);
-    else if (text && !text[0])
+    else if (!text[0])
         printf("    no text found");
-    for (const char *line; (line = strsep(&rest, "\n"));)
-        printf("%s%s\n", is_line || !line[0] ? "" : "    ", utf8_shown(line, shown, sizeof shown));
-    free(text);
+    for (const char *line; shown && (line = strsep(&rest, is_line ? "" : "\n"));)
+        printf("%s%s\n", is_line || !line[0] ? "" : "    ", utf8_shown(line, shown, size));
+    FREE_ALL(text, shown);
     return true;
 }
 

@@ -613,6 +613,17 @@ class Page(Pipelines):
         self.assertEqual("".join(line.removeprefix("    ") for line in shown.stdout.splitlines(True)[1:]),
                          self.page + "\n")
 
+    def test_the_command_line_shows_a_long_text_whole(self):
+        self.write("rec/characters.txt", "a" * 4000 + "\x1b\nb\nß\n字\n")
+        with open(self.path("photo.png"), "wb") as file:
+            file.write(png(128, 128))
+        for model, text in (("page", self.page), ("rec", "aa 字")):
+            with self.subTest(model):
+                shown = run_lensd("predict", "--model", self.path(model), self.path("photo.png"))
+                self.assertEqual(shown.returncode, 0, shown.stderr)
+                for line, wanted in zip(shown.stdout.splitlines()[1:], text.splitlines(), strict=True):
+                    wanted = wanted.replace("a", "a" * 4000 + r"\x1b")
+                    self.assertEqual(line[-len(wanted):] if wanted else line, wanted)
 
     def test_a_crop_of_a_crop_that_memory_has_no_room_for(self):
         """An answer without its text would be taken for whole."""
