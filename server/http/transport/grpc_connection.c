@@ -61,17 +61,35 @@ static ssize_t write_some(struct grpc_connection *c, const uint8_t *bytes, size_
     return put >= 0 ? put : put == GNUTLS_E_AGAIN || put == GNUTLS_E_INTERRUPTED ? -1 : -2;
 }
 
+/* Writes what on_send() has gathered, as far as the socket accepts it. Returns false if the
+ * connection is over. */
+static bool write_gathered(struct grpc_connection *c)
+{
+    while (c->out_at < c->out_size) {
+        const ssize_t put = write_some(c, c->out + c->out_at, c->out_size - c->out_at);
+        if (put < 0 && !c->blocked_since)
+            c->blocked_since = clock_now();
+        if (put < 0)
+            return put == -1;
+        c->blocked_since = 0;
+        c->out_at += (size_t)put;
+    }
+    c->out_at = c->out_size = 0;
+    return true;
+}
+
+/* Gathers frames: a system call and a TLS record for each frame would take more CPU time. */
 static ssize_t on_send(nghttp2_session *session, const uint8_t *bytes, size_t size, int flags,
                        void *context)
 {
     (void)session, (void)flags;
     struct grpc_connection *c = context;
-    const ssize_t put = write_some(c, bytes, size);
-    if (put >= 0)
-        c->blocked_since = 0;
-    else if (!c->blocked_since)
-        c->blocked_since = clock_now();
-    return put >= 0 ? put : put == -1 ? NGHTTP2_ERR_WOULDBLOCK : NGHTTP2_ERR_CALLBACK_FAILURE;
+    if (c->out_size == sizeof c->out && !write_gathered(c))
+        return NGHTTP2_ERR_CALLBACK_FAILURE;
+    const size_t room = sizeof c->out - c->out_size, taken = size < room ? size : room;
+    memcpy(c->out + c->out_size, bytes, taken);
+    c->out_size += taken;
+    return taken ? (ssize_t)taken : NGHTTP2_ERR_WOULDBLOCK;
 }
 
 static void watch_events(struct grpc_connection *c)
@@ -403,19 +421,12 @@ static bool read_all(struct grpc_connection *c)
     return true;
 }
 
-/* Writes frames until the socket accepts no more. The cork gathers them in as few packets as
- * possible. Returns false if the connection is over. */
+/* Writes frames until the socket accepts no more. Returns false if the connection is over. */
 static bool write_all(struct grpc_connection *c)
 {
-    const int on = 1, off = 0;
     /* While closing, the streams still exist but the calls that they read from are freed. */
-    if (c->closing || c->refused_http1 || (!c->has_begun && !c->is_ending) ||
-        !nghttp2_session_want_write(c->session))
-        return true;
-    (void)setsockopt(c->fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on);
-    const int result = nghttp2_session_send(c->session);
-    (void)setsockopt(c->fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
-    return result == 0;
+    return c->closing || c->refused_http1 || (!c->has_begun && !c->is_ending) ||
+           (nghttp2_session_send(c->session) == 0 && write_gathered(c));
 }
 
 static void feed_calls(struct grpc_connection *c)

@@ -53,13 +53,15 @@ struct grpc_connection {
     bool is_leaving;      /* GOAWAY is queued: open calls continue, but the client makes no more */
     bool has_open_header; /* CONTINUATION may follow */
     LIST_HEAD(, grpc_call) calls;
-    size_t header_room;    /* bytes allocated for the headers of its calls */
-    size_t call_count;     /* calls, including those whose stream is closed */
-    int64_t opened;        /* clock_now(), like all times here */
-    int64_t idle_since;    /* when its last call ended */
-    int64_t closing;       /* when our sending side was shut down; 0: not yet */
-    int64_t header_since;  /* start of a header block that has not ended; 0: none */
-    size_t header_bytes;   /* bytes read since a frame other than CONTINUATION began */
+    size_t header_room;   /* bytes allocated for the headers of its calls */
+    size_t call_count;    /* calls, including those whose stream is closed */
+    int64_t opened;       /* clock_now(), like all times here */
+    int64_t idle_since;   /* when its last call ended */
+    int64_t closing;      /* when our sending side was shut down; 0: not yet */
+    int64_t header_since; /* start of a header block that has not ended; 0: none */
+    size_t header_bytes;  /* bytes read since a frame other than CONTINUATION began */
+    uint8_t out[16384];   /* frames to write, from out_at to out_size; as much as a TLS record */
+    size_t out_at, out_size;
     int64_t blocked_since; /* when the socket stopped accepting bytes; 0: it accepts them */
     uint64_t runs;         /* calls of grpc_connection_run() */
     double credit;         /* see grpc_connection.c */
