@@ -628,12 +628,16 @@ class Attacks(GrpcCase):
 
 
     def test_http1_gets_a_sentence(self):
-        with socket.create_connection(("127.0.0.1", self.connect().socket.getpeername()[1]), PATIENCE) as client:
-            client.sendall(b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
-            answer = http.client.HTTPResponse(client)
-            answer.begin()
-            self.assertEqual(answer.status, 400)
-            self.assertIn("gRPC over HTTP/2 (--grpc-port)", json.loads(answer.read())["error"])
+        request = b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
+        for first in (0, 1, 2, 4):  # bytes that arrive before the others: HTTP/2's preface also begins with a P
+            with self.subTest(first), socket.create_connection(self.connect().socket.getpeername(), PATIENCE) as client:
+                client.sendall(request[:first])
+                self.assertFalse(select.select([client], [], [], 0.2 if first == 1 else 0)[0])
+                client.sendall(request[first:])
+                answer = http.client.HTTPResponse(client)
+                answer.begin()
+                self.assertEqual(answer.status, 400)
+                self.assertIn("gRPC over HTTP/2 (--grpc-port)", json.loads(answer.read())["error"])
 
 
 @unittest.skipIf(IS_ABSENT, "this build has no gRPC")

@@ -406,12 +406,12 @@ static bool read_all(struct grpc_connection *c)
         if (c->is_ending)
             continue; /* dropped, so that a reset does not discard our GOAWAY */
         (void)pay(c, (double)got * COST_BYTE);
+        c->has_begun |= c->header_bytes + (size_t)got >= NGHTTP2_CLIENT_MAGIC_LEN;
         const ssize_t taken = nghttp2_session_mem_recv(c->session, bytes, (size_t)got);
         if (taken == NGHTTP2_ERR_BAD_CLIENT_MAGIC) {
             refuse_http1(c);
             return true; /* answered before the client's end of stream is read */
         }
-        c->has_begun = true;
         if (taken < 0 && !c->is_ending)
             tell_to_go(c, taken == NGHTTP2_ERR_FLOODED ? NGHTTP2_ENHANCE_YOUR_CALM
                                                        : NGHTTP2_PROTOCOL_ERROR);

@@ -46,7 +46,7 @@ struct grpc_connection {
     nghttp2_session *session; /* NULL: the connection has ended, and only its calls remain */
     gnutls_session_t tls;     /* NULL without TLS */
     bool has_shaken, has_settings, is_busy, wants_feed;
-    bool has_begun;       /* its first bytes have arrived, and they may be HTTP/2 */
+    bool has_begun;       /* as many bytes as HTTP/2's preface have arrived */
     bool refused_http1;   /* no HTTP/2 arrived: the client gets 400, and nothing in HTTP/2 */
     bool is_ending;       /* GOAWAY or a refusal is queued: further input is dropped */
     bool wants_leave;     /* a spare connection: ask its client to make later calls on another */
