@@ -90,7 +90,7 @@ static void pool_lines(void *context, size_t begin, size_t end)
 /* Pools all pixels. Sums of TOGETHER pixels are float32, those of more are double. */
 static void pool_global(void *context, size_t begin, size_t end)
 {
-    enum { TOGETHER = 16 };
+    enum { TOGETHER = 64 };
     const struct pool_step *s = context;
     const size_t pixels = (size_t)s->window.in[1], size = dtype_size(s->dtype);
     const size_t blocks = (s->channels + BLOCK - 1) / BLOCK;
