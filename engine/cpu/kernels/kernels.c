@@ -79,9 +79,10 @@ static void widen_bf16(const uint16_t *x, float *y, size_t n)
 static void narrow_bf16(const float *x, uint16_t *y, size_t n)
 {
 #if defined __AVX512BF16__
-    FOR_REGISTERS(i, width, n) {
-        vec_narrow_n(y + i, vec_load_n(x + i, width), width);
-    }
+    size_t i = 0;
+    for (; i + VEC <= n; i += VEC)
+        vec_narrow_n(y + i, vec_load(x + i), VEC);
+    vec_narrow_n(y + i, vec_load_n(x + i, n - i), n - i);
 #else
     for (size_t i = 0; i < n; i++)
         y[i] = float_narrow_bfloat16(x[i]);
