@@ -389,11 +389,11 @@ static void dropout(struct onnx_rewrite *r)
     if (!mask)
         return;
     struct value *one = edit_constant(&r->edit, DTYPE_BOOL, &SHAPE_SCALAR, &yes);
-    if (node->opset < 10)
-        one = apply(r, OP_CAST_LIKE, one, x);
-    struct node *made = form_node(r, OP_EXPAND, 2, (struct value *[]){one, shape_of(r, x)});
+    struct value *made = apply(r, OP_EXPAND, one, shape_of(r, x));
+    if (node->opset < 10) /* a cast of the scalar would not be proven independent of the batch */
+        made = apply(r, OP_CAST_LIKE, made, x);
     if (made)
-        node_set_output(made, 0, mask);
+        node_set_output(made->producer, 0, mask);
 }
 
 static void tile_by_repeats(struct onnx_rewrite *r)
