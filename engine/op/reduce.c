@@ -221,9 +221,9 @@ KERNEL(kernel_reduce)
         else
             pass.sum[i] = real_start;
     run_pass(&pass, x, reduction.axes);
+    const size_t each = count ? shape_count(&x->shape) / count : 0;
     if (!whole)
-        finish_sums(reducer->finish, (double)(shape_count(&x->shape) / count), shift, pass.sum,
-                    count);
+        finish_sums(reducer->finish, (double)each, shift, pass.sum, count);
     return STATUS_OK;
 }
 

@@ -82,8 +82,8 @@ static bool read_host_times(unsigned long long *ret_busy, unsigned long long *re
 {
     unsigned long long user, nice, system, idle, waiting, irq, soft_irq, stolen;
     char text[512];
-    /* NOLINTNEXTLINE(cert-err34-c): the kernel writes numbers that fit */
     if (!file_read_start("/proc/stat", text, sizeof text) ||
+        /* NOLINTNEXTLINE(cert-err34-c): the kernel writes numbers that fit */
         sscanf(text, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle,
                &waiting, &irq, &soft_irq, &stolen) != 8)
         return false;

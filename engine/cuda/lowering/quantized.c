@@ -157,7 +157,7 @@ static enum status make_bias(const struct cuda_lowering *compile,
     const struct tensor *weights = o->weights->known;
     const bool is_known = !o->x_zero || o->x_zero->known;
     const uint32_t zero = (uint32_t)(o->x_zero && is_known ? tensor_int(o->x_zero->known, 0) : 0);
-    uint32_t *sums = calloc(channels, sizeof *sums); /* they wrap, as sums do */
+    uint32_t *sums = alloc_array(channels, sizeof *sums); /* they wrap, as sums do */
     const void *data = NULL;
     TRY(check_memory(sums, "while compiling", err));
     for (size_t i = 0, m; i < shape_count(&weights->shape); i++) {
@@ -339,8 +339,8 @@ static enum status quantized_fill(const struct cuda_lowering *compile,
     s->step.workspace = s->fill_bytes + s->tiles.workspace;
     TRY(cuda_weights_without_zero(compile->backend, weights, quantized_weights_zero(o), layout,
                                   dtype, &s->weights, err));
-    s->step.flops = 2.0 * (double)shape_count(&o->y->shape) *
-                    (double)(shape_count(&weights->shape) / (size_t)o->channels);
+    const size_t depth = shape_count(&weights->shape) / (size_t)o->channels;
+    s->step.flops = 2.0 * (double)shape_count(&o->y->shape) * (double)depth;
     s->step.bytes += shape_count(&weights->shape);
     return STATUS_OK;
 }
