@@ -128,7 +128,7 @@ static bool print_text(const struct predict_image *image)
         return false;
     char *text = describe_text(image), *rest = text;
     const size_t size = text ? 4 * strlen(text) + 1 : 0; /* of each byte as "\x1b" */
-    char *shown = malloc(size);
+    char *shown = alloc_array(size, 1);
     if (!text || !shown)
         fprintf(stderr, "lensd: out of memory\n");
     else if (is_line)

@@ -339,7 +339,8 @@ static enum status quantized_fill(const struct cuda_lowering *compile,
     s->step.workspace = s->fill_bytes + s->tiles.workspace;
     TRY(cuda_weights_without_zero(compile->backend, weights, quantized_weights_zero(o), layout,
                                   dtype, &s->weights, err));
-    const size_t depth = shape_count(&weights->shape) / (size_t)o->channels;
+    const size_t count = shape_count(&weights->shape);
+    const size_t depth = o->channels > 0 ? count / (size_t)o->channels : 0;
     s->step.flops = 2.0 * (double)shape_count(&o->y->shape) * (double)depth;
     s->step.bytes += shape_count(&weights->shape);
     return STATUS_OK;
