@@ -208,7 +208,8 @@ class Photos(Console):
         self.driver.get(self.url() + "docs")
         self.find('form[action="predict"] input').send_keys(SEVEN)
         self.find('form[action="predict"] button').click()
-        self.wait(lambda: '"label":"7"' in self.find("body").text, "an answer")
+        # not the text of an element, which may leave the page while it is read
+        self.wait(lambda: '"label":"7"' in self.driver.page_source, "an answer")
         self.driver.get(self.url())  # for tearDown
 
     def test_labels_wanted(self):
