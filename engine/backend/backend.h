@@ -99,8 +99,8 @@ struct backend_ops {
      * one per graph output, to host memory that is valid until the next collect(); outputs that are
      * not wanted are undefined. At most `depth` runs are in flight. A CPU has a depth
      * of 1, and computes in collect(). But runs in streams compute from submit() on, and at most
-     * stream_count() of them are in flight. The inputs must not change until collect(). If submit()
-     * fails, no run has started.
+     * stream_count() + 1 of them are in flight. The inputs must not change until collect(). If
+     * submit() fails, no run has started.
      */
     int depth;
     bool takes_pixels;

@@ -91,7 +91,8 @@ struct session_info {
     size_t parameter_bytes;  /* packed weights on the device */
     size_t activation_bytes; /* size of the arena, for the largest batch */
     int depth;               /* number of runs that may be in flight: session_submit() */
-    bool has_streams;        /* a CPU's threads can form streams: session_request.in_streams */
+    int streams;             /* images that a CPU's threads can compute at the same time:
+                                session_request.in_streams; 0: one batch at a time */
     enum dtype image_dtype;  /* data type of an NHWC image input: DTYPE_F32, or with IMAGE_NHWC_ANY
                                 possibly DTYPE_BF16 */
     bool takes_pixels;       /* images may be passed as bytes (struct session_pixels) */
@@ -164,7 +165,7 @@ struct session_request {
     int valid_rows; /* images in the inputs, `batch` … session_batch_for(batch): those after `batch`
                        are padding */
     const bool *wanted; /* one per output; false: it is not copied from the device; NULL: all */
-    /* Needs info.has_streams. True: each image is computed by a stream, which is a few threads, at
+    /* Needs info.streams. True: each image is computed by a stream, which is a few threads, at
      * the same time as other images. False: all threads compute one layer of the batch at a time.
      */
     bool in_streams;
@@ -174,7 +175,7 @@ struct session_request {
  * them needs all threads of a CPU, and no thread waits to resize the arena. */
 bool session_may_submit(const struct session *session);
 
-/* With info.has_streams: true if the oldest run in flight has ended. Call session_set_run_ended()
+/* With info.streams: true if the oldest run in flight has ended. Call session_set_run_ended()
  * while no run is in flight: ended() is then called, on any thread, when a run in streams ends. */
 bool session_run_has_ended(const struct session *session);
 void session_set_run_ended(struct session *session, void (*ended)(void *context), void *context);
@@ -182,7 +183,7 @@ void session_set_run_ended(struct session *session, void (*ended)(void *context)
 /* Starts a run. Call it if session_may_submit() was true since the last run was submitted. Inputs
  * and are_pixels must not change until the run is collected; `run` itself and `wanted` may be
  * freed. A CPU computes in session_collect(), but starts runs in streams now. With
- * info.has_streams, a run that joins others is always in streams. On failure no run was started,
+ * info.streams, a run that joins others is always in streams. On failure no run was started,
  * and other runs continue. Errors: STATUS_DEVICE, STATUS_NO_MEMORY, STATUS_DEVICE_MEMORY. */
 enum status session_submit(struct session *session, const struct session_request *run,
                            struct error *err) MUST_USE;

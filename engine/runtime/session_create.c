@@ -202,8 +202,8 @@ static enum status finish(struct session *session, struct error *err)
 {
     progress(session, PHASE_MEASURE, PROGRESS_ROWS);
     TRY(session_measure(session, err));
-    if (session->info.has_streams)
-        session->info.depth = session->ops->stream_count(session->backend);
+    if (session->info.streams)
+        session->info.depth = session->info.streams + 1;
     describe_weights(session);
     if (session->compiled_count > 1) /* unused sizes should not hold memory */
         session_release_pages(session);

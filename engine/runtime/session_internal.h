@@ -26,7 +26,7 @@ struct compiled_size {
     struct tensor **tail_outputs;
 };
 
-#define SESSION_MOST_DEPTH 8
+#define SESSION_MOST_DEPTH 9 /* eight streams, and a run that waits */
 
 /* A run in flight. */
 struct submitted_run {

@@ -96,12 +96,12 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
     const int64_t start = clock_now();
     /* Send images as the server does: as bytes if the session accepts them. */
     const int size = i == m->sizes ? m->streams : session->compiled[i].size;
-    session->info.has_streams = i == m->sizes;
+    session->info.streams = i == m->sizes ? m->streams : 0;
     const struct session_request run = {.batch = size,
                                         .inputs = (const void *const *)m->feed.buffers,
                                         .are_pixels = session->all_pixels,
                                         .valid_rows = size,
-                                        .in_streams = session->info.has_streams};
+                                        .in_streams = session->info.streams > 0};
     enum status status = session_submit(session, &run, err);
     IF_OK(status, session_collect(session, m->outputs, err));
     const double ms = clock_ms(clock_now() - start), cpu = session_cpu_ms(session) - before;
@@ -146,8 +146,8 @@ static bool recall_times(struct session *session)
             continue;
         batch->milliseconds = known->milliseconds;
         batch->in_streams = known->in_streams;
-        session->info.has_streams |=
-            known->in_streams && session->ops->stream_count(session->backend);
+        if (known->in_streams)
+            session->info.streams = session->ops->stream_count(session->backend);
         found++;
     }
     /* A tail packs its weights in its first run, so it must run now. */
@@ -168,8 +168,8 @@ static enum status choose_streams(struct session_measurement *m, double cost, st
     struct autotune_run run = {.cost = cost};
     for (int i = 0; i < STREAMS_TRIES && run.cost * factor > most; i++)
         TRY(measure_run(m, m->sizes, &run, err));
-    session->info.has_streams = run.cost * factor <= most;
-    for (size_t i = first; session->info.has_streams && i < session->compiled_count; i++) {
+    session->info.streams = run.cost * factor <= most ? m->streams : 0;
+    for (size_t i = first; session->info.streams && i < session->compiled_count; i++) {
         batches[i].milliseconds = run.cost * factor * batches[i].size / m->streams;
         batches[i].in_streams = true;
     }
@@ -209,7 +209,7 @@ enum status session_measure(struct session *session, struct error *err)
     for (size_t i = 0; status == STATUS_OK && i < m.sizes; i++)
         session->info.batches[i].milliseconds =
             isfinite(costs[i]) ? costs[i] * fmax(m.wall_per_cpu, 1) : 0;
-    session->info.has_streams = false;
+    session->info.streams = 0;
     if (tune.count > m.sizes)
         IF_OK(status, choose_streams(&m, costs[m.sizes], err));
     session_feed_done(&m.feed);

@@ -22,7 +22,7 @@ static size_t input_bytes(const struct session *session, const struct compiled_s
     /* Each run in streams that is in flight has its own inputs. */
     const int streams =
         session->ops->stream_count ? session->ops->stream_count(session->backend) : 0;
-    const size_t batches = options->input_batches + (size_t)(streams > 1 ? streams - 1 : 0);
+    const size_t batches = options->input_batches + (size_t)streams;
     return size_sum(size_product(batch, options->input_batches ? batches : 0),
                     size_product(batch / (size_t)c->size, options->input_images));
 }

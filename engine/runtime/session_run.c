@@ -93,8 +93,7 @@ static struct run_request request_of(struct session *session, const struct compi
                                      const struct session_request *run)
 {
     const bool has_rows = session->info.batched && c->size > 1 && !c->tail;
-    const bool in_streams =
-        session->info.has_streams && (run->in_streams || under_way(session) > 0);
+    const bool in_streams = session->info.streams && (run->in_streams || under_way(session) > 0);
     struct run_request request = {.inputs = run->inputs,
                                   .rows = has_rows || in_streams ? run->batch : 0,
                                   .in_streams = in_streams,

@@ -102,10 +102,11 @@ size_t program_arena_bytes(const struct program *program)
     return size_align(program->plan.outputs_at, 4096) + size_align(program->scratch_bytes, 4096);
 }
 
-/* Each has its own outputs. */
+/* One run more than streams, so that no stream waits until the next run is submitted. Each run has
+ * its own outputs. */
 static size_t runs_in_flight(const struct backend *backend)
 {
-    return backend->stream_count ? (size_t)backend->stream_count : 1;
+    return backend->stream_count ? (size_t)backend->stream_count + 1 : 1;
 }
 
 size_t program_activation_bytes(const struct program *program)

@@ -22,7 +22,7 @@ struct backend {
     size_t arena_bytes;            /* bytes that the largest program needs */
     unsigned char *outputs;        /* memory for outputs; the programs use it in turn */
     size_t output_bytes;           /* bytes that the largest outputs need */
-    size_t output_room;            /* bytes of `outputs`: of stream_count runs, at least of one */
+    size_t output_room;            /* bytes of `outputs`: of stream_count + 1 runs, or of one */
     struct program *programs;      /* list of all programs, linked by `next` */
     struct program *submitted;     /* collect() will run it; or NULL */
     const void *const *submitted_inputs;

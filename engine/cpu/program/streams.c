@@ -39,7 +39,7 @@ struct cpu_streams {
     struct backend *backend;
     pthread_mutex_t lock;
     pthread_cond_t work, ended; /* an image waits, or the threads must end; a run has ended */
-    struct stream_run runs[STREAMS_MOST]; /* in flight: at most `count` */
+    struct stream_run runs[STREAMS_MOST + 1]; /* in flight, at most count + 1 */
     unsigned long submitted, collected;
     struct cpu_stream stream[STREAMS_MOST];
     int count, started;
@@ -97,7 +97,7 @@ void streams_keep_if_small(struct backend *backend)
 
 static struct stream_run *run_at(struct cpu_streams *streams, unsigned long number)
 {
-    return &streams->runs[number % (unsigned long)streams->count];
+    return &streams->runs[number % (unsigned long)(streams->count + 1)];
 }
 
 /* Returns the address of output i of a run. Each run in flight has its own memory for outputs. */
@@ -106,7 +106,8 @@ static unsigned char *output_of(struct cpu_streams *streams, unsigned long numbe
     const struct program *whole = run_at(streams, number)->whole;
     const struct plan *plan = &whole->plan;
     return streams->backend->outputs +
-           number % (unsigned long)streams->count * streams->backend->output_bytes +
+           (unsigned long)(run_at(streams, number) - streams->runs) *
+               streams->backend->output_bytes +
            (plan->places[whole->output_values[i]].offset - plan->outputs_at);
 }
 

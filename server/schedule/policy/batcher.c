@@ -188,13 +188,25 @@ static size_t large_room(const struct batcher *batcher)
     return (size_t)batcher->config.larges - batcher->larges;
 }
 
+/* Number of images that lanes with streams lack: one for each stream, and `more` for each lane. */
+static size_t streams_lack(const struct batcher *batcher, int more)
+{
+    size_t count = 0;
+    for (int i = 0; i < batcher->config.lanes; i++) {
+        const struct lane_state *lane = &batcher->lanes[i];
+        const int lacks = lane->latency.streams + more - lane->held_count;
+        count += lane->works && lane->latency.streams > 0 && lacks > 0 ? (size_t)lacks : 0;
+    }
+    return count;
+}
+
 size_t batcher_grant(struct batcher *batcher)
 {
     size_t space = room(batcher), queued = batcher->queue.count;
     assert(tickets(batcher) <= space);
     space -= tickets(batcher);
     /* Large images take long to prepare, so they do not count against `ahead`. */
-    const size_t most = (size_t)batcher->ahead + batcher->larges;
+    const size_t most = (size_t)batcher->ahead + batcher->larges + streams_lack(batcher, 1);
     const size_t ahead = batcher->counts.slots + tickets(batcher);
     const size_t left = most > ahead ? most - ahead : 0;
     space = left < space ? left : space;
@@ -362,8 +374,9 @@ void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t no
     double took = (double)(now - slot->item->claimed);
     batcher->prepare_ns +=
         batcher->prepare_ns > 0 ? PREPARE_WEIGHT * (took - batcher->prepare_ns) : took;
-    /* A lane has waited for this image although the queue has images. */
-    if (batcher->queue.count > 0 && !batcher_has_ready(batcher) && a_lane_is_free(batcher))
+    /* A lane or a stream has waited for this image although the queue has images. */
+    if (batcher->queue.count > 0 && !batcher_has_ready(batcher) &&
+        (a_lane_is_free(batcher) || streams_lack(batcher, 0) > 0))
         batcher->early = fmin(batcher->early + 1, batcher->config.max_batch);
     slot->state = SLOT_READY;
     buffer->ready++;
@@ -403,7 +416,7 @@ static void update_full(struct batcher *batcher)
         const struct latency *latency = &batcher->lanes[i].latency;
         const int wanted = latency->is_known ? latency->full : config->max_batch;
         full = wanted > full ? wanted : full;
-        next += wanted;
+        next += latency->streams ? 0 : wanted; /* streams: streams_lack() */
     }
     batcher->full = full < config->max_batch ? full : config->max_batch;
     batcher->ahead = full < config->max_batch ? next + early : INT_MAX;
@@ -424,7 +437,6 @@ void batcher_lane_idle(struct batcher *batcher, int index)
     lane->busy_until = 0;
     lane->works = true;
     set_idle(batcher, lane, true);
-    batcher->early = fmax(batcher->early - WAIT_SHARE, 0);
     update_full(batcher);
     close_if_due(batcher);
 }
@@ -566,8 +578,10 @@ bool batcher_take(struct batcher *batcher, int index, int64_t now, struct batch 
 
 bool batcher_fills_lanes(const struct batcher *batcher)
 {
-    const size_t images = batcher->counts.running + batcher->counts.slots;
-    return images >= (size_t)(batcher->config.lanes * batcher->config.depth);
+    size_t streams = 0;
+    for (int i = 0; i < batcher->config.lanes; i++)
+        streams += (size_t)batcher->lanes[i].latency.streams;
+    return batcher->counts.running + batcher->counts.slots >= streams;
 }
 
 /* True if no batch is closed and the forming batch has images that the lane may take. */
@@ -601,7 +615,7 @@ bool batcher_has_ready(const struct batcher *batcher)
     return false;
 }
 
-void batcher_release(struct batcher *batcher, const struct batch *batch)
+static void free_slots(struct batcher *batcher, const struct batch *batch)
 {
     struct lane_state *lane = &batcher->lanes[batch->lane];
     struct buffer *buffer = &batcher->buffers[batch->buffer];
@@ -615,11 +629,19 @@ void batcher_release(struct batcher *batcher, const struct batch *batch)
         set_state(batcher, buffer, BUFFER_FREE);
 }
 
+void batcher_release(struct batcher *batcher, const struct batch *batch)
+{
+    free_slots(batcher, batch);
+    batcher->early = fmax(batcher->early - WAIT_SHARE, 0);
+    update_full(batcher);
+    close_if_due(batcher);
+}
+
 void batcher_give_back(struct batcher *batcher, const struct batch *batch)
 {
     struct buffer *buffer = &batcher->buffers[batch->buffer];
     struct buffer_slot again[BATCHER_MAX_BATCH];
-    batcher_release(batcher, batch);
+    free_slots(batcher, batch);
     if (batch->count == 0)
         return;
     /* Find the items of the remaining images by their slots. Do not read items of images that were

@@ -43,7 +43,7 @@
 #include "server/schedule/policy/queue.h"
 
 #define BATCHER_MAX_BATCH LATENCY_MAX_BATCH
-#define BATCHER_MAX_DEPTH 8
+#define BATCHER_MAX_DEPTH 9 /* as for sessions */
 
 /* The reason why a batch was closed. */
 enum batch_close {
@@ -176,7 +176,7 @@ enum batch_close batcher_should_close(const struct batcher *batcher);
 /* True if the slot of an image is written and no lane has taken the image. */
 bool batcher_has_ready(const struct batcher *batcher);
 
-/* True if at least lanes * depth images run or have a slot, so that each stream has an image. */
+/* True if enough images run or have a slot that each stream of each lane has one. */
 bool batcher_fills_lanes(const struct batcher *batcher);
 
 /* True if batcher_take() can probably give a batch now. (It gives none if the padding has no room

@@ -4,7 +4,7 @@
  *     take n ─ submit n ─ take n+1 ─ submit n+1 ─ collect n ─ answer n ─ take n+2 ─ submit n+2 …
  *
  * Closed batches are taken at once. The forming batch is taken only when the device is about to be
- * free: it could not run earlier, and may still grow. With streams (info.has_streams) passes run at
+ * free: it could not run earlier, and may still grow. With streams (info.streams) passes run at
  * the same time: while there are images for all streams, ready images are taken at once, too. A
  * batch whose pass has failed runs again, complete or in parts, when no other pass is in flight. */
 #include "server/schedule/runtime/lane_state.h"
@@ -63,7 +63,7 @@ static void inflight_begin(struct lane *lane, const struct batch *taken)
 static int64_t nearly_free(struct lane *lane)
 {
     static const int64_t at_least = 100000, share = 8, look = 1000000000;
-    if (lane->info.has_streams) /* a run's end wakes the lane earlier */
+    if (lane->info.streams) /* a run's end wakes the lane earlier */
         return clock_now() + look;
     const struct lane_pass *inflight = inflight_at(lane, 0);
     const int64_t pass = scheduler_latency(lane->scheduler, lane->index, inflight->batch.count);
@@ -81,7 +81,7 @@ static void inflight_fill(struct lane *lane)
             if (!inflight_at(lane, i)->is_submitted)
                 return; /* it runs alone */
         if (!scheduler_take_ahead(lane->scheduler, lane->index, &lane->turn, nearly_free(lane),
-                                  lane->info.has_streams ? lane->session : NULL, &batch))
+                                  lane->info.streams ? lane->session : NULL, &batch))
             return;
         inflight_begin(lane, &batch);
     }

@@ -128,7 +128,7 @@ static void pad_inputs(struct lane *lane, int padded, const void **inputs,
  * images some threads would be idle. */
 static bool fills_streams(struct lane *lane, int images)
 {
-    return images >= lane->info.depth ||
+    return images >= lane->info.streams ||
            (!device_turn_is_contended(&lane->turn) && scheduler_fills_lanes(lane->scheduler));
 }
 
@@ -146,7 +146,7 @@ void lane_submit(struct lane *lane, struct lane_pass *pass, bool is_retry)
                                   .valid_rows = batch->count,
                                   .wanted = pass->wanted,
                                   .in_streams =
-                                      lane->info.has_streams && fills_streams(lane, batch->count)};
+                                      lane->info.streams && fills_streams(lane, batch->count)};
     if (is_retry && padded != batch->count)
         pad_inputs(lane, padded, pass->inputs, &run);
     pass->status = session_submit(lane->session, &run, &pass->error);
@@ -162,7 +162,7 @@ void lane_collect(struct lane *lane, struct lane_pass *pass)
     const int64_t begun = pass->begun > lane->ended ? pass->begun : lane->ended;
     lane->ended = pass->ended = clock_now();
     pass->has_ended = true;
-    pass->forward_ms = clock_ms(pass->ended - (lane->info.has_streams ? pass->begun : begun));
+    pass->forward_ms = clock_ms(pass->ended - (lane->info.streams ? pass->begun : begun));
     note_pass(lane, pass, pass->ended - begun);
     lane_end_pass(lane);
 }

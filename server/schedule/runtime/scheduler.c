@@ -130,7 +130,9 @@ static void note_shortest_run_locked(struct scheduler *scheduler)
 void scheduler_set_latency(struct scheduler *scheduler, int lane, const struct session_info *info)
 {
     LOCK(&scheduler->lock);
-    latency_init(batcher_latency(scheduler->batcher, lane), info->batches, info->batch_count);
+    struct latency *latency = batcher_latency(scheduler->batcher, lane);
+    latency_init(latency, info->batches, info->batch_count);
+    latency->streams = info->streams;
     note_shortest_run_locked(scheduler);
 }
 

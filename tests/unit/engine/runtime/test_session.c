@@ -671,11 +671,11 @@ Test(session, streams_give_the_same_answers)
         float *nhwc = malloc(sizeof *nhwc * RUNS * MOST * 3 * H * W);
         make_images(seed, (size_t)RUNS * MOST, H, W, nchw, nhwc);
         const void *inputs[RUNS];
-        session->info.has_streams = session->info.batched && session->backend->streams;
-        session->info.depth = session->backend->stream_count;
-        tested += session->info.has_streams;
+        session->info.streams = session->info.batched ? session->backend->stream_count : 0;
+        session->info.depth = session->backend->stream_count + 1;
+        tested += session->info.streams > 0;
         int submitted = 0;
-        for (int run = 0; session->info.has_streams && run < RUNS; run++) {
+        for (int run = 0; session->info.streams && run < RUNS; run++) {
             for (; submitted < RUNS && session_may_submit(session); submitted++) {
                 inputs[submitted] = nhwc + (size_t)submitted * MOST * 3 * H * W;
                 const struct session_request request = {.batch = 1 + submitted % MOST,
@@ -721,8 +721,7 @@ Test(session, a_run_in_streams_can_be_stopped)
         .threads = 2, .max_batch = MOST, .image_layout = IMAGE_NHWC_F32};
     cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
     cr_assert(session->backend->streams);
-    session->info.has_streams = true;
-    session->info.depth = 2;
+    session->info.streams = session->info.depth = 2;
     float *image = calloc((size_t)MOST * H * W * 3, sizeof *image);
     const void *inputs[] = {image};
     const struct tensor *outputs[RANDOM_GRAPH_OUTPUTS];
@@ -760,8 +759,7 @@ Test(session, streams_do_not_block_an_idle_session)
     shared_arena_init(&arena);
     cr_assert(session_share_arena(busy, &arena) && session_share_arena(idle, &arena));
     cr_assert(busy->backend->streams);
-    busy->info.has_streams = true;
-    busy->info.depth = 2;
+    busy->info.streams = busy->info.depth = 2;
     float *image = calloc((size_t)H * W * 3, sizeof *image);
     const void *inputs[] = {image};
     const struct tensor *outputs[RANDOM_GRAPH_OUTPUTS];

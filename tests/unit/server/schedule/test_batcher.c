@@ -336,27 +336,78 @@ Test(batcher, with_two_idle_lanes_two_forming_batches_close)
     end(&s);
 }
 
-Test(batcher, batches_run_beside_others_only_if_they_fill_the_lane)
+/* A lane that computes `streams` images at the same time. */
+static struct script begin_streams(int streams, int workers)
 {
-    struct batch beside;
     struct script s = {.now = 1000};
-    s.batcher = batcher_create(&(struct batcher_config){
-        .max_batch = 8, .buffers = 6, .lanes = 1, .depth = 4, .max_images = 64});
+    s.batcher = batcher_create(&(struct batcher_config){.max_batch = 8,
+                                                        .buffers = streams + 3,
+                                                        .lanes = 1,
+                                                        .depth = streams + 1,
+                                                        .workers = workers,
+                                                        .max_images = 64});
     cr_assert_not_null(s.batcher);
+    const struct session_batch size = {.size = 8, .milliseconds = 8};
+    const struct session_batch sizes[] = {{.size = 1, .milliseconds = 1}, size};
+    latency_init(batcher_latency(s.batcher, 0), sizes, COUNT_OF(sizes));
+    batcher_latency(s.batcher, 0)->streams = streams;
+    return s;
+}
+
+static bool take_beside(struct script *s)
+{
+    return batcher_take_ahead(s->batcher, 0, AHEAD_BESIDE, s->now, &s->batch);
+}
+
+Test(batcher, streams_take_images_one_by_one_if_all_have_one)
+{
+    struct script s = begin_streams(4, 0);
     idle(&s, 0);
     ready(&s, "a");
     cr_assert_str_eq(take(&s), "a");
     ready(&s, "bc");
     cr_expect_not(batcher_fills_lanes(s.batcher));
-    cr_expect_not(batcher_take_ahead(s.batcher, 0, AHEAD_BESIDE, s.now, &beside));
+    cr_expect_not(take_beside(&s));
     prepare(&s, "d");
     reserve(&s, "d");
     cr_expect(batcher_fills_lanes(s.batcher));
-    cr_expect_not(batcher_take_ahead(s.batcher, 0, AHEAD_BESIDE, s.now, &beside),
-                  "a slot of the batch is being written");
     commit(&s, "d");
-    cr_assert(batcher_take_ahead(s.batcher, 0, AHEAD_BESIDE, s.now, &beside));
-    cr_expect_eq(beside.count, 3);
+    for (const char *c = "bcd"; *c; c++) {
+        cr_assert(take_beside(&s));
+        cr_expect_eq(s.batch.count, 1);
+        cr_expect_eq(s.batch.items[0], item(*c));
+    }
+    end(&s);
+}
+
+/* An image cannot be overtaken after it has left the queue, so few leave it early. */
+Test(batcher, few_images_wait_for_a_busy_stream)
+{
+    enum { STREAMS = 2, DEPTH = STREAMS + 1, PASSES = 400 };
+    struct script s = begin_streams(STREAMS, 2);
+    struct batch running[DEPTH];
+    int first = 0, count = 0;
+    idle(&s, 0);
+    admit(&s, "abcdefghij");
+    for (int pass = 0; pass < PASSES; pass++) {
+        size_t prepared = batcher_grant(s.batcher);
+        for (; prepared > 0; prepared--) {
+            const char letter[] = {*(char *)batcher_claim(s.batcher, true, s.now), 0};
+            reserve(&s, letter);
+            commit(&s, letter);
+        }
+        if (pass == PASSES - 1)
+            cr_expect_leq(batcher_counts(s.batcher).slots, 1);
+        while (count == 0 ? *take(&s) : count < DEPTH && take_beside(&s))
+            running[(first + count++) % DEPTH] = s.batch;
+        cr_assert_gt(count, 0);
+        s.batch = running[first];
+        first = (first + 1) % DEPTH;
+        done(&s);
+        admit(&s, (char[]){*(char *)s.batch.items[0], 0});
+        if (--count == 0)
+            idle(&s, 0);
+    }
     end(&s);
 }
 
