@@ -147,7 +147,8 @@ bool program_is_fast(const struct program *program)
 enum status cpu_compile_streams(struct backend *backend, struct error *err)
 {
     const struct program *single = backend->programs;
-    const int count = single->threads < STREAMS_MOST ? single->threads : STREAMS_MOST;
+    const int each = (single->threads + STREAMS_MOST - 1) / STREAMS_MOST; /* threads of a stream */
+    const int count = single->threads / each;
     if (count < 2 || !program_is_fast(single) || program_output_bytes(single) > MOST_STREAM_OUTPUTS)
         return STATUS_OK;
     for (size_t i = 0; i < single->output_count; i++) /* none is a constant or an input */

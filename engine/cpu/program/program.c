@@ -109,9 +109,30 @@ static size_t runs_in_flight(const struct backend *backend)
     return backend->stream_count ? (size_t)backend->stream_count + 1 : 1;
 }
 
+static size_t stream_bytes(const struct program *program)
+{
+    return program_arena_bytes(program) + size_align(program_output_bytes(program), 4096);
+}
+
+size_t streams_arena_bytes(const struct backend *backend)
+{
+    size_t bytes = 0;
+    for (const struct program *program = backend->programs; program; program = program->next)
+        bytes += program->is_stream ? stream_bytes(program) : 0;
+    return bytes;
+}
+
+size_t streams_most_bytes(size_t arena_bytes)
+{
+    return arena_bytes + arena_bytes / 2;
+}
+
 size_t program_activation_bytes(const struct program *program)
 {
-    return program_arena_bytes(program) +
+    const size_t alone = program_arena_bytes(program), most = streams_most_bytes(alone);
+    const size_t streams = streams_arena_bytes(program->backend);
+    const size_t arena = streams < most ? streams : most;
+    return (arena > alone ? arena : alone) +
            runs_in_flight(program->backend) * size_align(program_output_bytes(program), 4096);
 }
 
@@ -145,14 +166,14 @@ enum status programs_place(struct backend *backend, struct error *err)
         const size_t outputs = program_output_bytes(program), bytes = program_arena_bytes(program);
         if (program->is_stream) {
             program->at = streams;
-            streams += bytes + size_align(outputs, 4096);
+            streams += stream_bytes(program);
             continue;
         }
         most = outputs > most ? outputs : most;
         arena = bytes > arena ? bytes : arena;
     }
     most = size_align(most, 4096);
-    backend->arena_bytes = arena;
+    backend->arena_bytes = streams > arena ? streams : arena;
     backend->output_bytes = most;
     const size_t all = most * runs_in_flight(backend);
     if (!arena_fit(backend->arena) || !pages_resize(&backend->outputs, backend->output_room, all))

@@ -132,7 +132,7 @@ enum status programs_place(struct backend *backend, struct error *err) MUST_USE;
 
 /* ---- streams (streams.c) ---- */
 
-#define STREAMS_MOST 8 /* from 16 threads on, a stream has several */
+#define STREAMS_MOST 8 /* with more threads, a stream has several */
 /* Makes `count` streams with equal shares of single->threads. `single` is a program for one image,
  * and has no reference kernels, because these write to the graph, which all streams read. compile()
  * makes a stream's program. On failure the caller frees the streams. Only the session's thread
@@ -143,8 +143,13 @@ typedef enum status (*stream_compile)(struct backend *backend, const struct grap
 enum status streams_create(struct backend *backend, const struct program *single, int count,
                            stream_compile compile, struct error *err) MUST_USE;
 void streams_free(struct backend *backend);
-/* Call it before programs_place(). Frees the streams if they need more of the arena than the
- * largest batch, because only the batch's memory was compared with the memory limit. */
+/* Bytes of the arena that the streams' values and outputs need. */
+size_t streams_arena_bytes(const struct backend *backend);
+/* Streams that need more bytes than this are freed; `arena_bytes`: of the largest batch. Eight
+ * streams need up to 1.4 times the bytes of a batch of 8 (GoogLeNet with 16 threads). */
+size_t streams_most_bytes(size_t arena_bytes);
+/* Frees the streams if they need more than streams_most_bytes(). Call it before programs_place().
+ */
 void streams_keep_if_small(struct backend *backend);
 
 /* Starts a run of the first `rows` images. The arena stays locked until all runs are collected.

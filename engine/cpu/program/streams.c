@@ -83,15 +83,13 @@ void streams_free(struct backend *backend)
 
 void streams_keep_if_small(struct backend *backend)
 {
-    size_t batch = 0, all = 0;
-    for (const struct program *program = backend->programs; program; program = program->next) {
-        const size_t bytes = program_arena_bytes(program);
-        if (program->is_stream)
-            all += bytes + size_align(program_output_bytes(program), 4096);
-        else
-            batch = bytes > batch ? bytes : batch;
-    }
-    if (all > batch)
+    size_t most = 0;
+    for (const struct program *program = backend->programs; program; program = program->next)
+        if (!program->is_stream) {
+            const size_t bytes = program_arena_bytes(program);
+            most = bytes > most ? bytes : most;
+        }
+    if (streams_arena_bytes(backend) > streams_most_bytes(most))
         streams_free(backend);
 }
 

@@ -657,7 +657,7 @@ Test(session, runs_exactly_one_size)
 Test(session, streams_give_the_same_answers)
 {
     enum { H = 24, W = 21, MOST = 6, RUNS = 8 };
-    static const int threads[] = {3, 16};
+    static const int threads[] = {3, 12, 16}, streams[] = {3, 6, 8};
     int tested = 0;
     for (uint32_t seed = 1; seed < 40; seed++) {
         struct error err = {0};
@@ -674,6 +674,8 @@ Test(session, streams_give_the_same_answers)
         session->info.streams = session->info.batched ? session->backend->stream_count : 0;
         session->info.depth = session->backend->stream_count + 1;
         tested += session->info.streams > 0;
+        if (session->info.streams)
+            cr_expect_eq(session->info.streams, streams[seed % COUNT_OF(threads)]);
         int submitted = 0;
         for (int run = 0; session->info.streams && run < RUNS; run++) {
             for (; submitted < RUNS && session_may_submit(session); submitted++) {
