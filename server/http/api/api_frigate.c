@@ -1,5 +1,6 @@
 /* Frigate's detector over ZeroMQ (--zmq-port): says whether the model named in a message is loaded,
  * or returns 20 boxes for a tensor. Source: frigate/detectors/plugins/zmq_ipc.py. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,8 +125,7 @@ static enum status take_tensor_or_pixels(struct exchange *x, struct frigate_work
     return STATUS_OK;
 }
 
-static enum status frigate_prepare(struct exchange *x, struct deployment **chosen,
-                                   struct error *err)
+static enum status frigate_submit(struct exchange *x, struct deployment **chosen, struct error *err)
 {
     struct frigate_work *work = x->work;
     TRY(check_detects(*chosen, err));
@@ -133,6 +133,8 @@ static enum status frigate_prepare(struct exchange *x, struct deployment **chose
     TRY(take_tensor_or_pixels(x, work, chosen, err));
     work->request.target = *chosen;
     x->image_count = 1;
+    snprintf(x->model, sizeof x->model, "%s", (*chosen)->model->name);
+    submit_work(x);
     return STATUS_OK;
 }
 
@@ -162,11 +164,8 @@ static void frigate_detect_handle(struct exchange *x)
     struct zmq_frames *frames = zmq_frames_of(x);
     struct error err;
     struct frigate_work *work = submission_create(x, sizeof *work, frigate_finish, submission_free);
-    if (!work) {
-        (void)error_no_memory(&err, "for a request");
-        respond_error(x, &err);
+    if (!work)
         return;
-    }
     enum status status =
         frigate_header_parse(frames->header, frames->header_size, &work->header, &err);
     if (status == STATUS_OK && work->header.kind == FRIGATE_SENDS_MODEL) {
@@ -193,7 +192,7 @@ static void frigate_detect_handle(struct exchange *x)
         return;
     }
     memcpy(x->match.model, frames->model, sizeof x->match.model);
-    submission_to_model(x, frigate_prepare);
+    submission_to_model(x, frigate_submit);
 }
 
 static const struct route routes[] = {

@@ -667,13 +667,12 @@ static enum status read_body(struct exchange *x, struct infer_work *work,
     return v2_request_parse(x->body.data, x->body.size, *ret_json, &limits, &work->v2, err);
 }
 
-static enum status infer_prepare(struct exchange *x, struct deployment **chosen, struct error *err)
+static enum status infer_submit(struct exchange *x, struct deployment **chosen, struct error *err)
 {
     struct infer_work *work = x->work;
     const struct deployment *deployment = *chosen;
     size_t json;
     bool is_raw;
-    TRY(request_limits_read(x, &work->request, err));
     TRY(read_body(x, work, deployment, &json, &is_raw, err));
     if (is_raw) {
         TRY(infer_take_raw(x, work, deployment, err));
@@ -696,6 +695,8 @@ static enum status infer_prepare(struct exchange *x, struct deployment **chosen,
     work->request.tensors = work->tensors;
     work->request.target = *chosen;
     x->image_count = work->rows;
+    snprintf(x->model, sizeof x->model, "%s", (*chosen)->model->name);
+    submit_work(x);
     return STATUS_OK;
 }
 
@@ -719,16 +720,13 @@ static void infer_start(struct exchange *x)
         return;
     struct infer_work *work = submission_create(x, sizeof *work, infer_finish, infer_free_work);
     struct error err;
-    enum status status = STATUS_OK;
-    if (work) {
-        work->is_v1 = x->route->dialect == &dialect_v1;
-        if (x->route->is_message)
-            status = read_message(x, work, &err);
-    }
-    if (status == STATUS_OK)
-        submission_to_model(x, infer_prepare);
+    if (!work)
+        return;
+    work->is_v1 = x->route->dialect == &dialect_v1;
+    if (!x->route->is_message || read_message(x, work, &err) == STATUS_OK)
+        submission_to_model(x, infer_submit);
     else
-        submit_or_refuse(x, status, &err);
+        submit_or_refuse(x, err.status, &err);
 }
 
 void v2_infer_handle(struct exchange *x)

@@ -311,11 +311,8 @@ static enum status plan_slices_or_stages(struct exchange *x, struct predict_work
 }
 
 /* Makes a request for the model host from the body. */
-static enum status predict_prepare(struct exchange *x, struct error *err)
+static enum status predict_prepare(struct exchange *x, struct predict_work *work, struct error *err)
 {
-    struct predict_work *work =
-        submission_create(x, sizeof *work, predict_finish, predict_free_work);
-    TRY(check_memory(work, "for a request", err));
     work->form = -1;
     TRY(request_limits_read(x, &work->request, err));
     TRY(predict_read(x, work, err));
@@ -469,12 +466,14 @@ static void predict_start(struct exchange *x)
     struct error err;
     if (answer_from_cache(x, true))
         return;
-    const enum status status = predict_prepare(x, &err);
-    const struct predict_work *work = x->work;
-    if (status == STATUS_OK)
+    struct predict_work *work =
+        submission_create(x, sizeof *work, predict_finish, predict_free_work);
+    if (!work)
+        return;
+    if (predict_prepare(x, work, &err) == STATUS_OK)
         submission_when_loaded(x, work->request.model, work->request.version, predict_submit);
     else
-        submit_or_refuse(x, status, &err);
+        submit_or_refuse(x, err.status, &err);
 }
 
 void predict_handle(struct exchange *x)

@@ -192,21 +192,11 @@ static enum status respond_model(struct exchange *x, struct deployment **acquire
     return STATUS_OK;
 }
 
-static void answer_document(struct exchange *x)
-{
-    struct error err;
-    const enum status status = refuse_pipeline(x, x->match.model, exchange_version(x), &err);
-    if (status == STATUS_OK)
-        submission_with(x, x->match.model, exchange_version(x), respond_model);
-    else
-        submit_or_refuse(x, status, &err);
-}
-
 /* Clients request a model's document before their first inference, so this loads the model. */
 void v2_document_handle(struct exchange *x)
 {
-    (void)submission_create(x, sizeof(struct predict_request), NULL, submission_free);
-    submission_when_named(x, answer_document);
+    if (submission_create(x, sizeof(struct predict_request), NULL, submission_free))
+        submission_to_model(x, respond_model);
 }
 
 /* ---- statistics ---- */

@@ -150,8 +150,11 @@ void *submission_create(struct exchange *x, size_t size, void (*finish)(struct e
                         void (*free_work)(struct exchange *exchange))
 {
     struct predict_request *request = calloc(1, size);
-    if (!request)
+    struct error err;
+    if (!request) {
+        submit_or_refuse(x, error_no_memory(&err, "for a request"), &err);
         return NULL;
+    }
     x->work = request;
     x->free_work = free_work;
     x->finish = finish;
@@ -392,14 +395,6 @@ void submission_with(struct exchange *x, const char *model, const char *version,
         submit_or_refuse(x, status, &err);
 }
 
-void submission_when_named(struct exchange *x, void (*run)(struct exchange *exchange))
-{
-    if (x->work)
-        submission_when_loaded(x, x->match.model, exchange_version(x), run);
-    else
-        run(x);
-}
-
 enum status refuse_pipeline(const struct exchange *x, const char *model, const char *version,
                             struct error *err)
 {
@@ -440,28 +435,16 @@ enum status submission_choose_size(struct exchange *x, const struct shape *shape
     return STATUS_OK;
 }
 
-static enum status prepare_and_submit(struct exchange *x, struct deployment **deployment,
-                                      struct error *err)
-{
-    TRY(x->prepare(x, deployment, err));
-    snprintf(x->model, sizeof x->model, "%s", (*deployment)->model->name);
-    submit_work(x);
-    return STATUS_OK;
-}
-
-static void submit_to_model(struct exchange *x)
+static void use_model(struct exchange *x)
 {
     struct error err;
-    const enum status status = x->work
-                                   ? refuse_pipeline(x, x->match.model, exchange_version(x), &err)
-                                   : error_no_memory(&err, "for a request");
-    if (status == STATUS_OK)
-        submission_with(x, x->match.model, exchange_version(x), prepare_and_submit);
+    if (refuse_pipeline(x, x->match.model, exchange_version(x), &err) == STATUS_OK)
+        submission_with(x, x->match.model, exchange_version(x), x->use);
     else
-        submit_or_refuse(x, status, &err);
+        submit_or_refuse(x, err.status, &err);
 }
 
-static void submit_or_offload(struct exchange *x)
+static void use_model_or_offload(struct exchange *x)
 {
     char texts[128];
     struct error ignored;
@@ -469,14 +452,14 @@ static void submit_or_offload(struct exchange *x)
             STATUS_OK &&
         !strcmp(texts, x->match.model)) {
         exchange_wait(x, NULL, x->finish);
-        exchange_offload(x, SIZE_MAX, submit_to_model);
+        exchange_offload(x, SIZE_MAX, use_model);
     } else {
-        submit_to_model(x);
+        use_model(x);
     }
 }
 
-void submission_to_model(struct exchange *x, prepare_fn *prepare)
+void submission_to_model(struct exchange *x, prepare_fn *use)
 {
-    x->prepare = prepare;
-    submission_when_named(x, submit_or_offload);
+    x->use = use;
+    submission_when_loaded(x, x->match.model, exchange_version(x), use_model_or_offload);
 }

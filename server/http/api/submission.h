@@ -24,7 +24,7 @@ bool answer_from_cache(struct exchange *exchange, bool reads_forms);
 void store_in_cache(struct exchange *exchange);
 
 /* Allocates `size` zeroed bytes as exchange->work and prepares the request at their beginning for
- * submit_work(). NULL when out of memory. */
+ * submit_work(). When out of memory, answers and returns NULL; do not touch the exchange then. */
 void *submission_create(struct exchange *exchange, size_t size,
                         void (*finish)(struct exchange *exchange),
                         void (*free_work)(struct exchange *exchange));
@@ -85,18 +85,13 @@ enum status refuse_pipeline(const struct exchange *exchange, const char *model, 
 void submission_when_loaded(struct exchange *exchange, const char *model, const char *version,
                             void (*run)(struct exchange *exchange));
 
-/* Like submission_when_loaded(), for the model in the path. If exchange->work is NULL, calls `run`
- * at once. */
-void submission_when_named(struct exchange *exchange, void (*run)(struct exchange *exchange));
-
 /* Replaces *deployment, which the caller has acquired, by the model compiled for the height and
  * width of a tensor of this shape. If the model does not support the size, *deployment stays, and
  * the later check of the shape reports the error. Errors of model_host_acquire_size(). */
 enum status submission_choose_size(struct exchange *exchange, const struct shape *shape,
                                    struct deployment **deployment, struct error *err) MUST_USE;
 
-/* For a route with the model in its path; refuses pipelines. Acquires the model once it can answer,
- * calls `prepare` to read the body, and submits. If the model takes texts, `prepare` runs on an
- * offload thread, because tokenizing is too slow for a connection's thread. If exchange->work is
- * NULL, answers: out of memory. Do not touch the exchange afterwards. */
-void submission_to_model(struct exchange *exchange, prepare_fn *prepare);
+/* Like submission_with(), for the model in the path once the model can answer; refuses pipelines.
+ * If the model takes texts, `use` runs on an offload thread, because tokenizing is too slow for a
+ * connection's thread. */
+void submission_to_model(struct exchange *exchange, prepare_fn *use);

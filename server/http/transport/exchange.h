@@ -151,7 +151,7 @@ struct exchange {
     void (*free_work)(struct exchange *exchange); /* frees what `work` owns; or NULL */
     struct offload_job offload;                   /* private to exchange_offload() */
     void (*awaited)(struct exchange *exchange);   /* called when the requested model is loaded */
-    prepare_fn *prepare;                          /* reads the body for that model (submission.h) */
+    prepare_fn *use;                              /* the argument of submission_to_model() */
     struct predict_request *watched;              /* for connections.c only, like the next member */
     bool is_abandoned;                            /* nobody waits for the answer */
     void (*next)(struct exchange *exchange);      /* called when all parts of a divided request are
