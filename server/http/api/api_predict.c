@@ -363,7 +363,7 @@ static enum status predict_prepare(struct exchange *x, struct predict_work *work
 
 static void predict_next_task(struct exchange *x);
 
-/* Submits the photos once the labels, if any, have vectors. */
+/* Submits the photos once the labels, if any, have vectors or tokens. */
 static void predict_submit_photos(struct exchange *x)
 {
     const struct predict_work *work = x->work;
@@ -437,17 +437,13 @@ static enum status predict_submit_rows(struct exchange *x, struct deployment **d
 /* Runs on an offload thread, because encoding texts or photos is slow. */
 static void predict_submit_texts(struct exchange *x)
 {
-    struct predict_work *work = x->work;
-    if (request_prompt_is_set(&work->prompt)) {
-        request_prompt_begin(x, &work->prompt);
-        return;
-    }
-    if (work->texts.count) {
+    const struct predict_work *work = x->work;
+    if (request_prompt_is_set(&work->prompt))
+        request_prompt_begin(x);
+    else if (work->texts.count)
         submission_with(x, work->request.model, work->request.version, predict_submit_rows);
-        return;
-    }
-    work->labels.texts.truncate = work->texts.truncate;
-    request_labels_begin(x, &work->labels, &work->request, predict_submit_photos);
+    else
+        request_labels_begin(x, predict_submit_photos);
 }
 
 static void predict_submit(struct exchange *x)

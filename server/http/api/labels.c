@@ -1,7 +1,6 @@
 /* Encodes a request's labels as tokens, or as vectors from the cache or the model for texts. */
 #include "server/http/api/labels.h"
 
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "engine/base/size.h"
 #include "engine/base/text.h"
 #include "engine/base/utf8.h"
+#include "server/http/api/predict_body.h"
 #include "server/http/api/submission.h"
 #include "server/schedule/runtime/text_cache.h"
 
@@ -186,9 +186,10 @@ static enum status write_vectors(struct exchange *x, struct request_labels *labe
 }
 
 /* Reads how the model scores labels, and refuses a model that takes none. */
-static enum status read_scores(struct exchange *x, struct request_labels *labels,
-                               const struct predict_request *request, struct error *err)
+static enum status read_scores(struct exchange *x, struct predict_work *work, struct error *err)
 {
+    struct request_labels *labels = &work->labels;
+    const struct predict_request *request = &work->request;
     struct model_host *host = x->server->options.model_host;
     struct deployment *deployment;
     enum status status = STATUS_OK;
@@ -233,27 +234,20 @@ static enum status read_scores(struct exchange *x, struct request_labels *labels
     return status;
 }
 
-static struct request_labels *labels_of(const struct exchange *x)
-{
-    const struct predict_request *photos = x->work;
-    return (struct request_labels *)((char *)photos->texts -
-                                     offsetof(struct request_labels, scores));
-}
-
 /* Submits the photos. Called when all labels have vectors or tokens. */
 static void labels_are_ready(struct exchange *x)
 {
-    struct request_labels *labels = labels_of(x);
-    struct predict_request *photos = x->work;
+    struct predict_work *work = x->work;
+    struct request_labels *labels = &work->labels;
     struct error err;
     if (labels->input.form == WORDS_VECTORS && write_vectors(x, labels, &err) != STATUS_OK) {
         submit_or_refuse(x, err.status, &err);
         return;
     }
-    if (labels->input.form != WORDS_NONE) {
-        photos->words = &labels->words;
-        photos->texts = NULL;
-    }
+    if (labels->input.form != WORDS_NONE)
+        work->request.words = &labels->words;
+    else
+        work->request.texts = &labels->scores;
     labels->run(x);
 }
 
@@ -271,10 +265,9 @@ static char *write_prompts(const struct request_labels *labels)
 }
 
 /* Copies cached vectors. Puts the texts of the other labels into labels->texts. */
-static enum status find_vectors(struct exchange *x, const struct deployment *deployment,
-                                struct error *err)
+static enum status find_vectors(struct exchange *x, struct request_labels *labels,
+                                const struct deployment *deployment, struct error *err)
 {
-    struct request_labels *labels = labels_of(x);
     const size_t size = deployment->outputs[deployment->output].count;
     size_t cells;
     TRY(check_memory(size_mul(labels->count, size, &cells), "for the labels of a request", err));
@@ -307,7 +300,8 @@ static enum status find_vectors(struct exchange *x, const struct deployment *dep
 /* Copies the new vectors to the labels and into the cache. Runs on an offload thread. */
 static void take_vectors(struct exchange *x)
 {
-    struct request_labels *labels = labels_of(x);
+    struct predict_work *work = x->work;
+    struct request_labels *labels = &work->labels;
     const struct predict_request *request = &labels->request;
     const size_t size = labels->scores.size;
     for (size_t i = 0; i < request->image_count; i++) {
@@ -342,9 +336,10 @@ static void labels_encoded(struct predict_request *request)
 static enum status find_or_encode(struct exchange *x, struct deployment **deployment,
                                   struct error *err)
 {
-    struct request_labels *labels = labels_of(x);
+    struct predict_work *work = x->work;
+    struct request_labels *labels = &work->labels;
     struct predict_request *request = &labels->request;
-    TRY(find_vectors(x, *deployment, err));
+    TRY(find_vectors(x, labels, *deployment, err));
     if (labels->texts.count == 0) {
         labels_are_ready(x);
         return STATUS_OK;
@@ -361,14 +356,18 @@ static enum status find_or_encode(struct exchange *x, struct deployment **deploy
 /* Encodes the labels. Called when the model's text encoder is loaded. */
 static void encode_labels(struct exchange *x)
 {
-    submission_with(x, labels_of(x)->request.model, NULL, find_or_encode);
+    const struct predict_work *work = x->work;
+    submission_with(x, work->labels.texts.model, NULL, find_or_encode);
 }
 
-void request_labels_begin(struct exchange *x, struct request_labels *labels,
-                          struct predict_request *request, void (*run)(struct exchange *exchange))
+void request_labels_begin(struct exchange *x, void (*run)(struct exchange *exchange))
 {
+    struct predict_work *work = x->work;
+    struct request_labels *labels = &work->labels;
+    struct predict_request *request = &work->request;
     struct error err;
     labels->run = run;
+    labels->texts.truncate = work->texts.truncate;
     labels->options = TASK_OPTIONS_NONE;
     labels->options.normalize = 1;
     labels->request = (struct predict_request){.model = labels->texts.model,
@@ -379,22 +378,18 @@ void request_labels_begin(struct exchange *x, struct request_labels *labels,
                                                .priority = request->priority,
                                                .client = request->client,
                                                .context = x};
-    request->texts = &labels->scores;
     request->text_names = labels->names;
     for (size_t i = 0; i < labels->count; i++) {
         const size_t bytes = labels_json_bytes(labels->names[i]);
         if (bytes > request->longest_name)
             request->longest_name = bytes;
     }
-    if (read_scores(x, labels, request, &err) != STATUS_OK) {
+    if (read_scores(x, work, &err) != STATUS_OK)
         submit_or_refuse(x, err.status, &err);
-        return;
-    }
-    if (labels->input.form == WORDS_TOKENS) {
+    else if (labels->input.form == WORDS_TOKENS)
         labels_are_ready(x);
-        return;
-    }
-    submission_await(x, &labels->request, encode_labels);
+    else
+        submission_await(x, &labels->request, encode_labels);
 }
 
 void request_labels_done(struct request_labels *labels)

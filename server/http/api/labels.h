@@ -18,8 +18,8 @@ struct request_labels {
     struct request_words words;            /* for a detector: the labels as rows of its inputs */
     struct word_input input; /* a detector's input for labels; a classifier's form is WORDS_NONE */
     float *rows;             /* owned: vectors for all rows of `input` */
-    uint16_t *of_tokens;     /* owned: the label's index for each token; words.words borrows it */
     void (*run)(struct exchange *exchange); /* the argument of request_labels_begin() */
+    uint16_t *of_tokens; /* owned: the label's index for each token; words.words borrows it */
 
     /* The texts of labels whose vectors are not cached. */
     struct request_texts texts;
@@ -37,10 +37,9 @@ enum status request_labels_read(struct request_labels *labels, const char *text,
 enum status request_labels_set_prompt(struct request_labels *labels, const char *text,
                                       struct error *err) MUST_USE;
 
-/* Encodes the labels for the model that `request` names. Then it calls `run`, perhaps on another
- * thread, to submit the request, exchange->work. On failure it answers with the error. The caller
- * must not touch the exchange afterwards. */
-void request_labels_begin(struct exchange *x, struct request_labels *labels,
-                          struct predict_request *request, void (*run)(struct exchange *exchange));
+/* Encodes the labels of exchange->work, a struct predict_work, for the model of its request. Then
+ * calls `run`, perhaps on another thread, to submit the photos. On failure it answers with the
+ * error. The caller must not touch the exchange afterwards. */
+void request_labels_begin(struct exchange *x, void (*run)(struct exchange *exchange));
 
 void request_labels_done(struct request_labels *labels);

@@ -5,12 +5,12 @@
 #include "server/http/api/prompts.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "server/http/api/predict_body.h"
 #include "server/http/api/submission.h"
 #include "server/schedule/runtime/image_answer.h"
 #include "server/schedule/runtime/text_cache.h"
@@ -91,13 +91,6 @@ enum status request_prompt_set(struct request_prompt *prompt, const char *name, 
 
 /* ---- the decoder ---- */
 
-static struct request_prompt *prompt_of(const struct exchange *x)
-{
-    const struct predict_request *request = x->work;
-    return (struct request_prompt *)((char *)(uintptr_t)request->place -
-                                     offsetof(struct request_prompt, place));
-}
-
 /* Writes the points in pixels of the encoder's input, and their labels. */
 static enum status write_points(struct request_prompt *prompt, const struct deployment *decoder,
                                 const struct predict_image *photo, struct error *err)
@@ -170,9 +163,9 @@ static enum status fill_inputs(struct request_prompt *prompt, const struct deplo
 static enum status submit_prompt(struct exchange *x, const struct deployment *encoder,
                                  struct error *err)
 {
-    struct request_prompt *prompt = prompt_of(x);
-    struct predict_request *request = x->work;
-    struct predict_image *photo = &request->images[0];
+    struct predict_work *work = x->work;
+    struct request_prompt *prompt = &work->prompt;
+    struct predict_image *photo = &work->request.images[0];
     struct model_host *host = x->server->options.model_host; /* x may be freed below */
     struct deployment *decoder;
     photo->width = (uint32_t)prompt->embeddings[0];
@@ -182,8 +175,8 @@ static enum status submit_prompt(struct exchange *x, const struct deployment *en
     enum status status = fill_inputs(prompt, encoder, decoder, err);
     IF_OK(status, write_points(prompt, decoder, photo, err));
     if (status == STATUS_OK) {
-        request->tensors = prompt->rows;
-        request->target = decoder;
+        work->request.tensors = prompt->rows;
+        work->request.target = decoder;
         submit_work(x);
     }
     model_host_release(host, decoder);
@@ -226,7 +219,8 @@ static enum status take_outputs(struct exchange *x, struct request_prompt *promp
 /* Caches the encoder's outputs and runs the decoder. Runs on an offload thread. */
 static void take_photo(struct exchange *x)
 {
-    struct request_prompt *prompt = prompt_of(x);
+    struct predict_work *work = x->work;
+    struct request_prompt *prompt = &work->prompt;
     const struct predict_image *image = &prompt->image;
     const struct deployment *encoder = prompt->encoding.deployment;
     struct error err = image->error;
@@ -249,9 +243,10 @@ static void photo_encoded(struct predict_request *request)
 static enum status find_or_encode(struct exchange *x, struct deployment **encoder,
                                   struct error *err)
 {
-    struct request_prompt *prompt = prompt_of(x);
+    struct predict_work *work = x->work;
+    struct request_prompt *prompt = &work->prompt;
     struct predict_request *request = &prompt->encoding;
-    const struct predict_image *photo = &((const struct predict_request *)x->work)->images[0];
+    const struct predict_image *photo = &work->request.images[0];
     if (photo->preset.status != STATUS_OK) {
         *err = photo->preset;
         return err->status;
@@ -276,14 +271,16 @@ static enum status find_or_encode(struct exchange *x, struct deployment **encode
 /* Called on an offload thread when the encoder and the decoder are loaded. */
 static void encode_photo(struct exchange *x)
 {
-    const struct predict_request *request = x->work;
-    submission_with(x, prompt_of(x)->model, request->version, find_or_encode);
+    const struct predict_work *work = x->work;
+    submission_with(x, work->prompt.model, work->request.version, find_or_encode);
 }
 
-/* Sets prompt->model and prompt->decoder, and refuses a model that has no mask decoder. */
-static enum status find_halves(struct exchange *x, struct request_prompt *prompt, struct error *err)
+/* Sets work->prompt.model and work->prompt.decoder, and refuses a model that has no mask decoder.
+ */
+static enum status find_halves(struct exchange *x, struct predict_work *work, struct error *err)
 {
-    const struct predict_request *request = x->work;
+    struct request_prompt *prompt = &work->prompt;
+    const struct predict_request *request = &work->request;
     struct model_host *host = x->server->options.model_host;
     struct deployment *encoder;
     if (request->image_count != 1)
@@ -307,9 +304,11 @@ static enum status find_halves(struct exchange *x, struct request_prompt *prompt
                                   prompt->model, does);
 }
 
-void request_prompt_begin(struct exchange *x, struct request_prompt *prompt)
+void request_prompt_begin(struct exchange *x)
 {
-    struct predict_request *request = x->work;
+    struct predict_work *work = x->work;
+    struct request_prompt *prompt = &work->prompt;
+    struct predict_request *request = &work->request;
     struct error err;
     request->place = &prompt->place;
     prompt->encoding = (struct predict_request){.model = prompt->decoder,
@@ -319,7 +318,7 @@ void request_prompt_begin(struct exchange *x, struct request_prompt *prompt)
                                                 .priority = request->priority,
                                                 .client = request->client,
                                                 .context = x};
-    if (find_halves(x, prompt, &err) != STATUS_OK)
+    if (find_halves(x, work, &err) != STATUS_OK)
         submit_or_refuse(x, err.status, &err);
     else
         submission_await(x, &prompt->encoding, encode_photo);

@@ -41,9 +41,9 @@ static inline bool request_prompt_is_set(const struct request_prompt *prompt)
     return prompt->count || prompt->has_box;
 }
 
-/* Encodes the photo of exchange->work, unless it is cached, fills that request with the decoder's
- * inputs, and submits it; on failure it answers with the error. Call it on an offload thread while
- * the exchange waits. Do not touch the exchange afterwards. */
-void request_prompt_begin(struct exchange *x, struct request_prompt *prompt);
+/* Encodes the photo of exchange->work, a struct predict_work, unless it is cached, fills the work's
+ * request with the decoder's inputs, and submits it; on failure it answers with the error. Call it
+ * on an offload thread while the exchange waits. Do not touch the exchange afterwards. */
+void request_prompt_begin(struct exchange *x);
 
 void request_prompt_done(struct request_prompt *prompt);
