@@ -153,7 +153,8 @@ char *predict_answer_numbers(const struct predict_answer *answer, size_t *ret_si
 /* ---- /predict: a JSON request ---- */
 
 struct predict_json_image {
-    uint8_t *data; /* decoded in place; owned by the request */
+    const struct cJSON *item; /* private: its node in the tree */
+    uint8_t *data;            /* decoded in place; owned by the request */
     size_t size;
     const char *name;   /* "name" of the entry, or NULL */
     struct error error; /* status != OK: malformed base64, data is NULL */
@@ -171,7 +172,7 @@ struct predict_json_parameter {
 
 struct predict_json {
     struct predict_json_image *images;
-    size_t image_count;
+    size_t image_count, max_images;
     bool as_list;                              /* the request has a list of images */
     bool are_texts;                            /* "images" are UTF-8 texts and lists of tokens */
     const char *model;                         /* NULL: not given */

@@ -20,14 +20,6 @@ struct dialect_default {
     const char *name, *value; /* /predict's name of a parameter; its default */
 };
 
-/* The images or texts that were found in a JSON body. */
-struct dialect_pictures {
-    struct cJSON **texts; /* nodes of the tree; room for `capacity` */
-    size_t count, capacity;
-    bool as_list;
-    bool are_texts; /* strings are texts, lists of numbers are their tokens */
-};
-
 struct dialect {
     const char *name;                           /* "DeepStack" */
     const char *command;                        /* the member "command" of DeepStack's answers */
@@ -52,7 +44,7 @@ struct dialect {
     const char *text;   /* form field for a text; the body may also be a text; NULL: no texts */
     /* Adds the images of a JSON body; used instead of `images`. If both are NULL, the body has
      * /predict's form. */
-    enum status (*find)(struct cJSON *root, struct dialect_pictures *ret, struct error *err);
+    enum status (*find)(struct cJSON *root, struct predict_json *ret, struct error *err);
     /* Writes an answer to the root, an empty object. NULL: faces_answer() does, because it needs
      * the registry of faces (server/http/api/faces.h). */
     void (*write)(struct writer *w, const struct predict_answer *answer);
@@ -152,10 +144,11 @@ const struct dialect_parameter *dialect_parameter(const struct dialect *dialect,
  * an answer would look as if no object had been followed. */
 enum status error_no_tracks(const char *api, struct error *err);
 
-/* Adds a text, an image as text, or a list of tokens. STATUS_TOO_LARGE: more than `capacity`. */
-enum status dialect_add_item(struct cJSON *item, struct dialect_pictures *ret,
+/* Adds a text, an image as text, or a list of tokens to ret->images. STATUS_TOO_LARGE: more than
+ * `max_images`. */
+enum status dialect_add_item(struct cJSON *item, struct predict_json *ret,
                              struct error *err) MUST_USE;
 /* Adds the images of a member: a text, an object with a text in "value", "b64" or "url", or a list
  * of these. STATUS_INVALID; STATUS_TOO_LARGE. */
-enum status dialect_add_pictures(struct cJSON *member, struct dialect_pictures *ret,
+enum status dialect_add_pictures(struct cJSON *member, struct predict_json *ret,
                                  struct error *err) MUST_USE;

@@ -48,7 +48,7 @@ static enum status read_regions(const cJSON *regions, double *least, struct erro
     return STATUS_OK;
 }
 
-static enum status doods_find(cJSON *root, struct dialect_pictures *ret, struct error *err)
+static enum status doods_find(cJSON *root, struct predict_json *ret, struct error *err)
 {
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(root, "detector_name");
     const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "image"));

@@ -7,7 +7,7 @@
 
 /* Reads [{"prompt_string": "a red car"}, {"prompt_string": MARKER, "multimodal_data": [BASE64]}].
  */
-static enum status llama_find(cJSON *root, struct dialect_pictures *ret, struct error *err)
+static enum status llama_find(cJSON *root, struct predict_json *ret, struct error *err)
 {
     cJSON *entry, *list = cJSON_GetObjectItemCaseSensitive(root, "content");
     ret->as_list = true;

@@ -10,8 +10,7 @@
 #include "proto/dialects.h"
 #include "proto/writer.h"
 
-static enum status find_in_messages(cJSON *messages, struct dialect_pictures *ret,
-                                    struct error *err)
+static enum status find_in_messages(cJSON *messages, struct predict_json *ret, struct error *err)
 {
     cJSON *message, *part;
     cJSON_ArrayForEach(message, messages)
@@ -39,7 +38,7 @@ static bool are_tokens(const cJSON *item)
     return cJSON_IsArray(item) && cJSON_IsNumber(item->child);
 }
 
-static enum status add_text(cJSON *item, struct dialect_pictures *ret, struct error *err)
+static enum status add_text(cJSON *item, struct predict_json *ret, struct error *err)
 {
     if (is_address(item))
         return error_set(err, STATUS_INVALID,
@@ -52,7 +51,7 @@ static enum status add_text(cJSON *item, struct dialect_pictures *ret, struct er
 }
 
 /* Reads "input" or "messages". "input" has images if its first entry is an address or an object. */
-static enum status openai_find(cJSON *root, struct dialect_pictures *ret, struct error *err)
+static enum status openai_find(cJSON *root, struct predict_json *ret, struct error *err)
 {
     cJSON *input = cJSON_GetObjectItemCaseSensitive(root, "input");
     if (!input)
@@ -69,8 +68,8 @@ static enum status openai_find(cJSON *root, struct dialect_pictures *ret, struct
         return STATUS_OK;
     }
     TRY(dialect_add_pictures(input, ret, err));
-    for (size_t i = 0; i < ret->count; i++)
-        if (!is_address(ret->texts[i]))
+    for (size_t i = 0; i < ret->image_count; i++)
+        if (!is_address(ret->images[i].item))
             return error_set(err, STATUS_INVALID,
                              "\"input\" has both images and texts; send them in two requests");
     return STATUS_OK;

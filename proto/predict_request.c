@@ -93,17 +93,17 @@ static enum status read_parameter(const cJSON *member, struct predict_json *requ
 
 /* ---- pictures and texts ---- */
 
-enum status dialect_add_item(cJSON *item, struct dialect_pictures *ret, struct error *err)
+enum status dialect_add_item(cJSON *item, struct predict_json *ret, struct error *err)
 {
-    if (ret->count == ret->capacity)
+    if (ret->image_count == ret->max_images)
         return error_set(err, STATUS_TOO_LARGE,
                          "more than %zu %s in one request; that is the limit (--max-images)",
-                         ret->capacity, ret->are_texts ? "texts" : "images");
-    ret->texts[ret->count++] = item;
+                         ret->max_images, ret->are_texts ? "texts" : "images");
+    ret->images[ret->image_count++].item = item;
     return STATUS_OK;
 }
 
-static enum status add_picture(cJSON *picture, struct dialect_pictures *ret, struct error *err)
+static enum status add_picture(cJSON *picture, struct predict_json *ret, struct error *err)
 {
     static const char *const members[] = {"value", "b64", "url"};
     for (size_t i = 0; cJSON_IsObject(picture) && i < COUNT_OF(members); i++) {
@@ -118,7 +118,7 @@ static enum status add_picture(cJSON *picture, struct dialect_pictures *ret, str
                      "an image must be base64 text, a data: URI, or an object with such a text");
 }
 
-enum status dialect_add_pictures(cJSON *member, struct dialect_pictures *ret, struct error *err)
+enum status dialect_add_pictures(cJSON *member, struct predict_json *ret, struct error *err)
 {
     if (!cJSON_IsArray(member))
         return add_picture(member, ret, err);
@@ -155,7 +155,7 @@ static const char own_form[] =
     "{\"image\": {\"b64\": \"…\"}} or {\"images\": [{\"b64\": \"…\"}, …]}";
 
 /* Adds the images of /predict's own form, and checks the types of its other members. */
-static enum status find_images(cJSON *root, struct dialect_pictures *ret, struct error *err)
+static enum status find_images(cJSON *root, struct predict_json *ret, struct error *err)
 {
     cJSON *member;
     cJSON_ArrayForEach(member, root)
@@ -167,7 +167,7 @@ static enum status find_images(cJSON *root, struct dialect_pictures *ret, struct
             return error_set(err, STATUS_INVALID, "\"track\" must be a string, a camera's name");
         if (!is_list && strcmp(member->string, "image") != 0)
             continue;
-        if (ret->count)
+        if (ret->image_count)
             return error_set(err, STATUS_INVALID,
                              "the request has several members with images; send one \"image\", or "
                              "one \"images\"");
@@ -181,34 +181,34 @@ static enum status find_images(cJSON *root, struct dialect_pictures *ret, struct
             TRY(dialect_add_item(image, ret, err));
         }
     }
-    return ret->count
+    return ret->image_count
                ? STATUS_OK
                : error_set(err, STATUS_INVALID, "the request has no image: send %s", own_form);
 }
 
 /* Decodes an image in place: its text, or the member "b64" of an object. Malformed base64 fails
  * only this image. */
-static void read_picture(const cJSON *item, struct predict_json_image *ret)
+static void read_picture(struct predict_json_image *ret)
 {
-    const cJSON *data = cJSON_GetObjectItemCaseSensitive(item, "b64");
-    char *text = data ? data->valuestring : item->valuestring;
-    ret->name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "name"));
+    const cJSON *data = cJSON_GetObjectItemCaseSensitive(ret->item, "b64");
+    char *text = data ? data->valuestring : ret->item->valuestring;
+    ret->name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(ret->item, "name"));
     if (picture_text_decode(text, strlen(text), &ret->data, &ret->size, &ret->error) != STATUS_OK)
         ret->data = NULL;
 }
 
 /* Reads a text, or a list of its tokens. */
-static enum status read_text(cJSON *item, struct predict_json_image *ret, struct error *err)
+static enum status read_text(struct predict_json_image *ret, struct error *err)
 {
-    if (cJSON_IsString(item)) {
-        ret->data = (uint8_t *)item->valuestring;
-        ret->size = strlen(item->valuestring);
+    if (cJSON_IsString(ret->item)) {
+        ret->data = (uint8_t *)ret->item->valuestring;
+        ret->size = strlen(ret->item->valuestring);
         return STATUS_OK;
     }
-    ret->ids = alloc_array((size_t)cJSON_GetArraySize(item), sizeof *ret->ids);
+    ret->ids = alloc_array((size_t)cJSON_GetArraySize(ret->item), sizeof *ret->ids);
     TRY(check_memory(ret->ids, "for the tokens of a text", err));
     const cJSON *entry;
-    cJSON_ArrayForEach(entry, item)
+    cJSON_ArrayForEach(entry, ret->item)
     {
         const double value = cJSON_IsNumber(entry) ? entry->valuedouble : -1;
         if (!(value >= 0 && value <= INT32_MAX) || floor(value) != value)
@@ -219,37 +219,26 @@ static enum status read_text(cJSON *item, struct predict_json_image *ret, struct
 }
 
 /* `dialect` NULL: /predict's own form. */
-static enum status read_pictures(const struct dialect *dialect, cJSON *root, size_t max_images,
+static enum status read_pictures(const struct dialect *dialect, cJSON *root,
                                  struct predict_json *request, struct error *err)
 {
-    struct dialect_pictures found = {.texts = alloc_array(max_images, sizeof *found.texts),
-                                     .capacity = max_images};
-    enum status status =
-        !found.texts    ? error_no_memory(err, "for a request")
-        : !dialect      ? find_images(root, &found, err)
-        : dialect->find ? dialect->find(root, &found, err)
-                        : dialect_add_pictures(
-                              cJSON_GetObjectItemCaseSensitive(root, dialect->images), &found, err);
-    if (status == STATUS_OK && found.count == 0)
-        status = error_set(err, STATUS_INVALID,
-                           "the request has no picture%s; %s takes it as base64 in JSON",
-                           dialect->takes_texts ? " or text" : "", dialect->name);
-    if (status == STATUS_OK) {
-        request->images = alloc_array(found.count, sizeof *request->images);
-        request->image_count = request->images ? found.count : 0;
-        request->as_list = found.as_list;
-        request->are_texts = found.are_texts;
-        if (!request->images)
-            status = error_no_memory(err, "for the images of a request");
-    }
-    for (size_t i = 0; i < request->image_count && status == STATUS_OK; i++) {
-        if (found.are_texts)
-            status = read_text(found.texts[i], &request->images[i], err);
+    request->images = alloc_array(request->max_images, sizeof *request->images);
+    TRY(check_memory(request->images, "for the images of a request", err));
+    TRY(!dialect ? find_images(root, request, err)
+        : dialect->find
+            ? dialect->find(root, request, err)
+            : dialect_add_pictures(cJSON_GetObjectItemCaseSensitive(root, dialect->images), request,
+                                   err));
+    if (request->image_count == 0)
+        return error_set(err, STATUS_INVALID,
+                         "the request has no picture%s; %s takes it as base64 in JSON",
+                         dialect->takes_texts ? " or text" : "", dialect->name);
+    for (size_t i = 0; i < request->image_count; i++)
+        if (request->are_texts)
+            TRY(read_text(&request->images[i], err));
         else
-            read_picture(found.texts[i], &request->images[i]);
-    }
-    free(found.texts);
-    return status;
+            read_picture(&request->images[i]);
+    return STATUS_OK;
 }
 
 /* ---- the request ---- */
@@ -263,7 +252,7 @@ static bool is_parameter(const struct dialect *dialect, const cJSON *member)
 }
 
 /* `dialect` NULL: /predict's own form. */
-static enum status read_request(const struct dialect *dialect, cJSON *root, size_t max_images,
+static enum status read_request(const struct dialect *dialect, cJSON *root,
                                 struct predict_json *request, struct error *err)
 {
     const char *name = dialect ? dialect->model : "model";
@@ -273,7 +262,7 @@ static enum status read_request(const struct dialect *dialect, cJSON *root, size
                          dialect ? "" : ": ", dialect ? "" : own_form);
     if (dialect && cJSON_GetObjectItemCaseSensitive(root, "track"))
         return error_no_tracks(dialect->name, err);
-    TRY(read_pictures(dialect, root, max_images, request, err)); /* may change the tree */
+    TRY(read_pictures(dialect, root, request, err)); /* may change the tree */
     const cJSON *model = name ? cJSON_GetObjectItemCaseSensitive(root, name) : NULL;
     if (model && !cJSON_IsString(model))
         return error_set(err, STATUS_INVALID, "\"%s\" must be a string", name);
@@ -307,8 +296,8 @@ enum status predict_json_parse(const struct dialect *dialect, const char *text, 
                          size);
     }
     request->tree = root;
-    const enum status status =
-        read_request(is_own ? NULL : dialect, root, max_images, request, err);
+    request->max_images = max_images;
+    const enum status status = read_request(is_own ? NULL : dialect, root, request, err);
     if (status == STATUS_OK)
         *ret = request;
     else

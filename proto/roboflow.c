@@ -6,7 +6,7 @@
 #include "proto/dialects.h"
 #include "proto/writer.h"
 
-static enum status roboflow_find(cJSON *root, struct dialect_pictures *ret, struct error *err)
+static enum status roboflow_find(cJSON *root, struct predict_json *ret, struct error *err)
 {
     if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, "visualize_predictions")))
         return error_set(
