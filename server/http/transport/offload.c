@@ -20,8 +20,7 @@ struct offload {
     int thread_count;           /* started; only offload_create() and offload_stop() use it */
 
     pthread_mutex_t lock;
-    pthread_cond_t wake_first, wake; /* for threads[0]; for the other threads */
-    bool first_is_idle;
+    pthread_cond_t wake;
     struct offload_queue short_jobs, long_jobs;
     bool stop; /* accept no more jobs */
 };
@@ -50,10 +49,6 @@ static void *offload_run_jobs(void *context)
             pthread_mutex_lock(&offload->lock);
         } else if (offload->stop) {
             break;
-        } else if (is_first) {
-            offload->first_is_idle = true;
-            pthread_cond_wait(&offload->wake_first, &offload->lock);
-            offload->first_is_idle = false;
         } else {
             pthread_cond_wait(&offload->wake, &offload->lock);
         }
@@ -69,7 +64,6 @@ enum status offload_create(struct offload **ret, struct error *err)
     STAILQ_INIT(&offload->short_jobs);
     STAILQ_INIT(&offload->long_jobs);
     pthread_mutex_init(&offload->lock, NULL);
-    pthread_cond_init(&offload->wake_first, NULL);
     pthread_cond_init(&offload->wake, NULL);
     for (int i = 0; i < OFFLOAD_THREADS; i++) {
         struct offload_thread *thread = &offload->threads[i];
@@ -85,27 +79,16 @@ enum status offload_create(struct offload **ret, struct error *err)
     return STATUS_OK;
 }
 
-static void offload_push(struct offload *offload, struct offload_job *job)
-{
-    struct offload_queue *queue = job->is_long ? &offload->long_jobs : &offload->short_jobs;
-    STAILQ_INSERT_TAIL(queue, job, queued);
-    if (job->is_long || !offload->first_is_idle) {
-        pthread_cond_signal(&offload->wake);
-    } else {
-        offload->first_is_idle = false; /* the next job wakes another thread */
-        pthread_cond_signal(&offload->wake_first);
-    }
-}
-
 void offload_run(struct offload *offload, struct offload_job *job)
 {
     bool queued = false;
     if (offload) {
-        pthread_mutex_lock(&offload->lock);
+        LOCK(&offload->lock);
         queued = !offload->stop;
         if (queued)
-            offload_push(offload, job);
-        pthread_mutex_unlock(&offload->lock);
+            STAILQ_INSERT_TAIL(job->is_long ? &offload->long_jobs : &offload->short_jobs, job,
+                               queued);
+        pthread_cond_broadcast(&offload->wake); /* a signal could wake only the first thread */
     }
     if (!queued)
         job->run(job->exchange);
@@ -117,7 +100,6 @@ void offload_stop(struct offload *offload)
         return;
     pthread_mutex_lock(&offload->lock);
     offload->stop = true;
-    pthread_cond_signal(&offload->wake_first);
     pthread_cond_broadcast(&offload->wake);
     pthread_mutex_unlock(&offload->lock);
     while (offload->thread_count > 0)
@@ -129,7 +111,6 @@ void offload_free(struct offload *offload)
     if (!offload)
         return;
     offload_stop(offload);
-    pthread_cond_destroy(&offload->wake_first);
     pthread_cond_destroy(&offload->wake);
     pthread_mutex_destroy(&offload->lock);
     free(offload);
