@@ -62,15 +62,6 @@ void respond_page(struct exchange *exchange, const char *type, char *text, size_
         exchange->answer.status = 304; /* sent without the text, but with its length */
 }
 
-void respond_asset(struct exchange *exchange, const char *type, const unsigned char *bytes,
-                   size_t size)
-{
-    char *text = malloc(size + 1);
-    if (text)
-        memcpy(text, bytes, size);
-    respond_page(exchange, type, text, text ? size : 0);
-}
-
 static void respond_with(struct exchange *exchange, int http, const char *code,
                          const char *sentence)
 {

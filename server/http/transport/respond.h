@@ -26,10 +26,6 @@ void respond_empty(struct exchange *exchange, int http);
  * ETag. Takes ownership of `text` like respond_text(). */
 void respond_page(struct exchange *exchange, const char *type, char *text, size_t size);
 
-/* Like respond_page(), with a copy of `bytes`. */
-void respond_asset(struct exchange *exchange, const char *type, const unsigned char *bytes,
-                   size_t size);
-
 /* Answers with {"error", "code"}, or in the form of the route's dialect, with the HTTP status of
  * err->status. A 503 gets Retry-After. */
 void respond_error(struct exchange *exchange, const struct error *err);
