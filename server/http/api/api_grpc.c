@@ -7,13 +7,6 @@
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
-static enum status grpc_admit(struct exchange *x, struct error *err)
-{
-    if (atomic_load(&x->server->draining))
-        return error_set(err, STATUS_DRAINING, "the server is shutting down; ask another one");
-    return STATUS_OK; /* only the message names the model whose queue needs room */
-}
-
 /* Reads the model's name in the message, and calls the route's handle_named. */
 static void grpc_handle_named(struct exchange *x)
 {
@@ -38,8 +31,8 @@ static void grpc_handle_named(struct exchange *x)
     CALL(name, NULL, grpc_handle_named, who, .handle_named = handler, __VA_ARGS__)
 
 static const struct route routes[] = {
-    CALL("ModelInfer", grpc_admit, v2_infer_handle, ROUTE_KEY),
-    CALL("ModelStreamInfer", grpc_admit, v2_infer_handle, ROUTE_KEY, .streams = true),
+    CALL("ModelInfer", v2_admit, v2_infer_handle, ROUTE_KEY),
+    CALL("ModelStreamInfer", v2_admit, v2_infer_handle, ROUTE_KEY, .streams = true),
     CALL("ServerLive", NULL, v2_live_handle, ROUTE_OPEN),
     CALL("ServerReady", NULL, v2_ready_handle, ROUTE_OPEN),
     NAMED("ModelReady", v2_model_ready_handle, ROUTE_OPEN),

@@ -61,7 +61,8 @@ enum status v2_admit(struct exchange *x, struct error *err)
         return error_set(err, STATUS_DRAINING, "the server is shutting down; ask another one");
     struct predict_request request = {
         .model = x->match.model, .version = exchange_version(x), .any_size = true};
-    return request_limits_ask_room(x, &request, err);
+    /* A message, which has not arrived, names the model whose queue needs room. */
+    return x->route->is_message ? STATUS_OK : request_limits_ask_room(x, &request, err);
 }
 
 /* ---- inputs ---- */

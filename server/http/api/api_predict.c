@@ -54,24 +54,16 @@ static enum status check_room(struct exchange *x, struct error *err)
 
 static enum status check_state(struct exchange *x, struct error *err)
 {
-    enum status status;
-    switch (model_host_state(x->server->options.model_host)) {
-    case MODEL_HOST_READY:
-    case MODEL_HOST_STUCK:
-    case MODEL_HOST_FAILED: /* check_room()'s error names the model and its state */
-    case MODEL_HOST_UNLOADED:
-        return check_room(x, err);
-    case MODEL_HOST_LOADING: /* the request's model may be ready */
-        status = check_room(x, err);
-        if (status != STATUS_NOT_FOUND)
-            return status;
-        x->answer.retry_after_s = model_host_retry_after(x->server->options.model_host);
-        return error_set(err, STATUS_NOT_READY,
-                         "models are still loading; GET /health shows their progress");
-    case MODEL_HOST_DRAINING:
+    struct model_host *host = x->server->options.model_host;
+    const enum model_host_state state = model_host_state(host);
+    if (state == MODEL_HOST_DRAINING)
         return error_set(err, STATUS_DRAINING, "the server is shutting down; ask another one");
-    }
-    return error_set(err, STATUS_INTERNAL, "the model host is in an unknown state");
+    const enum status status = check_room(x, err);
+    if (status != STATUS_NOT_FOUND || state != MODEL_HOST_LOADING)
+        return status;
+    x->answer.retry_after_s = model_host_retry_after(host);
+    return error_set(err, STATUS_NOT_READY,
+                     "models are still loading; GET /health shows their progress");
 }
 
 enum status predict_admit(struct exchange *x, struct error *err)
