@@ -55,18 +55,15 @@ static void put_lines(FILE *out, const struct answer_image *image, int depth)
                 i + 1 < image->embedding_count ? ' ' : '\n');
 }
 
+/* Both functions write little-endian numbers, like all supported machines. */
 static void put_number(FILE *out, uint32_t value)
 {
-    const unsigned char bytes[4] = {(unsigned char)value, (unsigned char)(value >> 8),
-                                    (unsigned char)(value >> 16), (unsigned char)(value >> 24)};
-    fwrite(bytes, 1, sizeof bytes, out);
+    fwrite(&value, sizeof value, 1, out);
 }
 
 static void put_float(FILE *out, float value)
 {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    put_number(out, bits);
+    fwrite(&value, sizeof value, 1, out);
 }
 
 static void put_numbers(FILE *out, const struct answer_image *image)
@@ -85,13 +82,13 @@ static void put_numbers(FILE *out, const struct answer_image *image)
         const struct answer_prediction *prediction = &image->predictions[i];
         put_number(out, (uint32_t)prediction->index);
         put_float(out, prediction->probability);
-        for (int k = 0; image->kind == ANSWER_BOXES && k < 4; k++)
-            put_float(out, prediction->box[k]);
+        if (image->kind == ANSWER_BOXES)
+            fwrite(prediction->box, sizeof prediction->box, 1, out);
         if (prediction->track_id)
             put_number(out, prediction->track_id);
     }
-    for (size_t i = 0; i < image->embedding_count; i++)
-        put_float(out, image->embedding[i]);
+    if (image->embedding)
+        fwrite(image->embedding, sizeof *image->embedding, image->embedding_count, out);
 }
 
 char *predict_answer_lines(const struct predict_answer *answer)

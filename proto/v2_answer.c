@@ -80,10 +80,8 @@ static void put_binary(struct strbuf *text, const struct v2_answer_output *outpu
     for (size_t r = 0; !output->texts && r < output->row_count; r++)
         strbuf_add(text, output->rows[r]->data, output->rows[r]->bytes);
     for (size_t i = 0; output->texts && i < shape_count(&output->shape); i++) {
-        size_t length = strlen(output->texts[i]);
-        const char prefix[4] = {(char)(length & 0xFF), (char)(length >> 8 & 0xFF),
-                                (char)(length >> 16 & 0xFF), (char)(length >> 24 & 0xFF)};
-        strbuf_add(text, prefix, sizeof prefix);
+        const uint32_t length = (uint32_t)strlen(output->texts[i]);
+        strbuf_add(text, (const char *)&length, sizeof length); /* little-endian */
         strbuf_add(text, output->texts[i], length);
     }
 }

@@ -159,9 +159,9 @@ static enum status read_elements(const struct v2_input *input, struct v2_bytes *
     for (size_t i = 0; i < input->count; i++) {
         const uint8_t *p = input->binary + at;
         size_t left = input->binary_size - at;
-        uint32_t length = left < 4 ? 0
-                                   : (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
-                                         (uint32_t)p[3] << 24;
+        uint32_t length = 0;
+        if (left >= sizeof length)
+            memcpy(&length, p, sizeof length); /* little-endian */
         if (left < 4 || length > left - 4)
             return error_set(
                 err, STATUS_INVALID,
