@@ -11,7 +11,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/thread.h"
-#include "server/http/transport/connection_table.h"
+#include "server/http/transport/connections.h"
 #include "server/http/transport/daemon.h"
 #include "server/http/transport/request_log.h"
 #include "server/observe/log.h"

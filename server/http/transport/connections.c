@@ -17,8 +17,8 @@
 #include "engine/base/size.h"
 #include "engine/base/thread.h"
 #include "proto/answers.h"
-#include "server/http/transport/connection_table.h"
 #include "server/http/transport/event_loop.h"
+#include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
 #define IDLE_MS 1000 /* idle time after which a connection's pool is returned to the system */
@@ -201,16 +201,6 @@ void connection_refuse_locked(struct connection *connection, int http, const cha
 }
 
 /* ---- hang-ups ---- */
-
-void connections_count_gone(struct connections *connections)
-{
-    metric_add(connections->gone_total, 1);
-}
-
-void connections_count_late(struct connections *connections)
-{
-    metric_add(connections->timeout_total, 1);
-}
 
 void connections_watch(struct exchange *x, struct predict_request *request)
 {

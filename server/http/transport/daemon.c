@@ -536,7 +536,7 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
     /* There is no answer: the watcher refused a late body, or the client left. */
     if (!x->answer.status && x->state != EXCHANGE_NEW) {
         if (!refused && x->state == EXCHANGE_BODY)
-            connections_count_gone(server->connections);
+            metric_add(server->connections->gone_total, 1);
         const int refusal = x->connection->refusal;
         x->answer.status = refused && refusal ? refusal : status_http(STATUS_CANCELLED);
         x->state = refused ? EXCHANGE_REFUSED : x->state;

@@ -113,13 +113,13 @@ void grpc_call_closed(struct grpc_call *call, bool is_whole)
         return;
     if (call->state == CALL_WORKING) {
         call->is_gone = true; /* grpc_call_resumed() frees the call */
-        connections_count_gone(call->connection->server->http->connections);
+        metric_add(call->connection->server->http->connections->gone_total, 1);
         connections_cancel(call->exchange);
         return;
     }
     const bool is_answered = is_whole && call->state == CALL_ENDED;
     if (call->exchange && call->state == CALL_READING && grpc_call_is_busy(call))
-        connections_count_gone(call->connection->server->http->connections);
+        metric_add(call->connection->server->http->connections->gone_total, 1);
     exchange_over(call, !grpc_call_is_busy(call) ? NULL
                         : is_answered            ? "answered"
                         : call->is_late          ? "timeout"
@@ -668,7 +668,7 @@ void grpc_call_tick(struct grpc_call *call, int64_t now)
             call_finish(call);
         } else if (grpc_call_is_busy(call) &&
                    grpc_is_over(call->since, options->body_timeout_ms, now)) {
-            connections_count_late(server->connections);
+            metric_add(server->connections->timeout_total, 1);
             respond_refusal(
                 call->exchange, 408, "request_timeout",
                 "the message did not arrive within %.3g s; send it faster, or raise the "
@@ -682,7 +682,7 @@ void grpc_call_tick(struct grpc_call *call, int64_t now)
         if (call->state == CALL_ENDED ? !grpc_is_over(call->since, options->answer_timeout_ms, now)
                                       : !is_slow(call, options->answer_timeout_ms, now))
             break;
-        connections_count_late(server->connections);
+        metric_add(server->connections->timeout_total, 1);
         call->is_late = true;
         call->since = now;
         call_reset(call, NGHTTP2_CANCEL);

@@ -515,7 +515,7 @@ void grpc_connection_tick(struct grpc_connection *c, int64_t now, bool is_ending
         grpc_is_over(c->blocked_since, options->answer_timeout_ms, now) ||
         grpc_is_over(c->closing, LINGER_MS, now)) {
         if (!c->closing)
-            connections_count_late(c->server->http->connections);
+            metric_add(c->server->http->connections->timeout_total, 1);
         grpc_connection_end(c);
         return;
     }
