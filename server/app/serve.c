@@ -237,7 +237,7 @@ static enum status give_up_root(const struct serve *serve, struct error *err)
 
 static enum status write_port(struct serve *serve, struct error *err)
 {
-    int port = http_server_port(serve->http);
+    int port = http_server_listener(serve->http)->port;
     const struct process_user *owner = serve->config->user ? &serve->user : NULL;
     TRY(process_write_number("--port-file", serve->config->port_file, port, owner, err));
     serve->port = port;
@@ -272,7 +272,7 @@ static enum status set_up(struct serve *serve, struct error *err)
         TRY(faces_open(serve->parts.faces, err));
     supervisor_watch(serve->supervisor, serve->parts.model_host);
     supervisor_say(serve->supervisor, "STATUS=loading %s", loader_name(serve->parts.loader));
-    log_event(LOG_DEBUG, "listening", LOG_STR("url", http_server_where(serve->http)),
+    log_event(LOG_DEBUG, "listening", LOG_STR("url", http_server_listener(serve->http)->where),
               LOG_STR("version", LENSD_VERSION));
     if (config->fallback[0])
         log_event(LOG_INFO, "device", LOG_STR("text", config->fallback));
@@ -369,13 +369,13 @@ static void name_model(const struct model_status *status, char *text, size_t siz
 static void print_banner(const struct serve *serve, const struct model_status *status,
                          const char *devices, int threads)
 {
-    const char *url = http_server_url(serve->http), *where = http_server_where(serve->http);
+    const struct listener *listener = http_server_listener(serve->http);
     const char *path = serve->config->http.unix_path;
-    char with_threads[48] = "", call[2 * sizeof status->name + 64],
+    char with_threads[48] = "", call[sizeof listener->url + sizeof status->name + 64],
          choice[(PIPELINE_STAGES_MAX + 1) * sizeof status->name + 96] = "",
          name[(PIPELINE_STAGES_MAX + 1) * sizeof status->name + 32];
     if (!status) {
-        log_banner("lensd is at %s and waits for models in %s\n", where,
+        log_banner("lensd is at %s and waits for models in %s\n", listener->where,
                    serve->config->loader.models);
         return;
     }
@@ -387,16 +387,17 @@ static void print_banner(const struct serve *serve, const struct model_status *s
     if (status->is_default && model_host_has_choice(serve->parts.model_host))
         snprintf(choice, sizeof choice, "; requests that name no model go to %s", name);
     if (status->answers_photos && !status->is_default)
-        snprintf(call, sizeof call, "--data-binary @photo.jpg '%s/predict?model=%s'", url,
+        snprintf(call, sizeof call, "--data-binary @photo.jpg '%s/predict?model=%s'", listener->url,
                  status->name);
     else if (status->answers_photos)
-        snprintf(call, sizeof call, "--data-binary @photo.jpg %s/predict", url);
+        snprintf(call, sizeof call, "--data-binary @photo.jpg %s/predict", listener->url);
     else
-        snprintf(call, sizeof call, "%s/v2/models/%s", url, status->name);
+        snprintf(call, sizeof call, "%s/v2/models/%s", listener->url, status->name);
     log_banner("lensd serves %s at %s%s%s%s%s%s; %s:\n"
                "  curl %s%s%s%s\n",
-               loader_served(serve->parts.loader), where, choice, devices[0] ? " on " : "", devices,
-               with_threads, status->is_default ? "" : "; requests must name a model (?model=NAME)",
+               loader_served(serve->parts.loader), listener->where, choice,
+               devices[0] ? " on " : "", devices, with_threads,
+               status->is_default ? "" : "; requests must name a model (?model=NAME)",
                status->answers_photos ? "try it" : "list the model's input tensors",
                path ? "--unix-socket " : "", path ? path : "", path ? " " : "", call);
 }
@@ -418,7 +419,7 @@ static void say_ready(struct serve *serve)
     const struct log_field model = LOG_STR("model", loader_served(serve->parts.loader)),
                            chosen = LOG_STR("default",
                                             status && status->is_default ? status->name : NULL),
-                           url = LOG_STR("url", http_server_where(serve->http));
+                           url = LOG_STR("url", http_server_listener(serve->http)->where);
     if (status && status->stage_count > 0) /* a pipeline has no device of its own */
         log_event(LOG_INFO, "ready", model, chosen, url);
     else
@@ -637,7 +638,8 @@ static const char *wait_for_end(struct serve *serve)
         http_server_accept(serve->http);
         say_ready(serve);
         supervisor_say(serve->supervisor, "READY=1\nSTATUS=serving %s at %s",
-                       loader_served(serve->parts.loader), http_server_where(serve->http));
+                       loader_served(serve->parts.loader),
+                       http_server_listener(serve->http)->where);
     }
 }
 

@@ -53,11 +53,10 @@ struct http_server {
     const char *confinement;  /* from http_server_open(); NULL before it; borrowed */
     _Atomic uint64_t next_id; /* a counter, for ids of requests and traces */
     uint64_t id_seed;
-    int64_t started; /* clock_now() */
-    char url[320];
-    int port;
-    struct http_daemon *daemon; /* private to server/http/transport */
-    pthread_mutex_t gate;       /* locked until http_server_open(); threads wait for it */
+    int64_t started;                 /* clock_now() */
+    const struct listener *listener; /* of --port or --unix; NULL in tests */
+    struct http_daemon *daemon;      /* private to server/http/transport */
+    pthread_mutex_t gate;            /* locked until http_server_open(); threads wait for it */
     bool is_open;
 };
 

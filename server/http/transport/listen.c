@@ -16,23 +16,24 @@
 #include <unistd.h>
 
 #include "engine/base/file.h"
+#include "server/http/transport/server.h"
 
 #define BACKLOG 1024
 
-static enum status cannot_listen(const struct listen_options *options, int cause, struct error *err)
+static enum status cannot_listen(const struct listen_place *place, int cause, struct error *err)
 {
-    const char *host = options->host;
-    const int port = options->port;
+    const char *host = place->options->host;
+    const int port = place->port;
     switch (cause) {
     case EADDRINUSE:
         return error_set(
             err, STATUS_NOT_READY,
             "port %d on %s is in use by another program; stop it, or choose another port with %s",
-            port, host, options->option);
+            port, host, place->option);
     case EACCES:
         return error_set(err, STATUS_CONFIG,
                          "not allowed to listen on port %d; choose 1024 or higher with %s", port,
-                         options->option);
+                         place->option);
     case EADDRNOTAVAIL: /* an interface may get its address later */
         return error_set(err, STATUS_NOT_READY,
                          "this machine has no address %s; choose another with --host (127.0.0.1: "
@@ -99,7 +100,7 @@ static void listen_describe(const char *host, bool tls, struct listener *listene
 }
 
 /* Binds the first address that works. If none does, *ret_fd is -1 and *ret_cause says why. */
-static enum status bind_port(const struct listen_options *options, bool listens, int *ret_fd,
+static enum status bind_port(const struct listen_place *place, bool listens, int *ret_fd,
                              int *ret_cause, struct error *err)
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC,
@@ -107,13 +108,13 @@ static enum status bind_port(const struct listen_options *options, bool listens,
                              .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *found = NULL;
     char service[16];
-    snprintf(service, sizeof service, "%d", options->port);
-    int failure = getaddrinfo(options->host, service, &hints, &found);
+    snprintf(service, sizeof service, "%d", place->port);
+    int failure = getaddrinfo(place->options->host, service, &hints, &found);
     if (failure)
         return error_set(
             err, STATUS_CONFIG,
             "'%.100s' is not an address of this machine (%s); use --host 127.0.0.1 or 0.0.0.0",
-            options->host, gai_strerror(failure));
+            place->options->host, gai_strerror(failure));
     *ret_fd = -1;
     *ret_cause = 0;
     for (const struct addrinfo *a = found; a && *ret_fd < 0; a = a->ai_next) {
@@ -124,14 +125,14 @@ static enum status bind_port(const struct listen_options *options, bool listens,
     return STATUS_OK;
 }
 
-static enum status open_port(const struct listen_options *options, struct listener *listener,
+static enum status open_port(const struct listen_place *place, struct listener *listener,
                              struct error *err)
 {
     int cause;
-    TRY(bind_port(options, true, &listener->fd, &cause, err));
+    TRY(bind_port(place, true, &listener->fd, &cause, err));
     if (listener->fd < 0)
-        return cannot_listen(options, cause, err);
-    listen_describe(options->host, options->tls, listener);
+        return cannot_listen(place, cause, err);
+    listen_describe(place->options->host, place->options->tls_cert, listener);
     return STATUS_OK;
 }
 
@@ -194,7 +195,7 @@ static void describe_path(const char *path, bool tls, struct listener *listener)
     snprintf(listener->where, sizeof listener->where, "unix:%s", path);
 }
 
-static enum status open_path(const struct listen_options *options, struct listener *listener,
+static enum status open_path(const struct http_options *options, struct listener *listener,
                              struct error *err)
 {
     struct sockaddr_un address;
@@ -210,7 +211,7 @@ static enum status open_path(const struct listen_options *options, struct listen
         listener->device = made.st_dev;
         listener->inode = made.st_ino;
     }
-    describe_path(listener->path, options->tls, listener);
+    describe_path(listener->path, options->tls_cert, listener);
     return STATUS_OK;
 }
 
@@ -287,12 +288,16 @@ enum status listen_take_passed(bool tls, struct listener *ret, struct error *err
 
 /* ---- all listeners ---- */
 
-enum status listen_open(const struct listen_options *options, struct listener *ret,
-                        struct error *err)
+static bool is_unix(const struct listen_place *place)
+{
+    return place->options->unix_path && !strcmp(place->option, "--port");
+}
+
+enum status listen_open(const struct listen_place *place, struct listener *ret, struct error *err)
 {
     struct listener listener = {.fd = -1};
-    enum status status = options->unix_path ? open_path(options, &listener, err)
-                                            : open_port(options, &listener, err);
+    enum status status = is_unix(place) ? open_path(place->options, &listener, err)
+                                        : open_port(place, &listener, err);
     if (status == STATUS_OK)
         *ret = listener;
     else if (listener.fd >= 0)
@@ -300,20 +305,20 @@ enum status listen_open(const struct listen_options *options, struct listener *r
     return status;
 }
 
-static enum status check_port(const struct listen_options *options, char *warning, size_t size,
+static enum status check_port(const struct listen_place *place, char *warning, size_t size,
                               struct error *err)
 {
     int fd, cause;
-    TRY(bind_port(options, false, &fd, &cause, err));
+    TRY(bind_port(place, false, &fd, &cause, err));
     if (fd >= 0)
         close(fd);
     else if (cause == EADDRINUSE)
         snprintf(warning, size,
                  "port %d on %.200s is in use; ignore this if that is the running server with "
                  "these settings, else stop that program or choose another %s",
-                 options->port, options->host, options->option);
+                 place->port, place->options->host, place->option);
     else
-        return cannot_listen(options, cause, err);
+        return cannot_listen(place, cause, err);
     return STATUS_OK;
 }
 
@@ -332,12 +337,12 @@ enum status listen_check_path(const char *path, const char *option, struct error
     return STATUS_OK;
 }
 
-enum status listen_check(const struct listen_options *options, char *warning, size_t size,
+enum status listen_check(const struct listen_place *place, char *warning, size_t size,
                          struct error *err)
 {
     warning[0] = '\0';
-    return options->unix_path ? listen_check_path(options->unix_path, "--unix", err)
-                              : check_port(options, warning, size, err);
+    return is_unix(place) ? listen_check_path(place->options->unix_path, "--unix", err)
+                          : check_port(place, warning, size, err);
 }
 
 bool listen_stop(struct listener *listener)

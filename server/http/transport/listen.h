@@ -7,13 +7,13 @@
 
 #include "engine/base/status.h"
 
-struct listen_options {
-    const char *host;      /* an address or a name */
-    int port;              /* 0: any free one */
-    const char *option;    /* name of the option in errors, such as "--port" */
-    const char *unix_path; /* path of a Unix socket to use instead of host and port, or NULL */
-    unsigned unix_mode;    /* permissions of unix_path; users who may write to it may connect */
-    bool tls;              /* only changes the URL */
+struct http_options;
+
+/* A port on options->host; or with "--port" the Unix socket options->unix_path, if there is one. */
+struct listen_place {
+    const struct http_options *options;
+    const char *option; /* the name of the port's option, such as "--port" */
+    int port;           /* 0: any free one */
 };
 
 struct listener {
@@ -30,7 +30,7 @@ struct listener {
 /* Opens the socket. Replaces a socket file without a listener; refuses a socket in use and any
  * other kind of file. STATUS_NOT_READY: the port or socket is in use, or this machine lacks the
  * address; STATUS_CONFIG: all else. The caller closes ret->fd. On failure *ret does not change. */
-enum status listen_open(const struct listen_options *options, struct listener *ret,
+enum status listen_open(const struct listen_place *place, struct listener *ret,
                         struct error *err) MUST_USE;
 
 /* Makes room for a Unix socket: removes a socket file without a listener; refuses a socket in use
@@ -49,7 +49,7 @@ enum status listen_take_passed(bool tls, struct listener *ret, struct error *err
 /* Checks whether listen_open() would succeed, without listening. The server itself may be running:
  * a socket in use is accepted, and a port in use only sets `warning` (a sentence; "" for none).
  * STATUS_NOT_READY: this machine lacks the address; STATUS_CONFIG: all else. */
-enum status listen_check(const struct listen_options *options, char *warning, size_t size,
+enum status listen_check(const struct listen_place *place, char *warning, size_t size,
                          struct error *err) MUST_USE;
 
 /* Makes the kernel drop new connection attempts before it answers them. Clients retry after a

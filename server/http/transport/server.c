@@ -82,32 +82,14 @@ static enum status open_tls(struct http_server *server, struct error *err)
     return STATUS_OK;
 }
 
-static struct listen_options main_port(const struct http_options *options)
-{
-    return (struct listen_options){.host = options->host,
-                                   .port = options->port,
-                                   .option = "--port",
-                                   .unix_path = options->unix_path,
-                                   .unix_mode = options->unix_mode,
-                                   .tls = options->tls_cert != NULL};
-}
-
-/* Returns the options of the listener of --admin-port or --grpc-port. */
-static struct listen_options other_port(const struct http_options *options, const char *option,
-                                        int port)
-{
-    return (struct listen_options){
-        .host = options->host, .port = port, .option = option, .tls = options->tls_cert != NULL};
-}
-
 /* Opens the listener of --admin-port or --grpc-port, if there is such a port. */
 static enum status open_other(const struct http_options *options, const char *option, int port,
                               const char *event, struct listener *ret, struct error *err)
 {
-    const struct listen_options other = other_port(options, option, port);
+    const struct listen_place place = {options, option, port};
     if (!port)
         return STATUS_OK;
-    TRY(listen_open(&other, ret, err));
+    TRY(listen_open(&place, ret, err));
     log_event(LOG_INFO, event, LOG_STR("url", ret->url));
     return STATUS_OK;
 }
@@ -116,10 +98,10 @@ static enum status open_listeners(struct http_server *server, struct error *err)
 {
     const struct http_options *options = &server->options;
     struct http_daemon *daemon = server->daemon;
-    const struct listen_options port = main_port(options);
-    TRY(listen_take_passed(port.tls, &daemon->listener, err));
+    const struct listen_place place = {options, "--port", options->port};
+    TRY(listen_take_passed(options->tls_cert, &daemon->listener, err));
     if (!daemon->listener.is_passed)
-        TRY(listen_open(&port, &daemon->listener, err));
+        TRY(listen_open(&place, &daemon->listener, err));
     if (options->grpc_port)
         TRY(grpc_check(err));
     TRY(open_other(options, "--grpc-port", options->grpc_port, "grpc port", &daemon->grpc, err));
@@ -162,8 +144,7 @@ static enum status server_start(struct http_server *server, struct error *err)
     TRY(open_listeners(server, err));
     if (!options->allowed_hosts)
         server->options.allowed_hosts = server->daemon->listener.is_loopback ? "" : "*";
-    server->port = server->daemon->listener.port;
-    memcpy(server->url, server->daemon->listener.url, sizeof server->url);
+    server->listener = &server->daemon->listener;
     TRY(daemon_start(server, err));
     if (server->daemon->grpc.fd >= 0)
         TRY(grpc_start(server, server->daemon->grpc.fd, &server->daemon->grpc_server, err));
@@ -203,17 +184,17 @@ enum status http_server_check(const struct http_options *options,
     struct keyring *keys = NULL;
     struct trusted_proxies proxies;
     struct tls *tls = NULL;
-    const struct listen_options ports[] = {main_port(options),
-                                           other_port(options, "--admin-port", options->admin_port),
-                                           other_port(options, "--grpc-port", options->grpc_port)};
+    const struct listen_place places[] = {{options, "--port", options->port},
+                                          {options, "--admin-port", options->admin_port},
+                                          {options, "--grpc-port", options->grpc_port}};
     *ret_warnings = (struct http_warnings){.port = ""};
     if (options->grpc_port)
         TRY(grpc_check(err));
     if (options->zmq_port)
         TRY(zmq_check(options, err));
-    for (size_t i = 0; i < COUNT_OF(ports); i++)
-        if ((i == 0 || ports[i].port) && !ret_warnings->port[0])
-            TRY(listen_check(&ports[i], ret_warnings->port, sizeof ret_warnings->port, err));
+    for (size_t i = 0; i < COUNT_OF(places); i++)
+        if ((i == 0 || places[i].port) && !ret_warnings->port[0])
+            TRY(listen_check(&places[i], ret_warnings->port, sizeof ret_warnings->port, err));
     TRY(check_texts(options, &proxies, err));
     TRY(keyring_create(&options->keys, &keys, err));
     keyring_free(keys);
@@ -242,19 +223,9 @@ enum status http_server_reload(struct http_server *server, struct error *err)
     return STATUS_OK;
 }
 
-int http_server_port(const struct http_server *server)
+const struct listener *http_server_listener(const struct http_server *server)
 {
-    return server->port;
-}
-
-const char *http_server_url(const struct http_server *server)
-{
-    return server->url;
-}
-
-const char *http_server_where(const struct http_server *server)
-{
-    return server->daemon->listener.where;
+    return server->listener;
 }
 
 static void open_gate(struct http_server *server)

@@ -42,6 +42,7 @@
 
 #include "engine/base/status.h"
 #include "server/http/transport/keys.h"
+#include "server/http/transport/listen.h"
 #include "server/http/transport/routes.h"
 #include "server/observe/metrics.h"
 #include "server/observe/trace_exporter.h"
@@ -114,9 +115,8 @@ enum status http_server_reload(struct http_server *server, struct error *err) MU
  * `confinement` says, for /health, how the process is confined; borrowed. */
 void http_server_open(struct http_server *server, const char *confinement);
 
-int http_server_port(const struct http_server *server);
-const char *http_server_url(const struct http_server *server);   /* "http://127.0.0.1:8080" */
-const char *http_server_where(const struct http_server *server); /* the URL, or "unix:PATH" */
+/* Returns the listener of --port or --unix. */
+const struct listener *http_server_listener(const struct http_server *server);
 
 /* Makes the server report that it is not ready, and close each connection after its next answer.
  * Requests are answered as before. */
