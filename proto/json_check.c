@@ -1,5 +1,5 @@
-/* A checker for RFC 8259: a state machine with an explicit stack of one bit per level. It can cut
- * out large arrays on the way: their elements are not checked here, their brackets only counted.
+/* A checker for RFC 8259: a state machine with an explicit stack of levels. It can cut out large
+ * arrays on the way: their elements are not checked here, their brackets only counted.
  *
  * Easy to get wrong: "1." and "01" are not numbers; a comma before a closing bracket is not JSON;
  * "\ud800" alone has no meaning; a NUL byte must not end the text. */
@@ -206,11 +206,6 @@ enum status json_scan_scalar(struct json_scan *s)
     }
 }
 
-static bool in_object(const struct json_scan *s)
-{
-    return s->objects[(s->depth - 1) / 8] >> ((s->depth - 1) % 8) & 1;
-}
-
 enum status json_scan_open(struct json_scan *s)
 {
     if (s->depth == s->limits->max_depth)
@@ -218,13 +213,7 @@ enum status json_scan_open(struct json_scan *s)
                          "JSON is nested deeper than %zu levels at byte %zu; the limit is %zu "
                          "(--max-json-depth)",
                          s->limits->max_depth, s->at, s->limits->max_depth);
-    uint8_t bit = (uint8_t)(1u << (s->depth % 8));
-    if (s->text[s->at] == '{')
-        s->objects[s->depth / 8] |= bit;
-    else
-        s->objects[s->depth / 8] &= (uint8_t)~bit;
-    s->depth++;
-    s->at++;
+    s->is_object[s->depth++] = s->text[s->at++] == '{';
     return STATUS_OK;
 }
 
@@ -293,7 +282,7 @@ enum status json_scan_after_value(struct json_scan *s, bool *ret_more)
     *ret_more = false;
     while (s->depth > 0) {
         s->at = text_skip_blanks(s->text, s->at, s->size);
-        bool object = in_object(s);
+        bool object = s->is_object[s->depth - 1];
         if (json_peek(s) == ',') {
             s->at++;
             *ret_more = true;

@@ -37,7 +37,7 @@ struct json_scan {
     size_t size, at;
     const struct json_limits *limits;
     size_t values, depth;
-    uint8_t objects[JSON_DEPTH_MAX / 8]; /* bit i: level i is an object, else an array */
+    bool is_object[JSON_DEPTH_MAX]; /* the kind of each level; else it is an array */
     struct error *err;
 
     struct extraction *cut; /* NULL: only check */
