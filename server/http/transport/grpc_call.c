@@ -17,6 +17,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "engine/base/array.h"
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "proto/dialects.h"
@@ -330,15 +331,10 @@ bool grpc_call_header(struct grpc_call *call, const uint8_t *name, size_t name_s
     /* Drop the headers. When all have arrived, exchange_admit() answers with 431. */
     if (call->headers_given > most)
         return call->headers_given <= most + HEADERS_EXCESS;
-    if (call->headers_size + more > call->headers_room) {
-        const size_t room = call->headers_room + more + 512;
-        char *grown = realloc(call->headers, room);
-        if (!grown)
-            return false;
-        call->headers = grown;
-        c->header_room += room - call->headers_room;
-        call->headers_room = room;
-    }
+    const size_t before = call->headers_room;
+    if (!array_reserve(&call->headers, &call->headers_room, call->headers_size + more, 1))
+        return false;
+    c->header_room += call->headers_room - before;
     char *at = call->headers + call->headers_size;
     memcpy(at, name, name_size);
     at[name_size] = '\0';

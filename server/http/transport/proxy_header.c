@@ -4,7 +4,10 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "engine/base/size.h"
 
 #define TEXT_MAX    107 /* maximum bytes of a version 1 header, with CR LF */
 #define BINARY_HEAD 16  /* bytes of version 2's signature, command, family and length */
@@ -29,35 +32,26 @@ static void set_client(struct proxy_header *ret, bool is_v6, const void *address
 /* Accepts 0 … 65535 in decimal digits, without leading zeros. */
 static bool parse_port(const char *text, uint16_t *ret)
 {
-    const size_t length = strlen(text);
-    unsigned value = 0;
-    if (length == 0 || length > 5 || text[strspn(text, "0123456789")] ||
-        (text[0] == '0' && length > 1))
-        return false;
-    for (; *text; text++)
-        value = value * 10 + (unsigned)(*text - '0');
+    const unsigned long value = strtoul(text, NULL, 10);
     *ret = (uint16_t)value;
-    return value <= UINT16_MAX;
+    return *text && !text[strspn(text, "0123456789")] && (*text != '0' || !text[1]) &&
+           value <= UINT16_MAX;
 }
 
 /* `line`: "TCP4 192.0.2.1 192.0.2.2 4711 80", or "UNKNOWN" and whatever follows. */
 static bool parse_line(char *line, struct proxy_header *ret)
 {
-    char *fields[5] = {line};
+    char *fields[5], *rest = line;
     uint8_t source[16], target[16];
     uint16_t source_port, target_port;
-    size_t count = 1;
+    size_t count = 0;
     if (!strncmp(line, "UNKNOWN", 7) && (!line[7] || line[7] == ' '))
         return true;
-    for (char *at = line; (at = strchr(at, ' ')); count++) {
-        if (count == 5)
-            return false;
-        *at++ = '\0';
-        fields[count] = at;
-    }
+    while (rest && count < COUNT_OF(fields))
+        fields[count++] = strsep(&rest, " ");
     const bool is_v6 = !strcmp(fields[0], "TCP6");
     const int family = is_v6 ? AF_INET6 : AF_INET;
-    if (count != 5 || (!is_v6 && strcmp(fields[0], "TCP4") != 0) ||
+    if (rest || count < COUNT_OF(fields) || (!is_v6 && strcmp(fields[0], "TCP4") != 0) ||
         inet_pton(family, fields[1], source) != 1 || inet_pton(family, fields[2], target) != 1 ||
         !parse_port(fields[3], &source_port) || !parse_port(fields[4], &target_port))
         return false;
