@@ -138,19 +138,23 @@ static size_t write_middling(float value, bool negative, char *text)
     return 0;
 }
 
-size_t write_shortest(float value, char text[static FLOAT_TEXT])
+/* Writes a number with `least` to `most` digits, and no more than read back as the number. `most`
+ * digits always do, and %g drops trailing zeros. */
+static size_t print_shortest(double value, int least, int most, char text[static FLOAT_TEXT])
 {
-    size_t size = write_middling(fabsf(value), signbit(value), text);
-    if (size)
-        return size;
-    /* Nine digits always read back exactly, and %g drops trailing zeros. */
-    for (int precision = 6; precision <= 9; precision++) {
-        int n = snprintf(text, FLOAT_TEXT, "%.*g", precision, (double)value);
-        size = n > 0 ? (size_t)n : 0;
-        if (precision == 9 || strtof(text, NULL) == value)
+    int size = 0;
+    for (int digits = least; digits <= most; digits++) {
+        size = snprintf(text, FLOAT_TEXT, "%.*g", digits, value);
+        if (most > 9 ? strtod(text, NULL) == value : strtof(text, NULL) == (float)value)
             break;
     }
-    return size;
+    return size > 0 ? (size_t)size : 0;
+}
+
+size_t write_shortest(float value, char text[static FLOAT_TEXT])
+{
+    const size_t size = write_middling(fabsf(value), signbit(value), text);
+    return size ? size : print_shortest((double)value, 6, 9, text);
 }
 
 void strbuf_float(struct strbuf *text, float value)
@@ -170,17 +174,11 @@ void strbuf_float(struct strbuf *text, float value)
 
 static void strbuf_double(struct strbuf *text, double value)
 {
-    char digits[48];
-    if (!isfinite(value)) {
+    char *room = strbuf_room(text, FLOAT_TEXT);
+    if (room && isfinite(value))
+        text->size += print_shortest(value, 15, 17, room);
+    else
         strbuf_put(text, "null");
-        return;
-    }
-    for (int precision = 15; precision <= 17; precision++) {
-        snprintf(digits, sizeof digits, "%.*g", precision, value);
-        if (precision == 17 || strtod(digits, NULL) == value)
-            break;
-    }
-    strbuf_put(text, digits);
 }
 
 void strbuf_element(struct strbuf *text, const struct tensor *tensor, size_t i)

@@ -23,7 +23,7 @@ void strbuf_number(struct strbuf *text, int64_t value);
 void strbuf_unsigned(struct strbuf *text, uint64_t value);
 /* 10^0 to 10^22, all exact as doubles. */
 extern const double exact_powers[23];
-#define FLOAT_TEXT 24 /* more than enough for a float */
+#define FLOAT_TEXT 32 /* more than enough for a double */
 #define FLOAT_MOST 15 /* the longest float: -1.17549435e-38 */
 /* Writes a finite value with the fewest digits, six to nine as in "%.6g", that read back as the
  * same value. Returns the length; adds no terminator. */
