@@ -83,14 +83,11 @@ static void write_tensor(struct writer *w, json_node *list, const struct deploym
     const struct model_tensor *declared = is_output ? &model->outputs[i] : &model->inputs[i];
     const bool is_known = tensor->shape.rank != SHAPE_UNKNOWN;
     const struct shape *shape = is_known ? &tensor->shape : &declared->shape;
-    const char *dtype = dtype_oip_name(tensor->dtype);
     char type[32];
     json_node *entry = write_object(w, list, NULL);
-    snprintf(type, sizeof type, "TYPE_%s", dtype);
-    if (is_config)
-        write_members(w, entry, "name=%s data_type=%s", tensor->name, type);
-    else
-        write_members(w, entry, "name=%s datatype=%s", tensor->name, dtype);
+    snprintf(type, sizeof type, "%s%s", is_config ? "TYPE_" : "", dtype_oip_name(tensor->dtype));
+    write_text(w, entry, "name", tensor->name);
+    write_text(w, entry, is_config ? "data_type" : "datatype", type);
     if (is_config && !is_output)
         write_text(w, entry, "format",
                    i != deployment->image_input ? "FORMAT_NONE"
