@@ -27,11 +27,8 @@
 bool multipart_is(const char *content_type)
 {
     static const char type[] = "multipart/form-data";
-    size_t length = sizeof type - 1;
-    if (!content_type || strncasecmp(content_type, type, length) != 0)
-        return false;
-    char next = content_type[length];
-    return next == '\0' || next == ';' || next == ' ' || next == '\t';
+    const size_t length = content_type ? strcspn(content_type, "; \t") : 0;
+    return length == sizeof type - 1 && !strncasecmp(content_type, type, length);
 }
 
 /* Copies the value of parameter `key` in `; key=value; key="value"`, unescaped and cut to `size`.
