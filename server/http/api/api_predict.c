@@ -75,7 +75,7 @@ enum status predict_admit(struct exchange *x, struct error *err)
                         x->path, forms[0], forms[1], forms[2], forms[3], forms[4]);
         return STATUS_OK;
     }
-    if (!x->has_length && !x->chunked) {
+    if (!x->chunked && !exchange_header(x, "Content-Length")) {
         respond_refusal(x, 411, "length_required",
                         "the request has no body and no Content-Length; send an image: curl "
                         "--data-binary @photo.jpg %s/predict",

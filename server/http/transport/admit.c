@@ -84,7 +84,6 @@ static void check_framing(struct exchange *x, const struct request_head *head)
                         head->encoding);
     } else {
         x->chunked = head->encoding != NULL;
-        x->has_length = head->length != NULL;
         x->expected = head->length ? strtoull(head->length, NULL, 10) : 0;
         return;
     }
@@ -426,7 +425,6 @@ static void admit_check_body(struct exchange *x)
 enum head_verdict exchange_admit(struct exchange *x, const struct request_head *head)
 {
     snprintf(x->method, sizeof x->method, "%s", head->method);
-    x->is_head_method = !strcmp(head->method, "HEAD");
     x->host = exchange_header(x, "Host");
     x->content_type = exchange_header(x, "Content-Type");
     x->json_length = exchange_header(x, "Inference-Header-Content-Length");

@@ -19,6 +19,7 @@ struct request_head {
     int hosts;                     /* number of Host headers */
     int lengths, encodings;        /* number of Content-Length and Transfer-Encoding headers */
     const char *length, *encoding; /* the last header of each name; NULL: none */
+    const char *forwarded_for;     /* the last X-Forwarded-For, which the nearest proxy adds */
 };
 
 enum head_verdict {

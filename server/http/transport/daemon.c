@@ -38,6 +38,11 @@
 /* Bytes of a connection's memory pool beyond 2 * --max-header. Half of the pool is read buffer. */
 #define POOL_BYTES (32 * 1024)
 
+/* What a browser may load and do for the server's pages. */
+#define PAGE_POLICY                                                                                \
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' "     \
+    "blob: data:; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+
 static const char *outcome(const struct exchange *x, bool was_cut,
                            enum MHD_RequestTerminationCode how)
 {
@@ -79,13 +84,7 @@ static const char *daemon_header(const struct exchange *x, const char *name)
     return MHD_lookup_connection_value(x->handle, MHD_HEADER_KIND, name);
 }
 
-static void daemon_suspend(struct exchange *x)
-{
-    MHD_suspend_connection(x->handle);
-}
-
-static const struct exchange_carrier daemon_carrier = {.header = daemon_header,
-                                                       .suspend = daemon_suspend};
+static const struct exchange_carrier daemon_carrier = {.header = daemon_header};
 
 /* A request's head in libmicrohttpd's buffer. */
 struct raw_head {
@@ -124,6 +123,8 @@ static enum MHD_Result note_header(void *context, enum MHD_ValueKind kind, const
     }
     head->malformed |= !sound;
     head->hosts += !strcasecmp(name, "Host");
+    if (!strcasecmp(name, "X-Forwarded-For"))
+        head->forwarded_for = value;
     if (!strcasecmp(name, "Content-Length")) {
         head->lengths++;
         head->length = value;
@@ -175,23 +176,6 @@ static struct request_head daemon_read_head(const struct exchange *x, const char
 
 /* ---- answers ---- */
 
-static enum MHD_Result last_value(void *context, enum MHD_ValueKind kind, const char *name,
-                                  const char *value)
-{
-    (void)kind;
-    if (!strcasecmp(name, "X-Forwarded-For"))
-        *(const char **)context = value;
-    return MHD_YES;
-}
-
-/* Uses the last X-Forwarded-For: the nearest proxy adds it. */
-static void find_client(struct exchange *x)
-{
-    const char *value = NULL;
-    MHD_get_connection_values(x->handle, MHD_HEADER_KIND, last_value, &value);
-    exchange_find_client(x, value);
-}
-
 /* Writes an error to the socket, except under TLS. After MHD_NO libmicrohttpd closes the socket. */
 static enum MHD_Result fail_without_memory(const struct http_server *server,
                                            struct MHD_Connection *handle)
@@ -207,13 +191,6 @@ static enum MHD_Result fail_without_memory(const struct http_server *server,
     return MHD_NO;
 }
 
-/* Adds a header to the response; sets *added to false when out of memory. */
-static void add_header(struct MHD_Response *response, const char *name, const char *value,
-                       bool *added)
-{
-    *added &= MHD_add_response_header(response, name, value) == MHD_YES;
-}
-
 static enum MHD_Result queue_answer(struct exchange *x)
 {
     struct answer *answer = &x->answer;
@@ -226,28 +203,27 @@ static enum MHD_Result queue_answer(struct exchange *x)
     answer->text = NULL; /* now owned by the response */
     char allow[ALLOW_TEXT], seconds[16];
     const bool is_page = answer->type && !strcmp(answer->type, TYPE_HTML);
+    const bool closes = x->closes || atomic_load(&x->server->draining);
     bool added = true;
-    if (answer->type)
-        add_header(response, "Content-Type", answer->type, &added);
-    add_header(response, "X-Request-Id", x->request_id, &added);
-    add_header(response, "Cache-Control", answer->may_keep ? "no-cache" : "no-store", &added);
-    add_header(response, "X-Content-Type-Options", "nosniff", &added);
-    if (is_page)
-        add_header(response, "Content-Security-Policy",
-                   "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-                   "img-src 'self' blob: data:; connect-src 'self'; base-uri 'none'; form-action "
-                   "'self'; frame-ancestors 'none'",
-                   &added);
-    if (answer->allow)
-        add_header(response, "Allow", route_allow(answer->allow, allow, sizeof allow), &added);
-    if (answer->retry_after_s > 0) {
-        snprintf(seconds, sizeof seconds, "%d", answer->retry_after_s);
-        add_header(response, "Retry-After", seconds, &added);
-    }
+    snprintf(seconds, sizeof seconds, "%d", answer->retry_after_s);
+    const struct {
+        const char *name, *value; /* NULL: no such header */
+    } headers[] = {
+        {"Content-Type", answer->type},
+        {"X-Request-Id", x->request_id},
+        {"Cache-Control", answer->may_keep ? "no-cache" : "no-store"},
+        {"X-Content-Type-Options", "nosniff"},
+        {"Content-Security-Policy", is_page ? PAGE_POLICY : NULL},
+        {"Allow", answer->allow ? route_allow(answer->allow, allow, sizeof allow) : NULL},
+        {"Retry-After", answer->retry_after_s > 0 ? seconds : NULL},
+        {"Connection", closes ? "close" : NULL}};
+    for (size_t i = 0; i < COUNT_OF(headers); i++)
+        if (headers[i].value)
+            added &=
+                MHD_add_response_header(response, headers[i].name, headers[i].value) == MHD_YES;
     for (size_t i = 0; i < answer->header_count; i++)
-        add_header(response, answer->headers[i].name, answer->headers[i].value, &added);
-    if (x->closes || atomic_load(&x->server->draining))
-        add_header(response, "Connection", "close", &added);
+        added &= MHD_add_response_header(response, answer->headers[i].name,
+                                         answer->headers[i].value) == MHD_YES;
     x->state = EXCHANGE_ANSWERED;
     x->answered = clock_now();
     x->connection->answer_size = answer->size;
@@ -366,14 +342,14 @@ static enum MHD_Result begin_exchange(struct exchange *x, const char *method, co
     if (!x->was_delayed) /* else it is set, and the watcher may be reading it */
         x->connection->may_ask =
             !x->connection->tls && !x->connection->is_unix && strcmp(version, "HTTP/1.0") != 0;
-    find_client(x);
+    struct request_head head = daemon_read_head(x, method, version);
+    exchange_find_client(x, head.forwarded_for);
     if (delay(x, method))
         return MHD_YES;
     if (x->was_delayed && x->connection->gone) {
         x->state = EXCHANGE_BODY; /* on_completed() counts the lost client */
         return MHD_NO;
     }
-    struct request_head head = daemon_read_head(x, method, version);
     if (!connection_enter(x->connection, CONNECTION_BODY))
         return MHD_NO;
     x->state = EXCHANGE_BODY;
@@ -435,14 +411,16 @@ static void inflate_body(struct exchange *x)
         return;
     }
     upload_init(&inflated, x->body.budget, x->body.limit, 0);
-    inflated.compressed = x->body.capacity;
-    if (coding_inflate(x->coding, x->body.data, x->body.size, x->server->options.max_inflate_ratio,
-                       &inflated, &err) != STATUS_OK) {
+    inflated.beside = x->body.capacity; /* charged until x->body is freed */
+    const enum status status =
+        coding_inflate(x->coding, x->body.data, x->body.size, x->server->options.max_inflate_ratio,
+                       &inflated, &err);
+    inflated.beside = 0;
+    if (status != STATUS_OK) {
         upload_done(&inflated);
         respond_error(x, &err);
     }
     upload_done(&x->body);
-    inflated.compressed = 0;
     x->body = inflated;
     x->coding = CODING_NONE;
     exchange_resume(x);
@@ -461,11 +439,13 @@ static enum MHD_Result handle(struct exchange *x)
         exchange_wait(x, NULL, NULL);
         exchange_offload(x, x->body.size * (ratio < INFLATE_MOST ? ratio : INFLATE_MOST),
                          inflate_body);
-        return MHD_YES;
-    }
-    if (!x->answer.status)
+    } else if (!x->answer.status) {
         x->route->handle(x);
-    return x->state == EXCHANGE_SUSPENDED ? MHD_YES : send_answer(x);
+    }
+    if (x->state != EXCHANGE_SUSPENDED)
+        return send_answer(x);
+    MHD_suspend_connection(x->handle); /* this thread's loop resumes it, so not before */
+    return MHD_YES;
 }
 
 /* True if a chunked body ends without trailers: libmicrohttpd parses them as leniently as headers.

@@ -35,13 +35,10 @@ const char *exchange_client(const struct exchange *x)
 void exchange_wait(struct exchange *x, struct predict_request *request,
                    void (*finish)(struct exchange *exchange))
 {
-    bool is_new = x->state != EXCHANGE_SUSPENDED;
-    if (is_new) /* else `x` waits, and the connection's thread may be reading x->state */
+    if (x->state != EXCHANGE_SUSPENDED) /* else the connection's thread may be reading x->state */
         x->state = EXCHANGE_SUSPENDED;
     x->finish = finish;
     connections_watch(x, request);
-    if (is_new && x->carrier->suspend)
-        x->carrier->suspend(x);
 }
 
 void exchange_offload(struct exchange *x, size_t bytes, void (*run)(struct exchange *exchange))

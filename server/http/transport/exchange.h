@@ -31,13 +31,11 @@ struct inbox;
 typedef enum status prepare_fn(struct exchange *exchange, struct deployment **deployment,
                                struct error *err);
 
-/* The functions that a carrier provides. */
+/* What a carrier provides. */
 struct exchange_carrier {
     const struct dialect *dialect; /* form of errors for routes without a dialect; NULL: lensd's */
     /* The value of a request header; NULL if absent. */
     const char *(*header)(const struct exchange *exchange, const char *name);
-    /* Tells the carrier to call no handler until exchange_resume(). NULL: no need to tell it. */
-    void (*suspend)(struct exchange *exchange);
 };
 
 /* The server's state for handlers; immutable while it runs, except atomic members. */
@@ -124,14 +122,12 @@ struct exchange {
     const struct route *route; /* NULL if no route matches the path */
     struct route_match match;
     const struct dialect *dialect; /* the dialect of the body; NULL: the route's */
-    bool is_head_method;
-    const char *content_type; /* NULL: none given */
-    const char *host;         /* NULL: none given */
-    const char *json_length;  /* Inference-Header-Content-Length; NULL: none given */
+    const char *content_type;      /* NULL: none given */
+    const char *host;              /* NULL: none given */
+    const char *json_length;       /* Inference-Header-Content-Length; NULL: none given */
     char request_id[REQUEST_ID_MAX + 1];
     uint64_t expected; /* Content-Length; 0 if absent */
     bool chunked;
-    bool has_length;     /* has a Content-Length, which may be 0 */
     enum coding coding;  /* the body's Content-Encoding; CODING_NONE after it has been inflated */
     bool was_delayed;    /* has been delayed by a penalty (penalty.h) */
     bool discard_body;   /* the answer exists: read the body and drop it */
@@ -186,7 +182,7 @@ static inline const char *exchange_header(const struct exchange *exchange, const
     return exchange->handle ? exchange->carrier->header(exchange, name) : NULL;
 }
 
-/* Suspends the connection until exchange_resume(). The handler's thread calls this; an offload
+/* Suspends the exchange until exchange_resume(). The handler's thread calls this; an offload
  * thread may call it again when there is a request to watch. If the client hangs up, or already
  * has, the request is cancelled. After exchange_resume(), `finish` is called if there is no
  * answer. */

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
@@ -130,8 +131,8 @@ static void write_request_line(const struct exchange *x, const char *outcome, do
     if (x->is_cached)
         fields[n++] = LOG_STR("cache", "hit");
     fields[n++] = LOG_INT("bytes_in", x->bytes_in);
-    fields[n++] =
-        LOG_INT("bytes_out", x->is_head_method || x->answer.status == 304 ? 0 : x->answer.size);
+    const bool has_body = strcmp(x->method, "HEAD") != 0 && x->answer.status != 304;
+    fields[n++] = LOG_INT("bytes_out", has_body ? x->answer.size : 0);
     if (x->phases.forward_ms > 0 || x->phases.decode_ms > 0) {
         fields[n++] = LOG_REAL("decode_ms", rounded_ms(x->phases.decode_ms));
         fields[n++] = LOG_REAL("preprocess_ms", rounded_ms(x->phases.preprocess_ms));

@@ -15,22 +15,16 @@ void upload_init(struct upload *upload, struct http_budget *budget, size_t limit
     *upload = (struct upload){.budget = budget, .limit = limit, .expected = expected};
 }
 
-/* Bytes that the request has charged in addition to the capacity. */
-static size_t others(const struct upload *upload)
-{
-    return upload->beside + upload->compressed;
-}
-
 /* The largest possible capacity if no other request held memory. */
 static size_t room(const struct upload *upload)
 {
     const size_t most = http_budget_most(upload->budget);
-    return most > others(upload) ? most - others(upload) : 0;
+    return most > upload->beside ? most - upload->beside : 0;
 }
 
 static bool charge(const struct upload *upload, size_t bytes)
 {
-    return http_budget_charge(upload->budget, upload->capacity + others(upload), bytes);
+    return http_budget_charge(upload->budget, upload->capacity + upload->beside, bytes);
 }
 
 /* The next capacity for `need` bytes: doubles, but never exceeds the largest possible body. */

@@ -12,11 +12,10 @@
 struct upload {
     uint8_t *data; /* NULL before the first byte */
     size_t size;
-    size_t capacity;   /* of data; charged to the budget */
-    size_t beside;     /* bytes charged in addition by upload_charge() */
-    size_t compressed; /* bytes charged by this request's other upload, the compressed body */
-    size_t limit;      /* bytes allowed in this body */
-    size_t expected;   /* Content-Length; 0 if unknown */
+    size_t capacity; /* of data; charged to the budget */
+    size_t beside;   /* bytes that the request has charged in addition */
+    size_t limit;    /* bytes allowed in this body */
+    size_t expected; /* Content-Length; 0 if unknown */
     struct http_budget *budget;
 };
 
