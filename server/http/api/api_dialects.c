@@ -129,7 +129,6 @@ static void respond_labelled(struct exchange *x)
 /* Answers on an offload thread, because models may have many thousands of labels. */
 void labelled_models_handle(struct exchange *x)
 {
-    exchange_wait(x, NULL, NULL);
     exchange_offload(x, SIZE_MAX, respond_labelled);
 }
 

@@ -342,18 +342,13 @@ static void delete_face(struct exchange *x)
     exchange_resume(x);
 }
 
-static void face_wait(struct exchange *x, void (*run)(struct exchange *exchange))
-{
-    exchange_wait(x, NULL, NULL);
-    exchange_offload(x, SIZE_MAX, run); /* SIZE_MAX: a long job, because `run` waits for the disk */
-}
-
+/* Both functions start a long job, because it waits for the disk. */
 void face_list_handle(struct exchange *x)
 {
-    face_wait(x, list_faces);
+    exchange_offload(x, SIZE_MAX, list_faces);
 }
 
 void face_delete_handle(struct exchange *x)
 {
-    face_wait(x, delete_face);
+    exchange_offload(x, SIZE_MAX, delete_face);
 }

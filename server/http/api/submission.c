@@ -201,7 +201,6 @@ static void answer_again(struct exchange *x, const struct cached_answer *kept,
     if (x->state == EXCHANGE_SUSPENDED) {
         exchange_answer(x);
     } else if (size >= SUBMISSION_LARGE_ANSWER) { /* compressing it takes long */
-        exchange_wait(x, NULL, NULL);
         exchange_offload(x, size * (SUBMISSION_LARGE_BODY / SUBMISSION_LARGE_ANSWER),
                          exchange_answer);
     }
@@ -277,12 +276,10 @@ enum status submission_images(struct predict_request *request, size_t count, str
 void submission_handle(struct exchange *x, void (*start)(struct exchange *exchange))
 {
     /* Decide by the size only: no header of a client may choose the thread that reads megabytes. */
-    if (x->body.size < SUBMISSION_LARGE_BODY) {
+    if (x->body.size < SUBMISSION_LARGE_BODY)
         start(x);
-        return;
-    }
-    exchange_wait(x, NULL, x->finish);
-    exchange_offload(x, x->body.size, start);
+    else
+        exchange_offload(x, x->body.size, start);
 }
 
 void submission_submit(struct exchange *x, struct predict_request *request)
@@ -298,8 +295,7 @@ void submission_submit(struct exchange *x, struct predict_request *request)
             STATUS_OK)
         return;
     x->answer.retry_after_s = retry_after_s;
-    respond_error(x, &err);
-    exchange_resume(x);
+    submit_or_refuse(x, err.status, &err);
 }
 
 void submit_work(struct exchange *x)
@@ -318,16 +314,12 @@ void submit_next_part(struct exchange *x)
     if (parts->last)
         status = expect_results(x, &parts->last->request, &ignored, &err);
     IF_OK(status, parts->next(parts, &part, &x->answer.retry_after_s, &err));
-    if (status == STATUS_OK && part) {
+    if (status != STATUS_OK)
+        submit_or_refuse(x, status, &err);
+    else if (part)
         submission_submit(x, &part->request);
-        return;
-    }
-    if (status == STATUS_OK) {
+    else
         (x->next ? x->next : exchange_answer)(x);
-        return;
-    }
-    respond_error(x, &err);
-    exchange_resume(x);
 }
 
 /* Called on any thread after the load. If the load failed, submitting returns its error. */

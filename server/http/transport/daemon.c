@@ -436,7 +436,6 @@ static enum MHD_Result handle(struct exchange *x)
 {
     if (!x->answer.status && x->coding != CODING_NONE) {
         const size_t ratio = x->server->options.max_inflate_ratio;
-        exchange_wait(x, NULL, NULL);
         exchange_offload(x, x->body.size * (ratio < INFLATE_MOST ? ratio : INFLATE_MOST),
                          inflate_body);
     } else if (!x->answer.status) {

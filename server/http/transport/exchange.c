@@ -43,6 +43,8 @@ void exchange_wait(struct exchange *x, struct predict_request *request,
 
 void exchange_offload(struct exchange *x, size_t bytes, void (*run)(struct exchange *exchange))
 {
+    if (x->state != EXCHANGE_SUSPENDED)
+        exchange_wait(x, NULL, x->finish);
     x->offload = (struct offload_job){.run = run, .exchange = x, .is_long = bytes >= LONG_JOB};
     offload_run(x->server->offload, &x->offload);
 }

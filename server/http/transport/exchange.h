@@ -189,9 +189,10 @@ static inline const char *exchange_header(const struct exchange *exchange, const
 void exchange_wait(struct exchange *exchange, struct predict_request *request,
                    void (*finish)(struct exchange *exchange));
 
-/* Calls `run` on an offload thread (offload.h); from any thread, while the exchange waits. `run`
- * then owns the exchange, and must call exchange_resume() or pass the exchange on. `bytes`: roughly
- * how many bytes `run` reads or writes; this distinguishes long jobs from short ones. */
+/* Calls `run` on an offload thread (offload.h); from any thread. The exchange waits from now on, if
+ * it does not wait already. `run` then owns the exchange, and must call exchange_resume() or pass
+ * the exchange on. `bytes`: roughly how many bytes `run` reads or writes; this distinguishes long
+ * jobs from short ones. */
 void exchange_offload(struct exchange *exchange, size_t bytes,
                       void (*run)(struct exchange *exchange));
 
