@@ -35,6 +35,7 @@ struct v2_input {
     const char *json; /* the value of "data" in the body, json_size bytes; NULL: another form */
     size_t json_size;
     size_t max_nesting; /* v2_max_nesting() for the arrays in `json` */
+    void *numbers;      /* malloc'ed by the caller, or NULL; v2_request_free() frees it */
 };
 
 struct v2_output {

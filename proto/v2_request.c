@@ -320,6 +320,8 @@ void v2_request_free(struct v2_request *request)
     cJSON_Delete(request->tree);
     if (request->free_message)
         request->free_message(request->message);
+    for (size_t i = 0; i < request->input_count; i++)
+        free(request->inputs[i].numbers);
     FREE_ALL(request->text, request->inputs, request->outputs, request);
 }
 

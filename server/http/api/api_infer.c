@@ -33,9 +33,7 @@ struct asked_output {
 struct infer_work {
     struct predict_request request; /* must be first (submission.h) */
     struct v2_request *v2;          /* NULL if the body is raw */
-    const void **tensors;           /* one per input of the model; NULL if the inputs are photos */
-    void **memory;                  /* memory of JSON tensors, indexed by the model's inputs */
-    size_t input_count;
+    const void **tensors;           /* owned: one per input of the model; NULL: photos or texts */
     struct request_texts rows_of_texts;
     bool is_v1;
     struct asked_output *asked; /* the outputs to answer with */
@@ -49,10 +47,8 @@ static void infer_free_work(struct exchange *x)
     struct infer_work *work = x->work;
     submission_free(x); /* first: the request's images use memory that is freed below */
     v2_request_free(work->v2);
-    for (size_t i = 0; work->memory && i < work->input_count; i++)
-        free(work->memory[i]);
     texts_done(&work->rows_of_texts);
-    FREE_ALL(work->memory, work->tensors, work->asked, work->wanted);
+    FREE_ALL(work->tensors, work->asked, work->wanted);
 }
 
 enum status v2_admit(struct exchange *x, struct error *err)
@@ -142,8 +138,7 @@ static enum status infer_check_shape(const struct deployment *deployment,
 }
 
 /* Reads JSON numbers into separate memory, which is charged like the body. */
-static enum status infer_read_numbers(struct exchange *x, const struct v2_input *input, void **ret,
-                                      struct error *err)
+static enum status infer_read_numbers(struct exchange *x, struct v2_input *input, struct error *err)
 {
     size_t size = dtype_size(input->dtype);
     /* Each number needs bytes of JSON, so a client cannot make lensd allocate by a shape alone. */
@@ -153,12 +148,13 @@ static enum status infer_read_numbers(struct exchange *x, const struct v2_input 
                          "need more than the %zu bytes of its data",
                          input->name, SHAPE_STRING(&input->shape), input->count, input->json_size);
     TRY(upload_charge(&x->body, input->count * size, err)); /* shape_check() excludes an overflow */
-    *ret = alloc_array(input->count, size);
-    return *ret ? v2_read_numbers(input, *ret, err) : error_no_memory(err, "for a request");
+    input->numbers = alloc_array(input->count, size);
+    TRY(check_memory(input->numbers, "for a request", err));
+    return v2_read_numbers(input, input->numbers, err);
 }
 
 static enum status take_tensor(struct exchange *x, struct infer_work *work,
-                               const struct deployment *deployment, const struct v2_input *input,
+                               const struct deployment *deployment, struct v2_input *input,
                                size_t i, struct error *err)
 {
     size_t rows;
@@ -169,8 +165,8 @@ static enum status take_tensor(struct exchange *x, struct infer_work *work,
                          rows);
     work->rows = rows;
     if (!input->binary)
-        TRY(infer_read_numbers(x, input, &work->memory[i], err));
-    work->tensors[i] = input->binary ? input->binary : work->memory[i];
+        TRY(infer_read_numbers(x, input, err));
+    work->tensors[i] = input->binary ? input->binary : input->numbers;
     return STATUS_OK;
 }
 
@@ -178,12 +174,11 @@ static enum status take_tensors(struct exchange *x, struct infer_work *work,
                                 const struct deployment *deployment, struct error *err)
 {
     char names[200];
-    work->input_count = deployment->input_count;
-    work->tensors = alloc_array(deployment->input_count, sizeof *work->tensors);
-    work->memory = alloc_array(deployment->input_count, sizeof *work->memory);
-    TRY(check_memory(work->tensors && work->memory, "for a request", err));
+    work->request.tensors = work->tensors =
+        alloc_array(deployment->input_count, sizeof *work->tensors);
+    TRY(check_memory(work->tensors, "for a request", err));
     for (size_t k = 0; k < work->v2->input_count; k++) {
-        const struct v2_input *input = &work->v2->inputs[k];
+        struct v2_input *input = &work->v2->inputs[k];
         size_t i;
         TRY(find_tensor(deployment, false, input->name, &i, err));
         if (work->tensors[i])
@@ -290,10 +285,7 @@ static enum status take_texts(struct exchange *x, struct infer_work *work,
     free(bytes);
     TRY(status);
     TRY(texts_make_rows(x, texts, deployment, err));
-    work->tensors = alloc_array(deployment->input_count, sizeof *work->tensors);
-    TRY(check_memory(work->tensors, "for a request", err));
-    for (size_t i = 0; i < deployment->input_count; i++)
-        work->tensors[i] = texts->rows.inputs[i];
+    work->request.tensors = (const void *const *)texts->rows.inputs;
     return infer_make_images(work, input->count, err);
 }
 
@@ -321,7 +313,7 @@ static enum status infer_take_raw(struct exchange *x, struct infer_work *work,
                          "the raw body has %zu bytes; input '%s' of model '%s' takes %zu%s", size,
                          input->name, deployment->model->name, input->bytes,
                          deployment->takes_images ? ", or a JPEG or PNG" : "");
-    work->tensors = alloc_array(1, sizeof *work->tensors);
+    work->request.tensors = work->tensors = alloc_array(1, sizeof *work->tensors);
     TRY(check_memory(work->tensors, "for a request", err));
     work->tensors[0] = data;
     return infer_make_images(work, 1, err);
@@ -693,7 +685,6 @@ static enum status infer_submit(struct exchange *x, struct deployment **chosen, 
         TRY(check_outputs(work, deployment, err));
         TRY(expect_outputs(x, work, deployment, err));
     }
-    work->request.tensors = work->tensors;
     work->request.target = *chosen;
     x->image_count = work->rows;
     snprintf(x->model, sizeof x->model, "%s", (*chosen)->model->name);
