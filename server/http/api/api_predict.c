@@ -79,7 +79,7 @@ enum status predict_admit(struct exchange *x, struct error *err)
         respond_refusal(x, 411, "length_required",
                         "the request has no body and no Content-Length; send an image: curl "
                         "--data-binary @photo.jpg %s/predict",
-                        x->server->listener->url);
+                        x->server->listener.url);
         return STATUS_OK;
     }
     return check_state(x, err);

@@ -36,7 +36,7 @@ static void put_url(FILE *out, const struct exchange *x)
         fputs(x->server->options.tls_cert ? "https://" : "http://", out);
         page_put_escaped(out, x->host);
     } else {
-        page_put_escaped(out, x->server->listener->url);
+        page_put_escaped(out, x->server->listener.url);
     }
 }
 

@@ -197,7 +197,7 @@ static enum status read_raw(const struct exchange *x, struct predict_work *work,
         return error_set(
             err, STATUS_INVALID,
             "the body is empty; send an image: curl --data-binary @photo.jpg %s/predict",
-            x->server->listener->url);
+            x->server->listener.url);
     TRY(submission_images(&work->request, 1, err));
     work->request.images[0].data = x->body.data;
     work->request.images[0].size = x->body.size;
@@ -364,7 +364,7 @@ static enum status read_multipart(struct exchange *x, struct predict_work *work,
             return error_set(err, STATUS_INVALID,
                              "a part of the form has no name and is not an image; send images as "
                              "files: curl -F image=@photo.jpg %s/predict",
-                             x->server->listener->url);
+                             x->server->listener.url);
         if (predict_is_parameter(part) && !dialect &&
             part_named(&work->multipart, part->name) != part)
             return error_set(err, STATUS_INVALID, "field '%.60s' is given twice", part->name);
@@ -381,7 +381,7 @@ static enum status read_multipart(struct exchange *x, struct predict_work *work,
         return error_set(
             err, STATUS_INVALID,
             "the form has no image in it; send one: curl -F image=@photo.jpg %s/predict",
-            x->server->listener->url);
+            x->server->listener.url);
     if (count > max_images)
         return error_set(err, STATUS_TOO_LARGE,
                          "%zu images in one request; the limit is %zu (--max-images)", count,

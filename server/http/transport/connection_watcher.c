@@ -12,7 +12,8 @@
 #include "engine/base/clock.h"
 #include "engine/base/thread.h"
 #include "server/http/transport/connections.h"
-#include "server/http/transport/daemon.h"
+#include "server/http/transport/event_loop.h"
+#include "server/http/transport/exchange.h"
 #include "server/http/transport/request_log.h"
 #include "server/observe/log.h"
 
@@ -120,7 +121,7 @@ static bool refuse_late_headers(struct connections *connections, int64_t now)
     }
     pthread_mutex_unlock(&connections->lock);
     if (has_shaken)
-        request_log_late(connections->server->daemon->log, address, waited);
+        request_log_late(connections->server->log, address, waited);
     return is_late;
 }
 
@@ -375,7 +376,7 @@ static void *connections_thread(void *context)
         check_times(connections, now);
         warn_if_full(connections, now);
         model_host_end_waits(connections->server->options.model_host);
-        ticks |= request_log_tell_left_out(connections->server->daemon->log, false);
+        ticks |= request_log_tell_left_out(connections->server->log, false);
         next = now + TICK_MS * NS_PER_MS;
     }
 }

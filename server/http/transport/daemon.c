@@ -28,6 +28,7 @@
 #include "engine/base/size.h"
 #include "server/http/transport/admit.h"
 #include "server/http/transport/connections.h"
+#include "server/http/transport/event_loop.h"
 #include "server/http/transport/proxy_pending.h"
 #include "server/http/transport/recv_hook.h"
 #include "server/http/transport/request_log.h"
@@ -185,7 +186,7 @@ static enum MHD_Result fail_without_memory(const struct http_server *server,
         "Content-Type: application/json\r\n"
         "Connection: close\r\n\r\n"
         "{\"error\":\"out of memory for a request; try again\",\"code\":\"out_of_memory\"}\n";
-    if (!server->daemon->tls)
+    if (!server->tls)
         (void)!send(socket_of(handle), text, sizeof text - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     log_event(LOG_ERROR, "http", LOG_STR("text", "out of memory for a request"));
     return MHD_NO;
@@ -278,7 +279,7 @@ static void answer_broken(struct http_server *server, unsigned status)
          i++)
         ; /* not recv(): see recv_hook.h */
     if (made)
-        request_log_write(server->daemon->log, x, "refused");
+        request_log_write(server->log, x, "refused");
     exchange_free(made);
 }
 
@@ -521,7 +522,7 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
         x->state = refused ? EXCHANGE_REFUSED : x->state;
     }
     if (x->answer.status)
-        request_log_write(server->daemon->log, x, outcome(x, refused, how));
+        request_log_write(server->log, x, outcome(x, refused, how));
     exchange_free(x);
 }
 
@@ -534,9 +535,8 @@ static void on_connection(void *context, struct MHD_Connection *handle, void **s
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
         const struct connection given = {
             .fd = socket_of(handle),
-            .tls = server->daemon->tls
-                       ? info_of(handle, MHD_CONNECTION_INFO_GNUTLS_SESSION).tls_session
-                       : NULL,
+            .tls = server->tls ? info_of(handle, MHD_CONNECTION_INFO_GNUTLS_SESSION).tls_session
+                               : NULL,
             .loop = loop,
             .is_admin = loop->is_admin};
         *socket_context =
@@ -572,7 +572,7 @@ static struct MHD_Daemon *start_one(struct event_loop *loop)
     size_t count = 4;
     if (!mhd_parses_leniently())
         items[count++] = (struct MHD_OptionItem){MHD_OPTION_STRICT_FOR_CLIENT, 1, NULL};
-    if (server->daemon->tls) {
+    if (server->tls) {
         flags |= MHD_USE_TLS;
         items[count++] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_PRIORITIES, 0, tls_priorities};
         items[count++] =
@@ -588,11 +588,10 @@ static struct MHD_Daemon *start_one(struct event_loop *loop)
 /* If this fails after the loop was counted, daemon_stop() frees the loop. */
 static bool start_loop(struct http_server *server, bool is_admin, size_t limit)
 {
-    struct http_daemon *daemon = server->daemon;
     const struct http_options *o = &server->options;
-    struct event_loop *loop = &daemon->loops[daemon->loop_count];
+    struct event_loop *loop = &server->loops[server->loop_count];
     *loop = (struct event_loop){.server = server,
-                                .listen_fd = is_admin ? daemon->admin.fd : daemon->listener.fd,
+                                .listen_fd = is_admin ? server->admin.fd : server->listener.fd,
                                 .limit = limit,
                                 .is_admin = is_admin,
                                 .pool_bytes = POOL_BYTES + 2 * o->max_header};
@@ -606,20 +605,19 @@ static bool start_loop(struct http_server *server, bool is_admin, size_t limit)
         proxy_pending_free(loop->proxied);
         return false;
     }
-    daemon->loop_count++;
+    server->loop_count++;
     return event_loop_start(loop, mhd);
 }
 
 enum status daemon_start(struct http_server *server, struct error *err)
 {
-    struct http_daemon *daemon = server->daemon;
     const size_t count = (size_t)server->options.threads;
     const size_t most = server->options.max_connections + CONNECTION_SPARE;
-    daemon->loops = calloc(count + 1, sizeof *daemon->loops);
-    bool started = daemon->loops;
+    server->loops = calloc(count + 1, sizeof *server->loops);
+    bool started = server->loops;
     for (size_t i = 0; started && i < count; i++)
         started = start_loop(server, false, most / count + (i < most % count));
-    if (started && daemon->admin.fd >= 0)
+    if (started && server->admin.fd >= 0)
         started = start_loop(server, true, CONNECTION_ADMIN + CONNECTION_SPARE);
     return started ? STATUS_OK
                    : error_set(err, STATUS_IO,
@@ -630,25 +628,24 @@ enum status daemon_start(struct http_server *server, struct error *err)
 
 void daemon_accept(struct http_server *server, bool is_admin, bool accepts)
 {
-    for (size_t i = 0; i < server->daemon->loop_count; i++)
-        if (server->daemon->loops[i].is_admin == is_admin)
-            event_loop_accept(&server->daemon->loops[i], accepts);
+    for (size_t i = 0; i < server->loop_count; i++)
+        if (server->loops[i].is_admin == is_admin)
+            event_loop_accept(&server->loops[i], accepts);
 }
 
 size_t daemon_unread(const struct http_server *server)
 {
     size_t count = 0;
-    for (size_t i = 0; i < server->daemon->loop_count; i++)
-        count += atomic_load(&server->daemon->loops[i].unread);
+    for (size_t i = 0; i < server->loop_count; i++)
+        count += atomic_load(&server->loops[i].unread);
     return count;
 }
 
 void daemon_stop(struct http_server *server)
 {
-    struct http_daemon *daemon = server->daemon;
-    for (size_t i = 0; i < daemon->loop_count; i++)
-        event_loop_stop(&daemon->loops[i]);
-    free(daemon->loops);
-    daemon->loops = NULL;
-    daemon->loop_count = 0;
+    for (size_t i = 0; i < server->loop_count; i++)
+        event_loop_stop(&server->loops[i]);
+    free(server->loops);
+    server->loops = NULL;
+    server->loop_count = 0;
 }

@@ -51,10 +51,21 @@ struct http_server {
     const char *confinement;  /* from http_server_open(); NULL before it; borrowed */
     _Atomic uint64_t next_id; /* a counter, for ids of requests and traces */
     uint64_t id_seed;
-    int64_t started;                 /* clock_now() */
-    const struct listener *listener; /* of --port or --unix; NULL in tests */
-    struct http_daemon *daemon;      /* private to server/http/transport */
-    pthread_mutex_t gate;            /* locked until http_server_open(); threads wait for it */
+    int64_t started;          /* clock_now() */
+    struct listener listener; /* of --port or --unix */
+
+    /* Private to server/http/transport. */
+    struct listener admin, grpc; /* fd -1: not open */
+    struct event_loop *loops;    /* of --http-threads, which share the listening socket, and a last
+                                    one if there is --admin-port */
+    size_t loop_count;           /* started so far */
+    bool is_quiesced;            /* no thread accepts from `listener` */
+    struct grpc_server *grpc_server; /* NULL without --grpc-port */
+    struct zmq_server *zmq_server;   /* NULL without --zmq-port */
+    struct tls *tls;                 /* NULL without TLS */
+    struct metric *certificate_expires;
+    struct request_log *log;
+    pthread_mutex_t gate; /* locked until http_server_open(); threads wait for it */
     bool is_open;
 };
 

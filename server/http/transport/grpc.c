@@ -13,7 +13,6 @@
 #include "engine/base/size.h"
 #include "engine/base/thread.h"
 #include "server/http/transport/connections.h"
-#include "server/http/transport/daemon.h"
 #include "server/http/transport/grpc_connection.h"
 #include "server/http/transport/proxy_pending.h"
 #include "server/http/transport/request_log.h"
@@ -135,7 +134,7 @@ static enum status grpc_open(struct grpc_server *grpc, struct error *err)
 {
     struct http_server *http = grpc->http;
     grpc->log = request_log_create(http->options.metrics, http->options.grpc_routes);
-    TRY(check_memory(grpc->log && (!http->daemon->tls || tls_credentials(&grpc->credentials)),
+    TRY(check_memory(grpc->log && (!http->tls || tls_credentials(&grpc->credentials)),
                      "for --grpc-port", err));
     grpc->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (http->options.proxy_protocol)

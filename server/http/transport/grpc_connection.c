@@ -22,7 +22,6 @@
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "server/http/transport/connections.h"
-#include "server/http/transport/daemon.h"
 #include "server/http/transport/grpc_connection.h"
 #include "server/http/transport/tls.h"
 

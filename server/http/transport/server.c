@@ -17,6 +17,7 @@
 #include "server/http/transport/grpc.h"
 #include "server/http/transport/proxy_pending.h"
 #include "server/http/transport/request_log.h"
+#include "server/http/transport/tls.h"
 #include "server/http/transport/zmq.h"
 #include "server/observe/log.h"
 
@@ -47,38 +48,24 @@ static size_t fit_connections(size_t wanted)
     return fitting < wanted ? fitting : wanted;
 }
 
-static struct http_daemon *daemon_create(const struct http_options *options)
-{
-    struct http_daemon *daemon = calloc(1, sizeof *daemon);
-    if (!daemon)
-        return NULL;
-    daemon->listener.fd = daemon->admin.fd = daemon->grpc.fd = -1;
-    daemon->log = request_log_create(options->metrics, options->routes);
-    if (daemon->log)
-        return daemon;
-    free(daemon);
-    return NULL;
-}
-
-static void look_at_certificate(struct http_daemon *daemon)
+static void look_at_certificate(struct http_server *server)
 {
     char text[400];
-    metric_set(daemon->certificate_expires, (double)tls_expires(daemon->tls));
-    if (tls_warning(daemon->tls, text, sizeof text))
+    metric_set(server->certificate_expires, (double)tls_expires(server->tls));
+    if (tls_warning(server->tls, text, sizeof text))
         log_event(LOG_WARN, "certificate", LOG_STR("text", text));
 }
 
 static enum status open_tls(struct http_server *server, struct error *err)
 {
     const struct http_options *options = &server->options;
-    struct http_daemon *daemon = server->daemon;
     if (!options->tls_cert)
         return STATUS_OK;
-    TRY(tls_create(options->tls_cert, options->tls_key, &daemon->tls, err));
-    daemon->certificate_expires =
+    TRY(tls_create(options->tls_cert, options->tls_key, &server->tls, err));
+    server->certificate_expires =
         metrics_get(options->metrics, METRIC_GAUGE, "lensd_tls_certificate_expires_seconds",
                     "When the certificate expires, in seconds since 1970.", "");
-    look_at_certificate(daemon);
+    look_at_certificate(server);
     return STATUS_OK;
 }
 
@@ -97,15 +84,14 @@ static enum status open_other(const struct http_options *options, const char *op
 static enum status open_listeners(struct http_server *server, struct error *err)
 {
     const struct http_options *options = &server->options;
-    struct http_daemon *daemon = server->daemon;
     const struct listen_place place = {options, "--port", options->port};
-    TRY(listen_take_passed(options->tls_cert, &daemon->listener, err));
-    if (!daemon->listener.is_passed)
-        TRY(listen_open(&place, &daemon->listener, err));
+    TRY(listen_take_passed(options->tls_cert, &server->listener, err));
+    if (!server->listener.is_passed)
+        TRY(listen_open(&place, &server->listener, err));
     if (options->grpc_port)
         TRY(grpc_check(err));
-    TRY(open_other(options, "--grpc-port", options->grpc_port, "grpc port", &daemon->grpc, err));
-    return open_other(options, "--admin-port", options->admin_port, "admin port", &daemon->admin,
+    TRY(open_other(options, "--grpc-port", options->grpc_port, "grpc port", &server->grpc, err));
+    return open_other(options, "--admin-port", options->admin_port, "admin port", &server->admin,
                       err);
 }
 
@@ -130,8 +116,8 @@ static enum status server_start(struct http_server *server, struct error *err)
     const size_t fitting = fit_connections(most + others + unread);
     if (fitting < most + others)
         server->options.max_connections = fitting > others ? fitting - others : 1;
-    server->daemon = daemon_create(options);
-    TRY(check_memory(server->daemon, "for the HTTP server", err));
+    server->log = request_log_create(options->metrics, options->routes);
+    TRY(check_memory(server->log, "for the HTTP server", err));
     TRY(check_texts(options, &server->proxies, err));
     TRY(keyring_create(&options->keys, &server->keys, err));
     if (options->response_cache)
@@ -143,13 +129,12 @@ static enum status server_start(struct http_server *server, struct error *err)
     TRY(open_tls(server, err));
     TRY(open_listeners(server, err));
     if (!options->allowed_hosts)
-        server->options.allowed_hosts = server->daemon->listener.is_loopback ? "" : "*";
-    server->listener = &server->daemon->listener;
+        server->options.allowed_hosts = server->listener.is_loopback ? "" : "*";
     TRY(daemon_start(server, err));
-    if (server->daemon->grpc.fd >= 0)
-        TRY(grpc_start(server, server->daemon->grpc.fd, &server->daemon->grpc_server, err));
+    if (server->grpc.fd >= 0)
+        TRY(grpc_start(server, server->grpc.fd, &server->grpc_server, err));
     if (options->zmq_port)
-        TRY(zmq_start(server, &server->daemon->zmq_server, err));
+        TRY(zmq_start(server, &server->zmq_server, err));
     return STATUS_OK;
 }
 
@@ -159,6 +144,7 @@ enum status http_server_start(const struct http_options *options, struct http_se
     struct http_server *server = calloc(1, sizeof *server);
     TRY(check_memory(server, "for the HTTP server", err));
     server->options = *options;
+    server->listener.fd = server->admin.fd = server->grpc.fd = -1;
     server->budget.limit = options->max_upload_memory;
     for (size_t i = 0; i < COUNT_OF(server->shares); i++) {
         server->shares[i].limit = options->max_upload_memory - options->max_upload_memory / 4;
@@ -211,10 +197,10 @@ enum status http_server_reload(struct http_server *server, struct error *err)
     size_t keys, admins;
     /* Reload both even if one fails: a broken key file must not block a new certificate. */
     enum status status = keyring_reload(server->keys, err), tls = STATUS_OK;
-    if (server->daemon->tls) {
-        tls = tls_reload(server->daemon->tls, status == STATUS_OK ? err : NULL);
+    if (server->tls) {
+        tls = tls_reload(server->tls, status == STATUS_OK ? err : NULL);
         if (tls == STATUS_OK) /* a warning about the old certificate was logged before */
-            look_at_certificate(server->daemon);
+            look_at_certificate(server);
     }
     if (status != STATUS_OK || tls != STATUS_OK)
         return status != STATUS_OK ? status : tls;
@@ -225,7 +211,7 @@ enum status http_server_reload(struct http_server *server, struct error *err)
 
 const struct listener *http_server_listener(const struct http_server *server)
 {
-    return server->listener;
+    return &server->listener;
 }
 
 static void open_gate(struct http_server *server)
@@ -241,7 +227,7 @@ void http_server_open(struct http_server *server, const char *confinement)
     server->confinement = confinement;
     open_gate(server);
     daemon_accept(server, true, true);
-    if (!server->daemon->listener.is_passed)
+    if (!server->listener.is_passed)
         http_server_accept(server);
 }
 
@@ -258,31 +244,29 @@ void http_server_accept(struct http_server *server)
 
 void http_server_stop_accepting(struct http_server *server)
 {
-    struct http_daemon *daemon = server->daemon;
-    if (daemon->grpc_server) {
-        if (!listen_stop(&daemon->grpc))
-            (void)shutdown(daemon->grpc.fd, SHUT_RDWR);
-        grpc_begin_end(daemon->grpc_server);
+    if (server->grpc_server) {
+        if (!listen_stop(&server->grpc))
+            (void)shutdown(server->grpc.fd, SHUT_RDWR);
+        grpc_begin_end(server->grpc_server);
     }
-    if (daemon->zmq_server)
-        zmq_begin_end(daemon->zmq_server);
-    if (!daemon->listener.is_passed && listen_stop(&daemon->listener))
+    if (server->zmq_server)
+        zmq_begin_end(server->zmq_server);
+    if (!server->listener.is_passed && listen_stop(&server->listener))
         return;
     daemon_accept(server, false, false);
-    daemon->is_quiesced = true;
+    server->is_quiesced = true;
     /* Fallback: clients that are connected but not accepted are lost. Clients of a passed socket
      * wait for the next process. */
-    if (!daemon->listener.is_passed)
-        (void)shutdown(daemon->listener.fd, SHUT_RDWR);
+    if (!server->listener.is_passed)
+        (void)shutdown(server->listener.fd, SHUT_RDWR);
 }
 
 /* True if some clients of --port or --grpc-port are not accepted yet. */
 static bool someone_waits(const struct http_server *server)
 {
-    const struct http_daemon *daemon = server->daemon;
     struct pollfd waiting[] = {
-        {.fd = daemon->is_quiesced ? -1 : daemon->listener.fd, .events = POLLIN},
-        {.fd = daemon->grpc.fd, .events = POLLIN}};
+        {.fd = server->is_quiesced ? -1 : server->listener.fd, .events = POLLIN},
+        {.fd = server->grpc.fd, .events = POLLIN}};
     return poll(waiting, COUNT_OF(waiting), 0) > 0 &&
            (waiting[0].revents | waiting[1].revents) & POLLIN;
 }
@@ -297,7 +281,7 @@ bool http_server_wait_quiet(struct http_server *server, int64_t deadline)
         size_t open, busy;
         connections_count(server->connections, &open, &busy);
         int64_t now = clock_now();
-        if (someone_waits(server) || busy > 0 || zmq_is_busy(server->daemon->zmq_server))
+        if (someone_waits(server) || busy > 0 || zmq_is_busy(server->zmq_server))
             quiet_since = now;
         else if (clock_ms(now - quiet_since) >=
                  (open + daemon_unread(server) > 0 ? QUIET_MS : HANDSHAKE_MS)) {
@@ -316,34 +300,28 @@ void http_server_free(struct http_server *server)
 {
     if (!server)
         return;
-    struct http_daemon *daemon = server->daemon;
     open_gate(server);
     offload_stop(server->offload); /* no request may wait for a job when the connections close */
     if (server->connections) {
         connections_end_delays(server->connections);
         connections_stop(server->connections); /* the watcher may be about to resume a connection */
     }
-    if (daemon) {
-        grpc_stop(daemon->grpc_server);
-        zmq_stop(daemon->zmq_server);
-        daemon_stop(server);
-    }
-    if (daemon && daemon->listener.fd >= 0)
-        close(daemon->listener.fd);
-    if (daemon && daemon->admin.fd >= 0)
-        close(daemon->admin.fd);
-    if (daemon && daemon->grpc.fd >= 0)
-        close(daemon->grpc.fd);
+    grpc_stop(server->grpc_server);
+    zmq_stop(server->zmq_server);
+    daemon_stop(server);
+    if (server->listener.fd >= 0)
+        close(server->listener.fd);
+    if (server->admin.fd >= 0)
+        close(server->admin.fd);
+    if (server->grpc.fd >= 0)
+        close(server->grpc.fd);
     connections_free(server->connections);
-    if (daemon) {
-        listen_remove(&daemon->listener);
-        tls_free(daemon->tls);
-        request_log_free(daemon->log);
-    }
+    listen_remove(&server->listener);
+    tls_free(server->tls);
+    request_log_free(server->log);
     offload_free(server->offload);
     keyring_free(server->keys);
     response_cache_free(server->cache);
-    free(daemon);
     pthread_mutex_destroy(&server->gate);
     free(server);
 }

@@ -12,8 +12,8 @@
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "server/http/transport/connections.h"
-#include "server/http/transport/daemon.h"
 #include "server/http/transport/event_loop.h"
+#include "server/http/transport/exchange.h"
 #include "server/http/transport/recv_hook.h"
 #include "server/http/transport/request_log.h"
 #include "tests/unit/tap.h"
@@ -130,16 +130,15 @@ static void test_the_watcher_ends_before_connections_close(void)
     struct model_host *model_host;
     const struct model_host_options host_options = {.device_count = 1, .workers = 1};
     CHECK(model_host_create(&host_options, &model_host, &err) == STATUS_OK);
-    struct http_daemon daemon = {.log = request_log_create(NULL, &(struct route_table){0})};
     struct http_server server = {.options = {.max_connections_per_address = 4,
                                              .idle_timeout_ms = 60000,
                                              .model_host = model_host},
-                                 .daemon = &daemon};
+                                 .log = request_log_create(NULL, &(struct route_table){0})};
     const size_t before = count_threads();
     struct connections *connections = connections_create(&server);
     struct event_loop loop = {.limit = 4};
     const struct sockaddr_in address = listen_on_loopback(&listening);
-    CHECK(daemon.log && connections && connections_start(connections, &err) == STATUS_OK);
+    CHECK(server.log && connections && connections_start(connections, &err) == STATUS_OK);
     CHECK(count_threads() == before + 1);
     const int client = connect_to(&address);
     struct connection *connection =
@@ -160,7 +159,7 @@ static void test_the_watcher_ends_before_connections_close(void)
     connections_stop(connections); /* does nothing */
     connection_close(connection);
     connections_free(connections);
-    request_log_free(daemon.log);
+    request_log_free(server.log);
     model_host_free(model_host);
     CHECK(inbox_take(&loop.inbox, &resumed, &accepts) && !resumed);
     inbox_done(&loop.inbox);
