@@ -45,7 +45,8 @@ static void grpc_accept(struct grpc_server *grpc)
 {
     int left = clock_now() < grpc->full_until ? 0 : ACCEPTS_PER_RUN;
     while (left > 0 && grpc_has_room(grpc) &&
-           proxy_pending_accept(grpc->proxied, grpc->listen_fd, grpc_take, grpc, &grpc->full_until))
+           proxy_pending_accept(grpc->proxied, grpc->http->grpc.fd, grpc_take, grpc,
+                                &grpc->full_until))
         left--;
     /* The listening socket is edge-triggered, because a level-triggered one would keep waking the
      * thread while no more connections fit. So note whether clients may still wait. */
@@ -141,7 +142,7 @@ static enum status grpc_open(struct grpc_server *grpc, struct error *err)
         grpc->proxied = proxy_pending_create(&http->proxies, http->options.metrics);
     if (grpc->epoll_fd < 0 || grpc->inbox.fd < 0 ||
         (http->options.proxy_protocol && !grpc->proxied) ||
-        !grpc_watch(grpc, grpc->listen_fd, EPOLLET, NULL) ||
+        !grpc_watch(grpc, grpc->http->grpc.fd, EPOLLET, NULL) ||
         !grpc_watch(grpc, grpc->inbox.fd, 0, grpc) ||
         (grpc->proxied && !grpc_watch(grpc, grpc->proxied->epoll_fd, 0, NULL)))
         return error_set(err, STATUS_IO,
@@ -155,13 +156,11 @@ static enum status grpc_open(struct grpc_server *grpc, struct error *err)
                            THREAD_LIMIT_HINT);
 }
 
-enum status grpc_start(struct http_server *server, int listen_fd, struct grpc_server **ret,
-                       struct error *err)
+enum status grpc_start(struct http_server *server, struct grpc_server **ret, struct error *err)
 {
     struct grpc_server *grpc = calloc(1, sizeof *grpc);
     TRY(check_memory(grpc, "for --grpc-port", err));
     grpc->http = server;
-    grpc->listen_fd = listen_fd;
     grpc->epoll_fd = -1;
     (void)inbox_init(&grpc->inbox, true);
     const enum status status = grpc_open(grpc, err);

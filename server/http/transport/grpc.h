@@ -21,9 +21,9 @@ struct http_server;
 /* STATUS_CONFIG in a build without libnghttp2. */
 enum status grpc_check(struct error *err) MUST_USE;
 
-/* Serves server->options.grpc_routes on a non-blocking listening socket. Borrows the socket and the
- * server. STATUS_NO_MEMORY, STATUS_IO. */
-enum status grpc_start(struct http_server *server, int listen_fd, struct grpc_server **ret,
+/* Serves server->options.grpc_routes on the socket of server->grpc. Borrows the server.
+ * STATUS_NO_MEMORY, STATUS_IO. */
+enum status grpc_start(struct http_server *server, struct grpc_server **ret,
                        struct error *err) MUST_USE;
 
 /* Asks clients to make no more calls, and closes each connection after its last answer. */

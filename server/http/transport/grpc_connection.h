@@ -26,7 +26,7 @@ struct request_log;
 
 struct grpc_server {
     struct http_server *http;
-    int listen_fd, epoll_fd;
+    int epoll_fd;
     struct inbox inbox;
     pthread_t thread;
     bool has_thread;

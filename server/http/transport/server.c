@@ -132,7 +132,7 @@ static enum status server_start(struct http_server *server, struct error *err)
         server->options.allowed_hosts = server->listener.is_loopback ? "" : "*";
     TRY(daemon_start(server, err));
     if (server->grpc.fd >= 0)
-        TRY(grpc_start(server, server->grpc.fd, &server->grpc_server, err));
+        TRY(grpc_start(server, &server->grpc_server, err));
     if (options->zmq_port)
         TRY(zmq_start(server, &server->zmq_server, err));
     return STATUS_OK;
