@@ -1,4 +1,5 @@
-/* Answers DeepStack's requests about faces. Similarity is (cosine + 1) / 2, as in DeepStack. */
+/* Answers DeepStack's requests about faces. Similarity is (cosine + 1) / 2, as in DeepStack. The
+ * requests list and delete have no photos. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,10 +9,9 @@
 #include "engine/base/size.h"
 #include "proto/dialects.h"
 #include "proto/writer.h"
-#include "server/http/api/faces.h"
+#include "server/http/api/predict_body.h"
 #include "server/http/api/route_table.h"
 #include "server/http/transport/admit.h"
-#include "server/http/transport/multipart.h"
 #include "server/http/transport/respond.h"
 
 /* The default similarity below which a face is unknown. */

@@ -20,7 +20,6 @@
 #include "server/http/api/request_limits.h"
 #include "server/http/api/route_table.h"
 #include "server/http/api/submission.h"
-#include "server/http/api/texts.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 

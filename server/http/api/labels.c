@@ -9,7 +9,6 @@
 #include "engine/base/text.h"
 #include "engine/base/utf8.h"
 #include "server/http/api/predict_body.h"
-#include "server/http/api/submission.h"
 #include "server/schedule/runtime/text_cache.h"
 
 /* The prompt of transformers' zero-shot pipeline. */

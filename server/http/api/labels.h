@@ -3,7 +3,7 @@
  * takes the labels as tokens. */
 #pragma once
 
-#include "server/http/api/texts.h"
+#include "server/http/api/submission.h"
 
 #define REQUEST_LABELS_MAX   256
 #define REQUEST_LABELS_BYTES 65536 /* of all labels */

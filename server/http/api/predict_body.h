@@ -6,12 +6,17 @@
 #pragma once
 
 #include "proto/dialects.h"
-#include "server/http/api/faces.h"
+#include "server/faces/faces.h"
 #include "server/http/api/labels.h"
 #include "server/http/api/prompts.h"
 #include "server/http/api/slices.h"
-#include "server/http/api/texts.h"
 #include "server/http/transport/multipart.h"
+
+/* The fields of a form about faces in addition to its photos. */
+struct face_question {
+    char name[FACES_NAME_MAX + 1];
+    float least; /* least similarity, 0 … 1; 0: not given */
+};
 
 struct predict_work {
     struct predict_request request; /* must be first (submission.h) */
@@ -47,3 +52,13 @@ enum status predict_set_task(struct exchange *x, struct predict_work *work, stru
 
 /* If curl --data has removed an image's line ends, adds advice to the image's error. */
 void predict_hint_at_form(const struct exchange *x, struct predict_image *image);
+
+/* ---- api_faces.c ---- */
+
+/* Sets question->name to `size` bytes. STATUS_INVALID: too many, or one is 0. */
+enum status face_set_userid(struct face_question *question, const char *name, size_t size,
+                            struct error *err) MUST_USE;
+
+/* Answers a completed request of DeepStack about faces: register, recognize or match, by a pipeline
+ * named "faces". May wait for the disk. */
+void faces_answer(struct exchange *exchange, const struct face_question *question);

@@ -17,7 +17,7 @@
  *     keys.c          API keys: who may send which requests, and how often
  *     response_cache.c   answers cached by request
  *     tls.c           the certificate
- *     upload.c        collects the body, with a limit  http_budget.c: all bodies and answers
+ *     upload.c        collects the body; counts the memory of all bodies and answers
  *     coding.c, multipart.c, negotiate.c, query.c, trace.c: parsers of what clients send
  *     offload.c       threads for large bodies and answers
  *     grpc.c, grpc_connection.c, grpc_call.c   gRPC, on a port and a thread of its own

@@ -8,7 +8,6 @@
 #include "server/http/api/request_limits.h"
 #include "server/http/api/route_table.h"
 #include "server/http/transport/admit.h"
-#include "server/http/transport/http_budget.h"
 #include "server/http/transport/multipart.h"
 #include "server/http/transport/query.h"
 #include "server/http/transport/upload.h"
