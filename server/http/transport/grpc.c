@@ -131,9 +131,13 @@ static bool grpc_watch(const struct grpc_server *grpc, int fd, uint32_t how, voi
     return epoll_ctl(grpc->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-static enum status grpc_open(struct grpc_server *grpc, struct error *err)
+enum status grpc_start(struct http_server *http, struct error *err)
 {
-    struct http_server *http = grpc->http;
+    struct grpc_server *grpc = http->grpc_server = calloc(1, sizeof *grpc);
+    TRY(check_memory(grpc, "for --grpc-port", err));
+    grpc->http = http;
+    grpc->epoll_fd = -1;
+    (void)inbox_init(&grpc->inbox, true);
     grpc->log = request_log_create(http->options.metrics, http->options.grpc_routes);
     TRY(check_memory(grpc->log && (!http->tls || tls_credentials(&grpc->credentials)),
                      "for --grpc-port", err));
@@ -142,7 +146,7 @@ static enum status grpc_open(struct grpc_server *grpc, struct error *err)
         grpc->proxied = proxy_pending_create(&http->proxies, http->options.metrics);
     if (grpc->epoll_fd < 0 || grpc->inbox.fd < 0 ||
         (http->options.proxy_protocol && !grpc->proxied) ||
-        !grpc_watch(grpc, grpc->http->grpc.fd, EPOLLET, NULL) ||
+        !grpc_watch(grpc, http->grpc.fd, EPOLLET, NULL) ||
         !grpc_watch(grpc, grpc->inbox.fd, 0, grpc) ||
         (grpc->proxied && !grpc_watch(grpc, grpc->proxied->epoll_fd, 0, NULL)))
         return error_set(err, STATUS_IO,
@@ -154,21 +158,6 @@ static enum status grpc_open(struct grpc_server *grpc, struct error *err)
                ? STATUS_OK
                : error_set(err, STATUS_IO, "cannot start the thread of --grpc-port; %s",
                            THREAD_LIMIT_HINT);
-}
-
-enum status grpc_start(struct http_server *server, struct grpc_server **ret, struct error *err)
-{
-    struct grpc_server *grpc = calloc(1, sizeof *grpc);
-    TRY(check_memory(grpc, "for --grpc-port", err));
-    grpc->http = server;
-    grpc->epoll_fd = -1;
-    (void)inbox_init(&grpc->inbox, true);
-    const enum status status = grpc_open(grpc, err);
-    if (status == STATUS_OK)
-        *ret = grpc;
-    else
-        grpc_stop(grpc);
-    return status;
 }
 
 void grpc_begin_end(struct grpc_server *grpc)

@@ -21,10 +21,9 @@ struct http_server;
 /* STATUS_CONFIG in a build without libnghttp2. */
 enum status grpc_check(struct error *err) MUST_USE;
 
-/* Serves server->options.grpc_routes on the socket of server->grpc. Borrows the server.
- * STATUS_NO_MEMORY, STATUS_IO. */
-enum status grpc_start(struct http_server *server, struct grpc_server **ret,
-                       struct error *err) MUST_USE;
+/* Serves server->options.grpc_routes on the socket of server->grpc. Sets server->grpc_server, also
+ * on failure, for grpc_stop(). STATUS_NO_MEMORY, STATUS_IO. */
+enum status grpc_start(struct http_server *server, struct error *err) MUST_USE;
 
 /* Asks clients to make no more calls, and closes each connection after its last answer. */
 void grpc_begin_end(struct grpc_server *grpc);

@@ -8,9 +8,9 @@ enum status grpc_check(struct error *err)
                      "lensd with libnghttp2 (Debian: libnghttp2-dev)");
 }
 
-enum status grpc_start(struct http_server *server, struct grpc_server **ret, struct error *err)
+enum status grpc_start(struct http_server *server, struct error *err)
 {
-    (void)server, (void)ret;
+    (void)server;
     return grpc_check(err);
 }
 

@@ -132,9 +132,9 @@ static enum status server_start(struct http_server *server, struct error *err)
         server->options.allowed_hosts = server->listener.is_loopback ? "" : "*";
     TRY(daemon_start(server, err));
     if (server->grpc.fd >= 0)
-        TRY(grpc_start(server, &server->grpc_server, err));
+        TRY(grpc_start(server, err));
     if (options->zmq_port)
-        TRY(zmq_start(server, &server->zmq_server, err));
+        TRY(zmq_start(server, err));
     return STATUS_OK;
 }
 
@@ -186,10 +186,11 @@ enum status http_server_check(const struct http_options *options,
     keyring_free(keys);
     if (!options->tls_cert)
         return STATUS_OK;
-    TRY(tls_create(options->tls_cert, options->tls_key, &tls, err));
-    (void)tls_warning(tls, ret_warnings->certificate, sizeof ret_warnings->certificate);
+    const enum status status = tls_create(options->tls_cert, options->tls_key, &tls, err);
+    if (status == STATUS_OK)
+        (void)tls_warning(tls, ret_warnings->certificate, sizeof ret_warnings->certificate);
     tls_free(tls);
-    return STATUS_OK;
+    return status;
 }
 
 enum status http_server_reload(struct http_server *server, struct error *err)

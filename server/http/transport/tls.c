@@ -177,17 +177,11 @@ enum status tls_reload(struct tls *tls, struct error *err)
 enum status tls_create(const char *cert_file, const char *key_file, struct tls **ret,
                        struct error *err)
 {
-    struct tls *tls = calloc(1, sizeof *tls);
+    struct tls *tls = *ret = calloc(1, sizeof *tls);
     TRY(check_memory(tls, "for TLS", err));
     tls->cert_file = cert_file;
     tls->key_file = key_file;
-    enum status status = tls_reload(tls, err);
-    if (status != STATUS_OK) {
-        tls_free(tls);
-        return status;
-    }
-    *ret = tls;
-    return STATUS_OK;
+    return tls_reload(tls, err);
 }
 
 void tls_free(struct tls *tls)

@@ -25,7 +25,8 @@ struct tls;
 
 /* Reads a certificate (PEM, followed by its chain in any order) and its key (PEM, not encrypted).
  * STATUS_CONFIG with the file's name if a file is missing, not PEM or encrypted, or if the key
- * belongs to another certificate. The paths are borrowed. */
+ * belongs to another certificate. The paths are borrowed. The caller frees *ret, also after a
+ * failure. */
 enum status tls_create(const char *cert_file, const char *key_file, struct tls **ret,
                        struct error *err) MUST_USE;
 

@@ -502,10 +502,14 @@ static enum status zmq_bind_socket(struct zmq_server *server, char endpoint[stat
     return STATUS_OK;
 }
 
-static enum status zmq_open(struct zmq_server *server, struct error *err)
+enum status zmq_start(struct http_server *http, struct error *err)
 {
-    const struct http_options *options = &server->http->options;
+    const struct http_options *options = &http->options;
+    struct zmq_server *server = http->zmq_server = calloc(1, sizeof *server);
     char endpoint[320];
+    TRY(check_memory(server, "for --zmq-port", err));
+    server->http = http;
+    (void)inbox_init(&server->inbox, true);
     TRY(zmq_prepare(options, endpoint, sizeof endpoint, err));
     server->log = request_log_create(options->metrics, options->zmq_routes);
     TRY(check_memory(server->log, "for --zmq-port", err));
@@ -520,20 +524,6 @@ static enum status zmq_open(struct zmq_server *server, struct error *err)
                ? STATUS_OK
                : error_set(err, STATUS_IO, "cannot start the thread of --zmq-port; %s",
                            THREAD_LIMIT_HINT);
-}
-
-enum status zmq_start(struct http_server *http, struct zmq_server **ret, struct error *err)
-{
-    struct zmq_server *server = calloc(1, sizeof *server);
-    TRY(check_memory(server, "for --zmq-port", err));
-    server->http = http;
-    (void)inbox_init(&server->inbox, true);
-    const enum status status = zmq_open(server, err);
-    if (status == STATUS_OK)
-        *ret = server;
-    else
-        zmq_stop(server);
-    return status;
 }
 
 void zmq_begin_end(struct zmq_server *server)

@@ -38,10 +38,9 @@ struct zmq_frames *zmq_frames_of(struct exchange *exchange);
 /* Loads libzmq and checks the endpoint without binding it. STATUS_CONFIG. */
 enum status zmq_check(const struct http_options *options, struct error *err) MUST_USE;
 
-/* Binds server->options.zmq_port and serves zmq_routes. Borrows the server. STATUS_CONFIG,
- * STATUS_NOT_READY, STATUS_NO_MEMORY, STATUS_IO. */
-enum status zmq_start(struct http_server *server, struct zmq_server **ret,
-                      struct error *err) MUST_USE;
+/* Binds server->options.zmq_port and serves zmq_routes. Sets server->zmq_server, also on failure,
+ * for zmq_stop(). STATUS_CONFIG, STATUS_NOT_READY, STATUS_NO_MEMORY, STATUS_IO. */
+enum status zmq_start(struct http_server *server, struct error *err) MUST_USE;
 
 /* Stops reading messages. */
 void zmq_begin_end(struct zmq_server *zmq);
