@@ -224,17 +224,11 @@ static void add_metrics(struct metrics *metrics, struct lines *lines)
 enum status keyring_create(const struct keyring_options *options, struct keyring **ret,
                            struct error *err)
 {
-    struct keyring *keyring = calloc(1, sizeof *keyring);
+    struct keyring *keyring = *ret = calloc(1, sizeof *keyring);
     TRY(check_memory(keyring, "for API keys", err));
     keyring->options = *options;
     pthread_mutex_init(&keyring->lock, NULL);
-    enum status status = keyring_reload(keyring, err);
-    if (status != STATUS_OK) {
-        keyring_free(keyring);
-        return status;
-    }
-    *ret = keyring;
-    return STATUS_OK;
+    return keyring_reload(keyring, err);
 }
 
 void keyring_free(struct keyring *keyring)

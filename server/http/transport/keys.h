@@ -34,7 +34,8 @@ struct keyring_options {
     struct metrics *metrics; /* borrowed; NULL: nothing is counted */
 };
 
-/* Reads the files. STATUS_CONFIG names file and line; STATUS_NO_MEMORY. Borrows the texts. */
+/* Reads the files. STATUS_CONFIG names file and line; STATUS_NO_MEMORY. Borrows the texts. The
+ * caller frees *ret, also after a failure. */
 enum status keyring_create(const struct keyring_options *options, struct keyring **ret,
                            struct error *err) MUST_USE;
 void keyring_free(struct keyring *keyring); /* accepts NULL */

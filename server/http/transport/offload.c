@@ -59,7 +59,7 @@ static void *offload_run_jobs(void *context)
 
 enum status offload_create(struct offload **ret, struct error *err)
 {
-    struct offload *offload = calloc(1, sizeof *offload);
+    struct offload *offload = *ret = calloc(1, sizeof *offload);
     TRY(check_memory(offload, "for the HTTP server", err));
     STAILQ_INIT(&offload->short_jobs);
     STAILQ_INIT(&offload->long_jobs);
@@ -68,14 +68,11 @@ enum status offload_create(struct offload **ret, struct error *err)
     for (int i = 0; i < OFFLOAD_THREADS; i++) {
         struct offload_thread *thread = &offload->threads[i];
         thread->offload = offload;
-        if (!thread_start(&thread->handle, "offload", offload_run_jobs, thread)) {
-            offload_free(offload);
+        if (!thread_start(&thread->handle, "offload", offload_run_jobs, thread))
             return error_set(err, STATUS_IO,
                              "cannot start the threads for large requests; " THREAD_LIMIT_HINT);
-        }
         offload->thread_count++;
     }
-    *ret = offload;
     return STATUS_OK;
 }
 

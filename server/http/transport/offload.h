@@ -19,7 +19,8 @@ struct offload_job {
     STAILQ_ENTRY(offload_job) queued; /* for offload.c only */
 };
 
-/* STATUS_IO if a thread cannot start; STATUS_NO_MEMORY. Free with offload_free(). */
+/* STATUS_IO if a thread cannot start; STATUS_NO_MEMORY. Free *ret with offload_free(), also after a
+ * failure. */
 enum status offload_create(struct offload **ret, struct error *err) MUST_USE;
 
 /* Queues a job; from any thread. If `offload` is NULL or stopped, runs the job on this thread. */
@@ -27,4 +28,4 @@ void offload_run(struct offload *offload, struct offload_job *job);
 
 /* Ends the threads after they have run every queued job. */
 void offload_stop(struct offload *offload);
-void offload_free(struct offload *offload);
+void offload_free(struct offload *offload); /* accepts NULL, as offload_stop() does */

@@ -37,7 +37,7 @@ struct response_cache {
 enum status response_cache_create(size_t max_bytes, struct metrics *metrics,
                                   struct response_cache **ret, struct error *err)
 {
-    struct response_cache *cache = calloc(1, sizeof *cache);
+    struct response_cache *cache = *ret = calloc(1, sizeof *cache);
     TRY(check_memory(cache, "for the response cache", err));
     pthread_mutex_init(&cache->lock, NULL);
     TAILQ_INIT(&cache->by_use);
@@ -47,18 +47,15 @@ enum status response_cache_create(size_t max_bytes, struct metrics *metrics,
         cache->bucket_count *= 2;
     cache->buckets = alloc_array(cache->bucket_count, sizeof *cache->buckets);
     cache->bytes = sizeof *cache + cache->bucket_count * sizeof *cache->buckets;
-    if (!cache->buckets || gnutls_rnd(GNUTLS_RND_KEY, cache->secret, sizeof cache->secret) != 0) {
-        response_cache_free(cache);
+    if (!cache->buckets || gnutls_rnd(GNUTLS_RND_KEY, cache->secret, sizeof cache->secret) != 0)
         return error_set(err, STATUS_NO_MEMORY,
                          "no memory, or no random numbers, for a response cache of %zu bytes",
                          max_bytes);
-    }
     cache->used = metrics_get(metrics, METRIC_GAUGE, "lensd_response_cache_bytes",
                               "Bytes of the response cache, its table included.", "");
     cache->evictions = metrics_get(metrics, METRIC_COUNTER, "lensd_response_cache_evictions_total",
                                    "Answers that made room for others in the response cache.", "");
     metric_set(cache->used, (double)cache->bytes);
-    *ret = cache;
     return STATUS_OK;
 }
 

@@ -59,7 +59,7 @@ struct cached_answer {
 };
 
 /* `max_bytes` limits the answers and the table. STATUS_NO_MEMORY, also if the system has no random
- * numbers. `metrics` is borrowed and may be NULL. */
+ * numbers. `metrics` is borrowed and may be NULL. The caller frees *ret, also after a failure. */
 enum status response_cache_create(size_t max_bytes, struct metrics *metrics,
                                   struct response_cache **ret, struct error *err) MUST_USE;
 void response_cache_free(struct response_cache *cache); /* accepts NULL */

@@ -182,11 +182,11 @@ enum status http_server_check(const struct http_options *options,
         if ((i == 0 || places[i].port) && !ret_warnings->port[0])
             TRY(listen_check(&places[i], ret_warnings->port, sizeof ret_warnings->port, err));
     TRY(check_texts(options, &proxies, err));
-    TRY(keyring_create(&options->keys, &keys, err));
+    enum status status = keyring_create(&options->keys, &keys, err);
     keyring_free(keys);
-    if (!options->tls_cert)
-        return STATUS_OK;
-    const enum status status = tls_create(options->tls_cert, options->tls_key, &tls, err);
+    if (status != STATUS_OK || !options->tls_cert)
+        return status;
+    status = tls_create(options->tls_cert, options->tls_key, &tls, err);
     if (status == STATUS_OK)
         (void)tls_warning(tls, ret_warnings->certificate, sizeof ret_warnings->certificate);
     tls_free(tls);
