@@ -12,6 +12,7 @@
  *
  * Sources: PROTOCOL-HTTP2.md and statuscodes.md in the folder doc of gRPC. */
 #include <arpa/inet.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,7 @@
 #define HEADER_BESIDE 32 /* bytes that RFC 9113, section 6.5.2, adds for each header */
 #define PLAIN_MESSAGE ((size_t)128 << 10) /* bytes of the longest message without tensors */
 #define OPEN_MESSAGE  ((size_t)4 << 10)   /* bytes of the longest message that needs no key */
-#define DAY_MS        UINT64_C(86400000)  /* the longest time limit */
+#define DAY_MS        86400000            /* the longest time limit */
 
 /* Most bytes of a call's headers beyond --max-header. With more, the connection is closed. */
 #define HEADERS_EXCESS ((size_t)256 << 10)
@@ -348,30 +349,17 @@ bool grpc_call_header(struct grpc_call *call, const uint8_t *name, size_t name_s
  * is no number, so that the handler refuses it. */
 static void read_timeout(struct grpc_call *call)
 {
-    static const struct {
-        char unit;
-        uint64_t us;
-    } units[] = {{'H', 3600000000}, {'M', 60000000}, {'S', 1000000}, {'m', 1000}, {'u', 1}};
+    static const char units[] = "HMSmun";
+    static const double unit_ms[] = {3600000, 60000, 1000, 1, 1e-3, 1e-6};
     const char *text = call_header(call, "grpc-timeout");
-    if (!text)
-        return;
-    const size_t digits = strspn(text, "0123456789");
-    uint64_t us = UINT64_MAX;
-    if (digits > 0 && digits <= 8 && text[digits] && !text[digits + 1]) {
-        const uint64_t count = strtoull(text, NULL, 10);
-        for (size_t i = 0; i < COUNT_OF(units); i++)
-            if (units[i].unit == text[digits])
-                us = count * units[i].us;
-        if (text[digits] == 'n')
-            us = count / 1000;
-    }
-    if (us == UINT64_MAX) {
+    const size_t digits = text ? strspn(text, "0123456789") : 0;
+    const char *unit = text && text[digits] ? strchr(units, text[digits]) : NULL;
+    if (unit && digits > 0 && digits <= 8 && !text[digits + 1]) {
+        const double ms = ceil(strtod(text, NULL) * unit_ms[unit - units]);
+        snprintf(call->timeout, sizeof call->timeout, "%.0f", fmin(fmax(ms, 1), DAY_MS));
+    } else if (text) {
         snprintf(call->timeout, sizeof call->timeout, "'%.20s'", text);
-        return;
     }
-    uint64_t ms = (us + 999) / 1000;
-    ms = ms < 1 ? 1 : ms > DAY_MS ? DAY_MS : ms;
-    snprintf(call->timeout, sizeof call->timeout, "%llu", (unsigned long long)ms);
 }
 
 static bool is_grpc(const char *content_type)
