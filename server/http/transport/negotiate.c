@@ -2,6 +2,7 @@
 #include "server/http/transport/negotiate.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -17,20 +18,14 @@ static const char *skip_list_blanks(const char *text)
     return text + strspn(text, " \t");
 }
 
-/* Returns the value of a parameter such as "q=0.5"; malformed: 0; any other parameter: -1. */
+/* Returns the value of a parameter such as "q=0.5"; malformed: 0; any other parameter: -1. A blank,
+ * ',' or ';' follows the parameter, or the text ends. */
 static double read_q(const char *text, size_t length)
 {
-    char number[8];
     if (length < 2 || tolower((unsigned char)text[0]) != 'q' || text[1] != '=')
         return -1;
-    text += 2;
-    length -= 2;
-    if (length == 0 || length >= sizeof number || strspn(text, "0123456789.") < length)
-        return 0;
-    memcpy(number, text, length);
-    number[length] = '\0';
-    double q = strtod(number, NULL);
-    return q > 1 ? 1 : q;
+    const bool is_number = strspn(text + 2, "0123456789.") == length - 2;
+    return is_number ? fmin(strtod(text + 2, NULL), 1) : 0;
 }
 
 /* Reads the next entry of a list. Returns the text after it; NULL at the end of the list. */
