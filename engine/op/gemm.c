@@ -62,12 +62,6 @@ void gemm_nn(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const voi
     BY_ARITHMETIC(arithmetic, gemm_nn, m, n, k, a, a_row, a_col, b, ldb, c, ldc);
 }
 
-void gemm_nt(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const void *a, size_t lda,
-             const void *b, size_t ldb, void *c, size_t ldc)
-{
-    BY_ARITHMETIC(arithmetic, gemm_nt, m, n, k, a, lda, b, ldb, c, ldc);
-}
-
 /* The dtype of an arithmetic; the sign of integers makes no difference. */
 static enum dtype arithmetic_dtype(enum arithmetic arithmetic)
 {

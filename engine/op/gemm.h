@@ -18,9 +18,10 @@ size_t arithmetic_size(enum arithmetic arithmetic);
 void gemm_nn(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const void *a, size_t a_row,
              size_t a_col, const void *b, size_t ldb, void *c, size_t ldc);
 
-/* c[m, n] += a[m, k] * transpose of b[n, k]; all rows are contiguous. */
-void gemm_nt(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const void *a, size_t lda,
-             const void *b, size_t ldb, void *c, size_t ldc);
+/* Returns the transpose of a matrix [rows, columns] with elements of `size` bytes, in scratch
+ * memory; NULL with *err set when out of memory. */
+void *transposed(const struct kernel_args *args, const void *matrix, size_t rows, size_t columns,
+                 size_t size, struct error *err);
 
 /* The elements of input i in the type of an arithmetic: the tensor's own memory if the types agree,
  * else a converted copy. NULL if the input is omitted. */

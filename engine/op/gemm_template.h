@@ -86,50 +86,6 @@ static void NAME(gemm_nn)(size_t m, size_t n, size_t k, const void *a, size_t a_
     }
 }
 
-/* dst[0 … rows-1] += dot products of one row of a with up to four rows of b */
-static void NAME(dots)(size_t rows, size_t k, const ELEMENT *a, const ELEMENT *b, size_t ldb,
-                       ELEMENT *dst)
-{
-    const ELEMENT *b1 = b + (rows > 1 ? ldb : 0), *b2 = b + (rows > 2 ? 2 * ldb : 0);
-    const ELEMENT *b3 = b + (rows > 3 ? 3 * ldb : 0);
-    NAME(vector) s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
-    size_t p = 0;
-    for (; p + LANES <= k; p += LANES) {
-        NAME(vector) x = *(const NAME(vector) *)(a + p);
-        s0 += x * *(const NAME(vector) *)(b + p);
-        s1 += x * *(const NAME(vector) *)(b1 + p);
-        s2 += x * *(const NAME(vector) *)(b2 + p);
-        s3 += x * *(const NAME(vector) *)(b3 + p);
-    }
-    ELEMENT sum[4] = {0};
-    for (size_t lane = 0; lane < LANES; lane++) {
-        sum[0] += s0[lane];
-        sum[1] += s1[lane];
-        sum[2] += s2[lane];
-        sum[3] += s3[lane];
-    }
-    for (; p < k; p++) {
-        sum[0] += a[p] * b[p];
-        sum[1] += a[p] * b1[p];
-        sum[2] += a[p] * b2[p];
-        sum[3] += a[p] * b3[p];
-    }
-    for (size_t r = 0; r < rows; r++)
-        dst[r] += sum[r];
-}
-
-static void NAME(gemm_nt)(size_t m, size_t n, size_t k, const void *a, size_t lda, const void *b,
-                          size_t ldb, void *c, size_t ldc)
-{
-    if (!k)
-        return;
-    for (size_t j = 0; j < n; j += 4)
-        for (size_t i = 0; i < m; i++)
-            NAME(dots)
-    (n - j < 4 ? n - j : 4, k, (const ELEMENT *)a + i * lda, (const ELEMENT *)b + j * ldb, ldb,
-     (ELEMENT *)c + i * ldc + j);
-}
-
 #undef ELEMENT
 #undef LANES
 #undef NAME

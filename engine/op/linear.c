@@ -24,7 +24,7 @@ static enum status infer_matmul(struct node *node, struct error *err)
 
 /* ---- Gemm ---- */
 
-/* c[m, n] += a[m, k] * b, a few rows of c at a time; b is transposed (gemm_nt) or not (gemm_nn). */
+/* c[m, n] += a[m, k] * b[k, n], a few rows of c at a time. */
 static enum status multiply_rows(const struct kernel_args *args, const struct gemm_shape *gemm,
                                  enum arithmetic arithmetic, const char *a, size_t a_row,
                                  size_t a_col, const void *b, char *c, struct error *err)
@@ -36,30 +36,32 @@ static enum status multiply_rows(const struct kernel_args *args, const struct ge
         const size_t rows = gemm->m - i < step ? gemm->m - i : step;
         const char *left = a + i * a_row * size;
         TRY(kernel_goes_on(args, rows == step ? KERNEL_ASKS : rows * (n + k), err));
-        if (gemm->trans_b)
-            gemm_nt(arithmetic, rows, n, k, left, k, b, k, c + i * n * size, n);
-        else
-            gemm_nn(arithmetic, rows, n, k, left, a_row, a_col, b, n, c + i * n * size, n);
+        gemm_nn(arithmetic, rows, n, k, left, a_row, a_col, b, n, c + i * n * size, n);
     }
     return STATUS_OK;
 }
 
-/* One transposed operand is read in place; if both are transposed, `a` is transposed first. */
+void *transposed(const struct kernel_args *args, const void *matrix, size_t rows, size_t columns,
+                 size_t size, struct error *err)
+{
+    void *made = kernel_scratch(args, rows * columns, size, err);
+    struct copy_dim dims[] = {{columns, (ptrdiff_t)(rows * size), (ptrdiff_t)size},
+                              {rows, (ptrdiff_t)size, (ptrdiff_t)(columns * size)}};
+    if (made)
+        copy_strided(made, matrix, size, dims, 2);
+    return made;
+}
+
+/* A transposed `a` is read in place. */
 enum status gemm_product(const struct kernel_args *args, const struct gemm_shape *gemm,
                          enum arithmetic arithmetic, const void *a, const void *b, void *y,
                          struct error *err)
 {
-    size_t m = gemm->m, k = gemm->k, size = arithmetic_size(arithmetic);
-    if (!gemm->trans_a)
-        return multiply_rows(args, gemm, arithmetic, a, k, 1, b, y, err);
-    if (!gemm->trans_b)
-        return multiply_rows(args, gemm, arithmetic, a, 1, m, b, y, err);
-    void *transposed = kernel_scratch(args, m * k, size, err); /* `a` has m * k elements */
-    TRY(allocated(transposed));
-    struct copy_dim dims[] = {{m, (ptrdiff_t)(k * size), (ptrdiff_t)size},
-                              {k, (ptrdiff_t)size, (ptrdiff_t)(m * size)}};
-    copy_strided(transposed, a, size, dims, 2);
-    return multiply_rows(args, gemm, arithmetic, transposed, k, 1, b, y, err);
+    const size_t m = gemm->m, k = gemm->k;
+    if (gemm->trans_b && !(b = transposed(args, b, gemm->n, k, arithmetic_size(arithmetic), err)))
+        return STATUS_NO_MEMORY;
+    return multiply_rows(args, gemm, arithmetic, a, gemm->trans_a ? 1 : k, gemm->trans_a ? m : 1, b,
+                         y, err);
 }
 
 /* Strides of a tensor of shape [], [n], [1, n], [m, 1] or [m, n] that broadcasts to a matrix:

@@ -214,7 +214,8 @@ struct recurrent_run {
     struct recurrent shape;
     size_t direction;
     const double *projected; /* X times W, of all directions */
-    const double *weights, *bias, *peepholes;
+    const double *weights;   /* the transpose of R, [hidden, width] */
+    const double *bias, *peepholes;
     const int32_t *lengths;
     double *h, *c; /* in the layout of Y_h; only LSTM uses c */
     double *sums;  /* [batch, width]: h times R */
@@ -313,15 +314,16 @@ static void gru_row(const struct recurrent_run *run, const double *x, const doub
     }
 }
 
-/* Sets sums to h times the transposed rows `from` … `to` - 1 of R. Rows of h are `row` apart. */
+/* Sets columns `from` … `to` - 1 of run->sums to h times the same columns of run->weights. Rows of
+ * h are `row` apart. */
 static void multiply_states(const struct recurrent_run *run, const double *h, size_t row,
                             size_t from, size_t to)
 {
     const struct recurrent *r = &run->shape;
     for (size_t n = 0; n < r->batch; n++)
         zero_bytes(run->sums + n * r->width + from, (to - from) * sizeof(double));
-    gemm_nt(ARITHMETIC_F64, r->batch, to - from, r->hidden, h, row, run->weights + from * r->hidden,
-            r->hidden, run->sums + from, r->width);
+    gemm_nn(ARITHMETIC_F64, r->batch, to - from, r->hidden, h, row, 1, run->weights + from,
+            r->width, run->sums + from, r->width);
 }
 
 /* Computes step s of all images. */
@@ -366,18 +368,18 @@ static enum status project(const struct kernel_args *args, const struct recurren
     *ret = x;
     if (!w)
         return STATUS_OK;
-    double *made = NULL;
     size_t count;
-    if (size_mul(rows, all, &count))
-        made = kernel_scratch(args, count, sizeof *made, err);
-    else
+    if (!size_mul(rows, all, &count))
         return error_set(err, STATUS_TOO_LARGE, "the gates are too large");
-    TRY(allocated(made));
+    double *made = kernel_scratch(args, count, sizeof *made, err);
+    w = transposed(args, w, all, r->inputs, sizeof *w, err);
+    if (!made || !w)
+        return STATUS_NO_MEMORY;
     zero_bytes(made, count * sizeof *made);
     for (size_t row = 0; row < rows; row += r->batch) { /* W of both directions is one matrix */
         TRY(kernel_goes_on(args, r->batch * all * r->inputs, err));
-        gemm_nt(ARITHMETIC_F64, r->batch, all, r->inputs, x + row * r->inputs, r->inputs, w,
-                r->inputs, made + row * all, all);
+        gemm_nn(ARITHMETIC_F64, r->batch, all, r->inputs, x + row * r->inputs, r->inputs, 1, w, all,
+                made + row * all, all);
     }
     *ret = made;
     return STATUS_OK;
@@ -423,7 +425,9 @@ KERNEL(kernel_recurrent)
         zero_bytes(run.y, shape_count(&(*args->out[0])->shape) * sizeof(double));
     for (size_t d = 0; d < r->directions; d++) {
         run.direction = d;
-        run.weights = in[RECURRENT_R] + d * r->width * r->hidden;
+        run.weights = transposed(args, in[RECURRENT_R] + d * r->width * r->hidden, r->width,
+                                 r->hidden, sizeof(double), err);
+        TRY(allocated(run.weights));
         run.bias = in[RECURRENT_B] ? in[RECURRENT_B] + d * 2 * r->width : NULL;
         run.peepholes = in[RECURRENT_P] ? in[RECURRENT_P] + d * 3 * r->hidden : NULL;
         for (size_t s = 0; s < r->steps; s++) {
