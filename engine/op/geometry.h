@@ -138,15 +138,3 @@ struct quant_layout {
 enum status quant_layout_init(const struct node *node, const struct shape *x,
                               const struct shape *scale, struct quant_layout *ret,
                               struct error *err) MUST_USE;
-
-/* Maps a row of the left operand, or a column of the right operand, of a quantized matrix product
- * to its scale or zero point: param[matrix * matrix_step + line * line_step]. `matrix` is an index
- * among the operand's own matrices. */
-struct matmul_param {
-    size_t matrix_step, line_step;
-};
-
-/* `rows` is true for the left operand. STATUS_SHAPE. */
-enum status matmul_param_init(const struct shape *operand, const struct shape *param, bool rows,
-                              const char *name, struct matmul_param *ret,
-                              struct error *err) MUST_USE;

@@ -127,21 +127,15 @@ KERNEL(kernel_gemm)
 
 /* ---- MatMul ---- */
 
-struct strided_iterator batch_iterator(const struct matmul_shape *shape)
-{
-    struct strided_iterator it = {.rank = shape->batch_rank};
-    memcpy(it.extent, shape->batch, sizeof it.extent);
-    memcpy(it.step[0], shape->a_stride, sizeof it.step[0]);
-    memcpy(it.step[1], shape->b_stride, sizeof it.step[1]);
-    return it;
-}
-
 enum status multiply_batches(const struct kernel_args *args, const struct matmul_shape *shape,
                              enum arithmetic arithmetic, const void *a, const void *b, void *y,
                              struct error *err)
 {
     const struct gemm_shape gemm = {.m = shape->m, .n = shape->n, .k = shape->k};
-    struct strided_iterator matrix = batch_iterator(shape);
+    struct strided_iterator matrix = {.rank = shape->batch_rank};
+    memcpy(matrix.extent, shape->batch, sizeof matrix.extent);
+    memcpy(matrix.step[0], shape->a_stride, sizeof matrix.step[0]);
+    memcpy(matrix.step[1], shape->b_stride, sizeof matrix.step[1]);
     size_t size = arithmetic_size(arithmetic), done = 0;
     size_t a_bytes = shape->m * shape->k * size, b_bytes = shape->k * shape->n * size;
     size_t y_bytes = shape->m * shape->n * size;

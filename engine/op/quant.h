@@ -41,9 +41,6 @@ static inline int64_t quant_round(const struct quant *q, double divided)
     return quant_round_shifted(q, rint(divided) + (double)q->zero);
 }
 
-/* Iterates over a batched product; offset[0] and offset[1] are the operands' matrix numbers. */
-struct strided_iterator batch_iterator(const struct matmul_shape *shape);
-
 /* y[m, n] += a * b as in Gemm; y contains the initial sums. */
 enum status gemm_product(const struct kernel_args *args, const struct gemm_shape *gemm,
                          enum arithmetic arithmetic, const void *a, const void *b, void *y,

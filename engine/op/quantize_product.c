@@ -1,7 +1,6 @@
 /* Quantized convolutions and matrix products. Zero points are subtracted from the operands in
  * int32, and the differences multiplied in int32 (overflow wraps, as the specification allows). The
  * sums are scaled and, if the result is quantized, rounded half to even and saturated. */
-
 #include "engine/op/family.h"
 #include "engine/op/quant.h"
 
@@ -43,38 +42,51 @@ static enum status infer_conv_integer(struct node *node, struct error *err)
     return infer_output(node, 0, DTYPE_I32, &conv.out, err);
 }
 
-/* Checks operand `param`, a scale or zero point of operand `operand`, and sets *ret to its layout.
- */
-static enum status param_layout(const struct node *node, size_t operand, size_t param,
-                                const char *name, bool rows, struct matmul_param *ret,
-                                struct error *err)
+/* Checks operand `param`, a scale or zero point of operand `operand`: one number, or one for each
+ * row of the left operand or column of the right one. */
+static enum status check_lines(const struct node *node, size_t operand, size_t param,
+                               const char *name, bool rows, struct error *err)
 {
     const struct value *value = node_input(node, param);
-    *ret = (struct matmul_param){0};
-    if (!value)
+    if (!value || shape_count(&value->shape) == 1)
         return STATUS_OK;
-    return matmul_param_init(&node->inputs[operand]->shape, &value->shape, rows, name, ret, err);
+    const struct shape *whole = &node->inputs[operand]->shape, *own = &value->shape;
+    /* [..., m, k] on the left, [..., k, n] on the right; a vector is [k]. */
+    const int rank = whole->rank, line = rows ? rank - 2 : rank - 1, shared = 2 * rank - 3 - line;
+    if (rank >= 2 && own->rank == 1 && own->dims[0] == whole->dims[line])
+        return STATUS_OK;
+    bool same = rank >= 2 && own->rank == rank && own->dims[line] == whole->dims[line] &&
+                own->dims[shared] == 1;
+    bool ones = same;
+    for (int i = 0; own->rank == rank && i < rank - 2; i++) {
+        same = same && own->dims[i] == whole->dims[i];
+        ones = ones && own->dims[i] == 1;
+    }
+    if (same || ones)
+        return STATUS_OK;
+    return error_set(err, STATUS_SHAPE,
+                     "%s has shape %s, expected one number or one for each %s of an operand of "
+                     "shape %s",
+                     name, SHAPE_STRING(own), rows ? "row" : "column", SHAPE_STRING(whole));
 }
 
 static enum status infer_qlinear_matmul(struct node *node, struct error *err)
 {
     struct matmul_shape matmul;
-    struct matmul_param ignored;
     TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[3]->shape, &matmul, err));
-    TRY(param_layout(node, 0, 1, "a_scale", true, &ignored, err));
-    TRY(param_layout(node, 0, 2, "a_zero_point", true, &ignored, err));
-    TRY(param_layout(node, 3, 4, "b_scale", false, &ignored, err));
-    TRY(param_layout(node, 3, 5, "b_zero_point", false, &ignored, err));
+    TRY(check_lines(node, 0, 1, "a_scale", true, err));
+    TRY(check_lines(node, 0, 2, "a_zero_point", true, err));
+    TRY(check_lines(node, 3, 4, "b_scale", false, err));
+    TRY(check_lines(node, 3, 5, "b_zero_point", false, err));
     return infer_product(node, 6, &matmul.out, err);
 }
 
 static enum status infer_matmul_integer(struct node *node, struct error *err)
 {
     struct matmul_shape matmul;
-    struct matmul_param ignored;
     TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[1]->shape, &matmul, err));
-    TRY(param_layout(node, 0, 2, "a_zero_point", true, &ignored, err));
-    TRY(param_layout(node, 1, 3, "b_zero_point", false, &ignored, err));
+    TRY(check_lines(node, 0, 2, "a_zero_point", true, err));
+    TRY(check_lines(node, 1, 3, "b_zero_point", false, err));
     return infer_output(node, 0, DTYPE_I32, &matmul.out, err);
 }
 
@@ -99,168 +111,147 @@ static enum status infer_qgemm(struct node *node, struct error *err)
     return infer_product(node, 7, &out, err);
 }
 
-/* Maps elements of an operand to zero points. Every `inner` elements are a line with one zero
- * point, number (line % lines). Each matrix of `matrix` elements has `step` zero points of its own,
- * or all share them if `step` is 0. If `inner` is 0, all elements share one zero point. */
-struct zero_layout {
-    size_t inner, lines, matrix, step;
+/* ---- kernels ---- */
+
+/* Positions of operands; x is operand 0. */
+struct operand_places {
+    size_t w, x_zero, w_zero;
+    size_t x_scale, w_scale, y_scale, bias; /* SIZE_MAX: the operator has none */
 };
 
+static struct operand_places operands_of(enum op op)
+{
+    if (op == OP_CONV_INTEGER || op == OP_MATMUL_INTEGER)
+        return (struct operand_places){1, 2, 3, SIZE_MAX, SIZE_MAX, SIZE_MAX, SIZE_MAX};
+    return op == OP_QGEMM ? (struct operand_places){3, 2, 5, 1, 4, 7, 6}
+                          : (struct operand_places){3, 2, 5, 1, 4, 6, QUANTIZED_BIAS};
+}
+
+/* Returns the shape in which a scale or zero point (may be NULL) broadcasts to its tensor: a vector
+ * belongs to the dimension before the last `after` ones. */
+static struct shape spread(const struct tensor *param, int after)
+{
+    struct shape shape = param ? param->shape : SHAPE_SCALAR;
+    if (shape_count(&shape) == 1)
+        return SHAPE_SCALAR;
+    for (int i = 0; i < after && param->shape.rank == 1; i++)
+        shape.dims[shape.rank++] = 1;
+    return shape;
+}
+
 /* Makes an int32 copy of operand i minus its zero points, operand `zero`. */
-static enum status widen_operand(const struct kernel_args *args, size_t i, size_t zero,
-                                 struct zero_layout layout, int32_t **ret, struct error *err)
+static enum status widen_operand(const struct kernel_args *args, size_t i, size_t zero, int after,
+                                 int32_t **ret, struct error *err)
 {
     const struct tensor *src = args->in[i], *zeros = kernel_input(args, zero);
     const size_t count = shape_count(&src->shape);
-    int32_t *dst = *ret = kernel_scratch(args, count, sizeof *dst, err);
+    const struct shape shape = spread(zeros, after), *const shapes[] = {&shape};
+    struct broadcast at;
+    int32_t *dst = *ret = kernel_scratch(args, count, sizeof *dst, err), point = 0;
     TRY(allocated(dst));
     convert_row(src->data, src->dtype, dst, DTYPE_I32, count);
-    if (!layout.inner || (zeros && shape_count(&zeros->shape) == 1)) /* one zero point */
-        layout = (struct zero_layout){count, 1, count, 0};
-    for (size_t at = 0; zeros && at < count; at += layout.inner) {
-        const size_t line = at / layout.inner % layout.lines;
-        const int32_t point = (int32_t)tensor_int(zeros, at / layout.matrix * layout.step + line);
-        for (size_t k = at; k < at + layout.inner; k++)
-            dst[k] -= point;
-    }
-    return STATUS_OK;
-}
-
-/* dst = sums * factor, as float32 or stored with `quant`; n elements from element `at` of y on. The
- * product is rounded to float32 before it is rounded to an integer, as in ONNX Runtime: values that
- * float32 cannot distinguish from a tie are ties. */
-static void finish_sums(const int32_t *sums, size_t n, float factor, const struct quant *quant,
-                        struct tensor *y, size_t at)
-{
-    int64_t stored[BLOCK];
-    if (y->dtype == DTYPE_F32) {
-        for (size_t i = 0; i < n; i++)
-            ((float *)y->data)[at + i] = (float)sums[i] * factor;
-        return;
-    }
-    factor /= (float)quant->scale;
-    FOR_BLOCKS(i, count, n) {
-        for (size_t k = 0; k < count; k++)
-            stored[k] = quant_round(quant, (double)((float)sums[i + k] * factor));
-        store_integers(stored, y->dtype, element_at(y->data, y->dtype, at + i), count);
-    }
-}
-
-/* Returns number i of a tensor, or its only number. */
-static float number_at(const struct tensor *tensor, size_t i)
-{
-    return (float)tensor_number(tensor, shape_count(&tensor->shape) == 1 ? 0 : i);
-}
-
-/* ---- convolutions ---- */
-
-/* Widens x and w, and computes the int32 convolution. w_index is the operand with the weights;
- * x_zero and w_zero are the operands with the zero points. */
-static enum status convolve(const struct kernel_args *args, const struct conv_shape *conv,
-                            size_t w_index, size_t x_zero, size_t w_zero, const int32_t *bias,
-                            int32_t *dst, struct error *err)
-{
-    int32_t *x = NULL, *w = NULL;
-    const size_t weights = shape_count(&args->in[w_index]->shape);
-    const struct zero_layout by_channel = {weights / conv->out_channels, conv->out_channels,
-                                           weights, 0};
-    TRY(widen_operand(args, 0, x_zero, (struct zero_layout){0}, &x, err));
-    TRY(widen_operand(args, w_index, w_zero, by_channel, &w, err));
-    return conv_forward(args, conv, ARITHMETIC_U32, x, w, bias, dst, err);
-}
-
-KERNEL(kernel_conv_integer)
-{
-    struct conv_shape conv;
-    TRY(conv_shape_init(args->node, &args->in[0]->shape, &args->in[1]->shape, &conv, err));
-    return convolve(args, &conv, 1, 2, 3, NULL, (*args->out[0])->data, err);
-}
-
-KERNEL(kernel_qlinear_conv)
-{
-    const struct tensor *bias = kernel_input(args, 8);
-    struct tensor *y = *args->out[0];
-    struct conv_shape conv;
-    TRY(conv_shape_init(args->node, &args->in[0]->shape, &args->in[3]->shape, &conv, err));
-    int32_t *sums = kernel_scratch(args, shape_count(&y->shape), sizeof *sums, err);
-    TRY(allocated(sums));
-    TRY(convolve(args, &conv, 3, 2, 5, bias ? bias->data : NULL, sums, err));
-    struct quant quant = quant_read(args, 6, y->dtype);
-    size_t positions = 1, planes = conv.batch * conv.out_channels;
-    for (int i = 0; i < conv.window.spatial; i++)
-        positions *= (size_t)conv.window.out[i];
-    for (size_t i = 0; i < planes; i++) {
-        float factor = number_at(args->in[1], 0) * number_at(args->in[4], i % conv.out_channels);
-        finish_sums(sums + i * positions, positions, factor, &quant, y, i * positions);
-    }
-    return STATUS_OK;
-}
-
-/* ---- matrix products ---- */
-
-/* Returns the parameter of row or column `line` of a matrix; `otherwise` if `param` is omitted. */
-static double param_at(const struct tensor *param, struct matmul_param layout, size_t matrix,
-                       size_t line, double otherwise)
-{
-    return param ? tensor_number(param, matrix * layout.matrix_step + line * layout.line_step)
-                 : otherwise;
-}
-
-/* y = a * b in int32; a and b are operands `left` and `right`, y is initially zero. */
-static enum status multiply(const struct kernel_args *args, const struct matmul_shape *shape,
-                            size_t left, size_t left_zero, size_t right, size_t right_zero,
-                            int32_t *y, struct error *err)
-{
-    int32_t *a = NULL, *b = NULL;
-    struct matmul_param rows, columns;
-    const size_t k = shape->k;
-    TRY(param_layout(args->node, left, left_zero, "a_zero_point", true, &rows, err));
-    TRY(param_layout(args->node, right, right_zero, "b_zero_point", false, &columns, err));
-    const struct zero_layout by_row = {k, shape->m, shape->m * k, rows.matrix_step};
-    const struct zero_layout by_column = {1, shape->n, k * shape->n, columns.matrix_step};
-    TRY(widen_operand(args, left, left_zero, by_row, &a, err));
-    TRY(widen_operand(args, right, right_zero, by_column, &b, err));
-    return multiply_batches(args, shape, ARITHMETIC_U32, a, b, y, err);
-}
-
-KERNEL(kernel_matmul_integer)
-{
-    struct tensor *y = *args->out[0];
-    struct matmul_shape shape;
-    TRY(matmul_shape_init(&args->in[0]->shape, &args->in[1]->shape, &shape, err));
-    zero_bytes(y->data, y->bytes);
-    return multiply(args, &shape, 0, 2, 1, 3, y->data, err);
-}
-
-KERNEL(kernel_qlinear_matmul)
-{
-    const struct tensor *a_scale = args->in[1], *b_scale = args->in[4];
-    const struct tensor *bias = kernel_input(args, QUANTIZED_BIAS);
-    struct tensor *y = *args->out[0];
-    struct matmul_shape shape;
-    struct matmul_param a_layout, b_layout;
-    size_t count = shape_count(&y->shape);
-    TRY(matmul_shape_init(&args->in[0]->shape, &args->in[3]->shape, &shape, err));
-    TRY(param_layout(args->node, 0, 1, "a_scale", true, &a_layout, err));
-    TRY(param_layout(args->node, 3, 4, "b_scale", false, &b_layout, err));
-    int32_t *sums = kernel_scratch(args, count, sizeof *sums, err);
-    TRY(allocated(sums));
-    zero_bytes(sums, count * sizeof *sums);
-    TRY(multiply(args, &shape, 0, 2, 3, 5, sums, err));
-    struct quant quant = quant_read(args, 6, y->dtype);
-    struct strided_iterator matrix = batch_iterator(&shape);
-    for (size_t done = 0; done < count; strided_next(&matrix, 2)) {
-        for (size_t row = 0; row < shape.m; row++) {
-            float left = (float)param_at(a_scale, a_layout, matrix.offset[0], row, 1);
-            for (size_t column = 0; column < shape.n; column++, done++) {
-                float right = (float)param_at(b_scale, b_layout, matrix.offset[1], column, 1);
-                if (bias)
-                    sums[done] = (int32_t)((uint32_t)sums[done] +
-                                           (uint32_t)((const int32_t *)bias->data)[column]);
-                finish_sums(sums + done, 1, left * right, &quant, y, done);
-            }
+    if (!zeros || !count)
+        return STATUS_OK;
+    broadcast_start(&at, &src->shape, shapes, 1);
+    do {
+        for (size_t k = 0; k < at.row; k++) {
+            if (k == 0 || at.moves[0])
+                point = (int32_t)tensor_int(zeros, at.rows.offset[0] + k);
+            dst[at.done + k] -= point;
         }
+    } while (broadcast_next(&at));
+    return STATUS_OK;
+}
+
+/* Sets y, seen in the shape `full`, to sums * factor, as float32 or stored with the result's scale.
+ * The product is rounded to float32 before it is rounded to an integer, as in ONNX Runtime: values
+ * that float32 cannot distinguish from a tie are ties. */
+static void finish_sums(const struct kernel_args *args, const struct operand_places *of,
+                        const int32_t *sums, const struct shape *full, int x_after, int w_after)
+{
+    const struct tensor *x = args->in[of->x_scale], *w = args->in[of->w_scale];
+    const struct shape of_x = spread(x, x_after), of_w = spread(w, w_after);
+    const struct shape *const shapes[] = {&of_x, &of_w};
+    struct tensor *y = *args->out[0];
+    const struct quant quant = quant_read(args, of->y_scale, y->dtype);
+    const float alpha = node_float(args->node, "alpha", 1); /* of QGemm */
+    float factor = 0;
+    struct broadcast at;
+    broadcast_start(&at, full, shapes, 2);
+    do {
+        for (size_t i = 0; i < at.row; i++) {
+            const size_t to = at.done + i, *const from = at.rows.offset;
+            if (i == 0 || at.moves[0] || at.moves[1])
+                factor = alpha * (float)tensor_number(x, from[0] + (at.moves[0] ? i : 0)) *
+                         (float)tensor_number(w, from[1] + (at.moves[1] ? i : 0));
+            if (y->dtype == DTYPE_F32) {
+                ((float *)y->data)[to] = (float)sums[to] * factor;
+                continue;
+            }
+            const float divided = (float)sums[to] * (factor / (float)quant.scale);
+            const int64_t stored = quant_round(&quant, (double)divided);
+            store_integers(&stored, y->dtype, element_at(y->data, y->dtype, to), 1);
+        }
+    } while (broadcast_next(&at));
+}
+
+/* sums = x * w + bias, all int32. *full becomes the result's shape [..., m, n]. */
+static enum status multiply_matrices(const struct kernel_args *args,
+                                     const struct operand_places *of, struct shape *full,
+                                     int32_t *sums, struct error *err)
+{
+    const struct shape *x = &args->in[0]->shape, *w = &args->in[of->w]->shape;
+    const struct tensor *bias = kernel_input(args, of->bias);
+    const bool is_gemm = args->node->op == OP_QGEMM;
+    struct gemm_shape gemm = {0};
+    struct matmul_shape matmul;
+    int32_t *left, *right;
+    if (is_gemm) {
+        TRY(gemm_shape_init(args->node, x, w, &gemm, err));
+    } else {
+        TRY(matmul_shape_init(x, w, &matmul, err));
+        full->rank = matmul.batch_rank;
+        full->dims[full->rank++] = (int64_t)matmul.m;
+        full->dims[full->rank++] = (int64_t)matmul.n;
     }
+    TRY(widen_operand(args, 0, of->x_zero, 1, &left, err));
+    TRY(widen_operand(args, of->w, of->w_zero, gemm.trans_b, &right, err));
+    if (bias)
+        copy_broadcast(sums, full, bias->data, &bias->shape, sizeof *sums);
+    else
+        zero_bytes(sums, shape_count(full) * sizeof *sums);
+    return is_gemm ? gemm_product(args, &gemm, ARITHMETIC_U32, left, right, sums, err)
+                   : multiply_batches(args, &matmul, ARITHMETIC_U32, left, right, sums, err);
+}
+
+static enum status convolve(const struct kernel_args *args, const struct operand_places *of,
+                            int32_t *sums, struct error *err)
+{
+    const struct shape *x = &args->in[0]->shape, *w = &args->in[of->w]->shape;
+    const struct tensor *bias = kernel_input(args, of->bias);
+    struct conv_shape conv;
+    int32_t *left, *right;
+    TRY(conv_shape_init(args->node, x, w, &conv, err));
+    TRY(widen_operand(args, 0, of->x_zero, 0, &left, err));
+    TRY(widen_operand(args, of->w, of->w_zero, w->rank - 1, &right, err));
+    return conv_forward(args, &conv, ARITHMETIC_U32, left, right, bias ? bias->data : NULL, sums,
+                        err);
+}
+
+KERNEL(kernel_quantized_product)
+{
+    const enum op op = args->node->op;
+    const struct operand_places of = operands_of(op);
+    const bool is_conv = op == OP_QLINEAR_CONV || op == OP_CONV_INTEGER;
+    const bool are_result = of.y_scale == SIZE_MAX; /* of ConvInteger and MatMulInteger */
+    struct tensor *y = *args->out[0];
+    struct shape full = y->shape;
+    int32_t *sums =
+        are_result ? y->data : kernel_scratch(args, shape_count(&full), sizeof *sums, err);
+    TRY(allocated(sums));
+    TRY(is_conv ? convolve(args, &of, sums, err) : multiply_matrices(args, &of, &full, sums, err));
+    if (!are_result)
+        finish_sums(args, &of, sums, &full, is_conv ? 0 : 1, is_conv ? full.rank - 2 : 0);
     return STATUS_OK;
 }
 
@@ -289,57 +280,24 @@ KERNEL(kernel_matmul_nbits)
     return STATUS_OK;
 }
 
-/* ---- com.microsoft QGemm ---- */
-
-static void finish_qgemm(const struct kernel_args *args, const struct gemm_shape *gemm,
-                         const int32_t *sums, struct tensor *y)
-{
-    float alpha = node_float(args->node, "alpha", 1);
-    struct quant quant = quant_read(args, 7, y->dtype);
-    for (size_t i = 0; i < gemm->m * gemm->n; i++) {
-        float factor = alpha * number_at(args->in[1], 0) * number_at(args->in[4], i % gemm->n);
-        finish_sums(sums + i, 1, factor, &quant, y, i);
-    }
-}
-
-KERNEL(kernel_qgemm)
-{
-    const struct tensor *c = kernel_input(args, 6);
-    struct gemm_shape gemm;
-    int32_t *a = NULL, *b = NULL;
-    TRY(gemm_shape_init(args->node, &args->in[0]->shape, &args->in[3]->shape, &gemm, err));
-    int32_t *sums = kernel_scratch(args, gemm.m * gemm.n, sizeof *sums, err);
-    TRY(allocated(sums));
-    const struct zero_layout by_column = {gemm.trans_b ? gemm.k : 1, gemm.n, gemm.k * gemm.n, 0};
-    TRY(widen_operand(args, 0, 2, (struct zero_layout){0}, &a, err));
-    TRY(widen_operand(args, 3, 5, by_column, &b, err));
-    if (c)
-        copy_broadcast(sums, &(*args->out[0])->shape, c->data, &c->shape, sizeof *sums);
-    else
-        zero_bytes(sums, gemm.m * gemm.n * sizeof *sums);
-    TRY(gemm_product(args, &gemm, ARITHMETIC_U32, a, b, sums, err));
-    finish_qgemm(args, &gemm, sums, *args->out[0]);
-    return STATUS_OK;
-}
-
 const struct op_info ops_quantize_product[] = {
     {OP_QLINEAR_CONV, 10, 0, 6, 9, 1, 1,
      QUANTIZED_OPERAND(x, ) "w:8bit w_scale:float w_zero_point:8bit " QUANTIZED_RESULT() "B:int32",
      OP_HEAVY, WINDOW_ATTRS " group:int", infer_qlinear_conv, &batch_by_sample, work_conv,
-     kernel_qlinear_conv},
+     kernel_quantized_product},
     {OP_CONV_INTEGER, 10, 0, 2, 4, 1, 1, "x:8bit w:8bit x_zero_point:8bit[1] w_zero_point:8bit",
      OP_HEAVY, WINDOW_ATTRS " group:int", infer_conv_integer, &batch_by_sample, work_conv,
-     kernel_conv_integer},
+     kernel_quantized_product},
     {OP_QLINEAR_MATMUL, 10, 0, 6, 8, 1, 1,
      "a:8bit a_scale:float a_zero_point:8bit b:8bit b_scale:float "
      "b_zero_point:8bit " QUANTIZED_RESULT(),
-     OP_HEAVY, NULL, infer_qlinear_matmul, &batch_matmul, work_product, kernel_qlinear_matmul},
+     OP_HEAVY, NULL, infer_qlinear_matmul, &batch_matmul, work_product, kernel_quantized_product},
     {OP_MATMUL_INTEGER, 10, 0, 2, 4, 1, 1, "A:8bit B:8bit a_zero_point:8bit b_zero_point:8bit",
-     OP_HEAVY, NULL, infer_matmul_integer, &batch_matmul, work_product, kernel_matmul_integer},
+     OP_HEAVY, NULL, infer_matmul_integer, &batch_matmul, work_product, kernel_quantized_product},
     {OP_QGEMM, 1, 0, 6, 9, 1, 1,
      QUANTIZED_OPERAND(A, ) "B:8bit b_scale:float b_zero_point:8bit C:int32 " QUANTIZED_RESULT(),
      OP_HEAVY, "alpha:float transA:int transB:int", infer_qgemm, &batch_gemm, work_product,
-     kernel_qgemm},
+     kernel_quantized_product},
     {OP_MATMUL_NBITS, 1, 0, 3, 6, 1, 1,
      "A:float B:uint8 scales:float zero_points:uint8|float g_idx bias:float", OP_HEAVY,
      "K:int N:int bits:int block_size:int accuracy_level:int weight_prepacked:int",

@@ -55,33 +55,3 @@ enum status quant_layout_init(const struct node *node, const struct shape *x,
     *ret = layout;
     return STATUS_OK;
 }
-
-enum status matmul_param_init(const struct shape *operand, const struct shape *param, bool rows,
-                              const char *name, struct matmul_param *ret, struct error *err)
-{
-    *ret = (struct matmul_param){0};
-    if (shape_count(param) == 1)
-        return STATUS_OK;
-    int rank = operand->rank;
-    /* [..., m, k] on the left, [..., k, n] on the right; a vector is [k]. */
-    int line = rows ? rank - 2 : rank - 1, shared = rows ? rank - 1 : rank - 2;
-    if (rank >= 2 && param->rank == 1 && param->dims[0] == operand->dims[line]) {
-        ret->line_step = 1;
-        return STATUS_OK;
-    }
-    bool fits = rank >= 2 && param->rank == rank && param->dims[line] == operand->dims[line] &&
-                param->dims[shared] == 1;
-    bool same = true, ones = true;
-    for (int i = 0; fits && i < rank - 2; i++) {
-        same = same && param->dims[i] == operand->dims[i];
-        ones = ones && param->dims[i] == 1;
-    }
-    if (!fits || (!same && !ones))
-        return error_set(err, STATUS_SHAPE,
-                         "%s has shape %s, expected one number or one for each %s of an operand of "
-                         "shape %s",
-                         name, SHAPE_STRING(param), rows ? "row" : "column", SHAPE_STRING(operand));
-    ret->line_step = 1;
-    ret->matrix_step = same ? (size_t)operand->dims[line] : 0;
-    return STATUS_OK;
-}
