@@ -123,18 +123,3 @@ size_t resize_tap_count(const struct resize_plan *plan, const struct resize_axis
  * the position lies outside of the crop and gets the extrapolation value. */
 bool resize_taps(const struct resize_plan *plan, const struct resize_axis *axis, int64_t i,
                  size_t *index, double *weight);
-
-/* ---- quantization ---- */
-
-/* Maps element [o, i, n] of x seen as [outer, extent, inner] to its scale: scale[o * outer_step +
- * (i / block) * block_step + n * inner_step]. */
-struct quant_layout {
-    size_t outer, extent, inner;
-    size_t block, outer_step, block_step, inner_step;
-};
-
-/* Finds the layout of `scale`: one number, a vector along an axis, or one number per block. For
- * QuantizeLinear and DequantizeLinear of opsets 10 to 28. */
-enum status quant_layout_init(const struct node *node, const struct shape *x,
-                              const struct shape *scale, struct quant_layout *ret,
-                              struct error *err) MUST_USE;

@@ -5,7 +5,104 @@
 #include "engine/op/family.h"
 #include "engine/op/quant.h"
 
+/* ---- for all quantized operators: ranges, scales and zero points ---- */
+
+void quant_range(enum dtype dtype, int64_t *ret_low, int64_t *ret_high)
+{
+    switch (dtype) {
+#define RANGE_CASE(name, type, wide)                                                               \
+    case DTYPE_##name:                                                                             \
+        *ret_low = (type)-1 < 0 ? -(INT64_C(1) << (8 * sizeof(type) - 1)) : 0;                     \
+        *ret_high = (INT64_C(1) << (8 * sizeof(type) - ((type)-1 < 0))) - 1;                       \
+        return;
+        RANGE_CASE(I8, int8_t, )
+        RANGE_CASE(U8, uint8_t, )
+        RANGE_CASE(I16, int16_t, )
+        RANGE_CASE(U16, uint16_t, )
+#undef RANGE_CASE
+    default:
+        *ret_low = INT32_MIN;
+        *ret_high = INT32_MAX;
+    }
+}
+
+struct quant quant_read(const struct kernel_args *args, size_t scale, enum dtype dtype)
+{
+    const struct tensor *s = kernel_input(args, scale), *z = kernel_input(args, scale + 1);
+    struct quant quant = {.scale = s ? tensor_number(s, 0) : 1, .zero = z ? tensor_int(z, 0) : 0};
+    quant_range(dtype, &quant.low, &quant.high);
+    return quant;
+}
+
+enum dtype quantized_dtype(const struct node *node, size_t zero_point, enum dtype otherwise)
+{
+    const struct value *value = node_input(node, zero_point);
+    return value ? value->dtype : otherwise;
+}
+
 /* ---- QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear ---- */
+
+/* Maps element [o, i, n] of x seen as [outer, extent, inner] to its scale: scale[o * outer_step +
+ * (i / block) * block_step + n * inner_step]. */
+struct quant_layout {
+    size_t outer, extent, inner;
+    size_t block, outer_step, block_step, inner_step;
+};
+
+static enum status misfit(const struct shape *x, const struct shape *scale, int64_t axis,
+                          int64_t block, struct error *err)
+{
+    return error_set(err, STATUS_SHAPE,
+                     "the scale has shape %s, which does not fit an input of shape %s at axis %lld "
+                     "(block_size %lld)",
+                     SHAPE_STRING(scale), SHAPE_STRING(x), (long long)axis, (long long)block);
+}
+
+/* Finds the layout of `scale`: one number, a vector along an axis, or one number per block. For
+ * opsets 10 to 28. */
+static enum status quant_layout_init(const struct node *node, const struct shape *x,
+                                     const struct shape *scale, struct quant_layout *ret,
+                                     struct error *err)
+{
+    int64_t axis = node_int(node, "axis", 1), block = node_int(node, "block_size", 0);
+    bool blocked = block != 0 && scale->rank == x->rank && x->rank > 0;
+    if (!blocked && shape_count(scale) == 1) {
+        *ret = (struct quant_layout){.outer = 1, .extent = 1, .inner = shape_count(x), .block = 1};
+        return STATUS_OK;
+    }
+    if (node->opset < 13)
+        return error_set(err, STATUS_UNSUPPORTED, "a scale per channel needs opset 13 or later");
+    /* The default axis of 1 does not exist in a vector: use its only axis. */
+    if (x->rank == 1 && axis == 1)
+        axis = 0;
+    TRY(infer_axis(&axis, x->rank, err));
+    int a = (int)axis;
+    struct quant_layout layout = {.outer = resolve_extent(x, 0, a),
+                                  .extent = (size_t)x->dims[a],
+                                  .inner = resolve_extent(x, a + 1, x->rank),
+                                  .block = 1};
+    if (!blocked) {
+        if (scale->rank != 1 || scale->dims[0] != x->dims[a])
+            return misfit(x, scale, axis, block, err);
+        layout.block_step = 1;
+        *ret = layout;
+        return STATUS_OK;
+    }
+    if (block < 0)
+        return error_set(err, STATUS_MODEL, "block_size is %lld, expected at least 1",
+                         (long long)block);
+    for (int i = 0; i < x->rank; i++) {
+        int64_t blocks = x->dims[i] / block + (x->dims[i] % block != 0);
+        if (scale->dims[i] != (i == a ? blocks : x->dims[i]))
+            return misfit(x, scale, axis, block, err);
+    }
+    layout.block = (size_t)block;
+    layout.inner_step = 1;
+    layout.block_step = layout.inner;
+    layout.outer_step = layout.inner * (size_t)scale->dims[a];
+    *ret = layout;
+    return STATUS_OK;
+}
 
 static enum status check_scale(const struct node *node, struct error *err)
 {
@@ -124,22 +221,20 @@ static enum status params_open(const struct kernel_args *args, struct params *re
     return STATUS_OK;
 }
 
-/* x / scale, rounded to the operator's precision. */
+static float rounded(double x, enum dtype dtype)
+{
+    const float single = (float)x;
+    return dtype == DTYPE_F16    ? half_to_float(float_to_half(single))
+           : dtype == DTYPE_BF16 ? bfloat16_to_float(float_to_bfloat16(single))
+                                 : single;
+}
+
+/* x / scale, computed in the operator's precision. */
 static double divide(double x, double scale, enum dtype precision)
 {
-    switch (precision) {
-    case DTYPE_F64:
+    if (precision == DTYPE_F64)
         return x / scale;
-    case DTYPE_F16:
-        return half_to_float(float_to_half(half_to_float(float_to_half((float)x)) /
-                                           half_to_float(float_to_half((float)scale))));
-    case DTYPE_BF16:
-        return bfloat16_to_float(
-            float_to_bfloat16(bfloat16_to_float(float_to_bfloat16((float)x)) /
-                              bfloat16_to_float(float_to_bfloat16((float)scale))));
-    default:
-        return (double)((float)x / (float)scale);
-    }
+    return (double)rounded((double)(rounded(x, precision) / rounded(scale, precision)), precision);
 }
 
 /* QuantizeLinear and DequantizeLinear. */
