@@ -251,8 +251,9 @@ struct labelled {
 
 _Static_assert(EINSUM_MAX_LABELS <= 64, "labels are the bits of a uint64_t");
 
+/* One loop: its steps, in elements, in the factors a and b and in the result. */
 struct axis {
-    size_t extent, a, b; /* a, b: steps in elements */
+    size_t extent, a, b, to;
 };
 
 static double dot_f64(const double *a, size_t a_step, const double *b, size_t b_step, size_t n)
@@ -272,130 +273,94 @@ static uint64_t dot_u64(const uint64_t *a, size_t a_step, const uint64_t *b, siz
     return sum;
 }
 
-/* Moves to the next position. Returns false after the last. */
-static bool advance(const struct axis *axes, int rank, size_t *at, size_t *a, size_t *b)
+/* Moves the offsets in *offset to the next position. Returns false after the last. */
+static bool advance(const struct axis *axes, int rank, size_t *at, struct axis *offset)
 {
     for (int i = rank - 1; i >= 0; i--) {
-        *a += axes[i].a;
-        *b += axes[i].b;
+        offset->a += axes[i].a;
+        offset->b += axes[i].b;
+        offset->to += axes[i].to;
         if (++at[i] < axes[i].extent)
             return true;
-        *a -= axes[i].a * at[i];
-        *b -= axes[i].b * at[i];
+        offset->a -= axes[i].a * at[i];
+        offset->b -= axes[i].b * at[i];
+        offset->to -= axes[i].to * at[i];
         at[i] = 0;
     }
     return false;
 }
 
-/* dst[done] = sum over the inner axes, none of them empty; the last one is the innermost loop. */
-static void reduce(enum arithmetic arithmetic, const struct labelled *a, size_t a_at,
-                   const struct labelled *b, size_t b_at, const struct axis *inner, int rank,
-                   void *dst, size_t done)
-{
-    size_t at[EINSUM_MAX_LABELS] = {0};
-    const struct axis *last = &inner[rank - 1];
-    double real = 0;
-    uint64_t whole = 0;
-    do {
-        if (arithmetic == ARITHMETIC_F64)
-            real += dot_f64((const double *)a->data + a_at, last->a, (const double *)b->data + b_at,
-                            last->b, last->extent);
-        else
-            whole += dot_u64((const uint64_t *)a->data + a_at, last->a,
-                             (const uint64_t *)b->data + b_at, last->b, last->extent);
-    } while (advance(inner, rank - 1, at, &a_at, &b_at));
-    if (arithmetic == ARITHMETIC_F64)
-        ((double *)dst)[done] = real;
-    else
-        ((uint64_t *)dst)[done] = whole;
-}
-
-/* dst[out labels] = sum over all other labels of a * b. */
+/* dst, described by `to`, = the sum of a * b over all labels that `to` lacks. The last of these is
+ * the innermost loop. */
 static enum status contract(const struct kernel_args *args, const struct einsum_plan *plan,
                             enum arithmetic arithmetic, const struct labelled *a,
-                            const struct labelled *b, const int8_t *out, int out_rank, void *dst,
+                            const struct labelled *b, const struct labelled *to, void *dst,
                             struct error *err)
 {
-    struct axis outer[EINSUM_MAX_LABELS], inner[EINSUM_MAX_LABELS + 1];
-    size_t at[EINSUM_MAX_LABELS] = {0}, a_at = 0, b_at = 0, done = 0, terms = 1;
-    uint64_t rest = a->labels | b->labels;
-    int inner_rank = 0;
-    bool empty = false;
-    for (int i = 0; i < out_rank; i++) {
-        int label = out[i];
-        outer[i] = (struct axis){(size_t)plan->extent[label], a->step[label], b->step[label]};
-        rest &= ~(UINT64_C(1) << label);
-        if (!outer[i].extent)
-            return STATUS_OK;
+    struct axis axes[EINSUM_MAX_LABELS + 1], offset = {0};
+    size_t at[EINSUM_MAX_LABELS + 1] = {0}, count = 1;
+    int rank = 0;
+    bool is_empty = false;
+    for (int pass = 0; pass < 2; pass++) {
+        const uint64_t labels = pass ? (a->labels | b->labels) & ~to->labels : to->labels;
+        for (int label = 0; label < EINSUM_MAX_LABELS; label++) {
+            if (!(labels >> label & 1))
+                continue;
+            const size_t extent = (size_t)plan->extent[label];
+            axes[rank++] = (struct axis){extent, a->step[label], b->step[label], to->step[label]};
+            is_empty = is_empty || !extent;
+            count *= pass ? 1 : extent;
+        }
     }
-    for (int label = 0; label < EINSUM_MAX_LABELS; label++) {
-        if (!(rest >> label & 1))
-            continue;
-        inner[inner_rank++] =
-            (struct axis){(size_t)plan->extent[label], a->step[label], b->step[label]};
-        empty = empty || !plan->extent[label];
-        if (!size_mul(terms, (size_t)plan->extent[label], &terms))
-            terms = KERNEL_ASKS; /* the product overflows */
-    }
-    if (!inner_rank)
-        inner[inner_rank++] = (struct axis){1, 0, 0};
+    if (!((a->labels | b->labels) & ~to->labels))
+        axes[rank++] = (struct axis){.extent = 1}; /* no label is summed */
+    zero_bytes(dst, count * sizeof(double));       /* 0.0 has the bits of the integer 0 */
+    if (is_empty)
+        return STATUS_OK;
+    const struct axis *last = &axes[rank - 1];
     do {
-        TRY(kernel_goes_on(args, terms + 1, err));
-        if (empty)
-            ((uint64_t *)dst)[done] = 0; /* 0.0 has the same bits */
+        TRY(kernel_goes_on(args, last->extent + 1, err));
+        if (arithmetic == ARITHMETIC_F64)
+            ((double *)dst)[offset.to] +=
+                dot_f64((const double *)a->data + offset.a, last->a,
+                        (const double *)b->data + offset.b, last->b, last->extent);
         else
-            reduce(arithmetic, a, a_at, b, b_at, inner, inner_rank, dst, done);
-        done++;
-    } while (advance(outer, out_rank, at, &a_at, &b_at));
+            ((uint64_t *)dst)[offset.to] +=
+                dot_u64((const uint64_t *)a->data + offset.a, last->a,
+                        (const uint64_t *)b->data + offset.b, last->b, last->extent);
+    } while (advance(axes, rank - 1, at, &offset));
     return STATUS_OK;
 }
 
-static void label_operand(const struct einsum_plan *plan, size_t i, const struct shape *shape,
-                          const void *data, struct labelled *ret)
+static void label_operand(const struct einsum_plan *plan, const int8_t *label,
+                          const struct shape *shape, const void *data, struct labelled *ret)
 {
     *ret = (struct labelled){.data = data};
     size_t step = 1;
     for (int d = shape->rank - 1; d >= 0; d--) {
-        int label = plan->label[i][d];
-        ret->labels |= UINT64_C(1) << label;
-        if (shape->dims[d] == plan->extent[label])
-            ret->step[label] += step; /* otherwise the extent is 1 and broadcasts: step 0 */
+        ret->labels |= UINT64_C(1) << label[d];
+        if (shape->dims[d] == plan->extent[label[d]])
+            ret->step[label[d]] += step; /* otherwise the extent is 1 and broadcasts: step 0 */
         step *= (size_t)shape->dims[d];
     }
 }
 
-/* Labels that the output or operands from `next` on still need. */
-static uint64_t needed_labels(const struct einsum_plan *plan, const struct labelled *operands,
-                              size_t next)
-{
-    uint64_t needed = 0;
-    for (int i = 0; i < plan->out.rank; i++)
-        needed |= UINT64_C(1) << plan->out_label[i];
-    for (size_t i = next; i < plan->operands; i++)
-        needed |= operands[i].labels;
-    return needed;
-}
-
-/* Chooses the labels of an intermediate result and allocates it. */
+/* Describes an intermediate result and allocates it. */
 static enum status intermediate(const struct kernel_args *args, const struct einsum_plan *plan,
-                                uint64_t labels, int8_t *ret_list, int *ret_rank,
-                                struct labelled *ret, void **ret_data, struct error *err)
+                                uint64_t labels, struct labelled *ret, void **ret_data,
+                                struct error *err)
 {
     size_t count = 1;
-    int rank = 0;
     *ret = (struct labelled){.labels = labels};
-    for (int label = 0; label < EINSUM_MAX_LABELS; label++)
-        if (labels >> label & 1)
-            ret_list[rank++] = (int8_t)label;
-    for (int i = rank - 1; i >= 0; i--) {
-        ret->step[ret_list[i]] = count;
-        if (!size_mul(count, (size_t)plan->extent[ret_list[i]], &count))
+    for (int label = EINSUM_MAX_LABELS - 1; label >= 0; label--) {
+        if (!(labels >> label & 1))
+            continue;
+        ret->step[label] = count;
+        if (!size_mul(count, (size_t)plan->extent[label], &count))
             return error_set(err, STATUS_SHAPE, "an intermediate result is too large");
     }
-    *ret_rank = rank;
-    *ret_data = kernel_scratch(args, count, sizeof(double), err);
-    ret->data = *ret_data;
-    return *ret_data ? STATUS_OK : STATUS_NO_MEMORY;
+    ret->data = *ret_data = kernel_scratch(args, count, sizeof(double), err);
+    return allocated(*ret_data);
 }
 
 static enum status contract_all(const struct kernel_args *args, const struct einsum_plan *plan,
@@ -404,21 +369,22 @@ static enum status contract_all(const struct kernel_args *args, const struct ein
 {
     static const double one_f64 = 1;
     static const uint64_t one_u64 = 1;
-    struct labelled one = {.data = &one_u64}, left = operands[0], next;
+    struct labelled one = {.data = &one_u64}, left = operands[0], next, to;
     if (arithmetic == ARITHMETIC_F64)
         one.data = &one_f64;
-    void *fresh = NULL;
+    label_operand(plan, plan->out_label, &plan->out, NULL, &to);
     for (size_t i = 1; i + 1 < plan->operands; i++) {
-        int8_t list[EINSUM_MAX_LABELS];
-        int rank = 0;
-        uint64_t labels = (left.labels | operands[i].labels) & needed_labels(plan, operands, i + 1);
-        TRY(intermediate(args, plan, labels, list, &rank, &next, &fresh, err));
-        TRY(contract(args, plan, arithmetic, &left, &operands[i], list, rank, fresh, err));
+        void *fresh = NULL;
+        uint64_t needed = to.labels; /* labels that the output or further operands have */
+        for (size_t k = i + 1; k < plan->operands; k++)
+            needed |= operands[k].labels;
+        needed &= left.labels | operands[i].labels;
+        TRY(intermediate(args, plan, needed, &next, &fresh, err));
+        TRY(contract(args, plan, arithmetic, &left, &operands[i], &next, fresh, err));
         left = next;
     }
     return contract(args, plan, arithmetic, &left,
-                    plan->operands > 1 ? &operands[plan->operands - 1] : &one, plan->out_label,
-                    plan->out.rank, dst, err);
+                    plan->operands > 1 ? &operands[plan->operands - 1] : &one, &to, dst, err);
 }
 
 KERNEL(kernel_einsum)
@@ -434,7 +400,7 @@ KERNEL(kernel_einsum)
     TRY(result_open(args, 0, arithmetic, &dst, err));
     for (size_t i = 0; i < count; i++) {
         TRY(operand_open(args, i, arithmetic, &data, err));
-        label_operand(&plan, i, &args->in[i]->shape, data, &operands[i]);
+        label_operand(&plan, plan.label[i], &args->in[i]->shape, data, &operands[i]);
     }
     TRY(contract_all(args, &plan, arithmetic, operands, dst, err));
     return STATUS_OK;
