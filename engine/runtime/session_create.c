@@ -132,35 +132,28 @@ static enum status compile_all(struct session *session, struct error *err)
         session->compiled_count = (size_t)i + 1;
         tuning_save();
         const size_t most = session->options.batch_activations;
-        if (status == STATUS_OK && i > 0 && most &&
-            session->ops->activation_bytes(c->program) > most) {
-            compiled_done(session, c);
-            session->compiled_count--;
-            break;
-        }
-        IF_OK(status, session_check_memory(session, err));
-        if (status == STATUS_NO_MEMORY && i > 0 && !session->options.max_batch_is_pinned) {
-            compiled_done(session, c);
-            session->compiled_count--;
+        const bool is_large = status == STATUS_OK && i > 0 && most &&
+                              session->ops->activation_bytes(c->program) > most;
+        if (!is_large)
+            IF_OK(status, session_check_memory(session, err));
+        if (status == STATUS_OK && !is_large)
+            continue;
+        if (i == 0 || status == STATUS_CANCELLED ||
+            (status == STATUS_NO_MEMORY && session->options.max_batch_is_pinned))
+            return status;
+        compiled_done(session, c);
+        session->compiled_count--;
+        session->info.batched = i > 1 || status == STATUS_OK || status == STATUS_NO_MEMORY;
+        session->info.rows_mix = !session->info.batched && session->rows_are_refused;
+        if (status != STATUS_OK && session->info.batched)
             snprintf(session->info.note, sizeof session->info.note,
-                     "batches have at most %d images: %.118s", sizes[i - 1], err->message);
-            break;
-        }
-        if (status != STATUS_OK && i > 0 && status != STATUS_NO_MEMORY &&
-            status != STATUS_CANCELLED) {
-            compiled_done(session, c);
-            session->compiled_count--;
-            session->info.batched = i > 1;
-            session->info.rows_mix = i == 1 && session->rows_are_refused;
-            if (i > 1)
-                snprintf(session->info.note, sizeof session->info.note,
-                         "batches above %d do not compile: %.100s", sizes[i - 1], err->message);
-            else
-                snprintf(session->info.note, sizeof session->info.note,
-                         "images are run one by one: %.120s", err->message);
-            break;
-        }
-        TRY(status);
+                     status == STATUS_NO_MEMORY ? "batches have at most %d images: %.118s"
+                                                : "batches above %d do not compile: %.100s",
+                     sizes[i - 1], err->message);
+        else if (status != STATUS_OK)
+            snprintf(session->info.note, sizeof session->info.note,
+                     "images are run one by one: %.120s", err->message);
+        break;
     }
     if (count == 1 && sizes[0] == 1)
         compiled_look_at_two(session);
