@@ -14,16 +14,14 @@
 
 #define DEFAULT_STEPS ((uint64_t)100 * 1000 * 1000)
 #define DEFAULT_WORK  3e11 /* a few minutes with the reference kernels */
-#define DEFAULT_DEPTH 16
+#define MOST_DEPTH    16   /* nesting of bodies */
 
 struct interpreter {
     struct memory_budget *budget;
-    uint64_t steps, max_steps;
-    double work, max_work;
-    int depth, max_depth;
-    bool (*stop)(void *context);
-    void *stop_context;
-    const struct node_runner *runner;
+    struct interpreter_limits limits;
+    uint64_t steps;
+    double work;
+    int depth;
     const struct run *innermost; /* the run of the innermost body that runs, or of the graph */
 };
 
@@ -56,12 +54,14 @@ struct run {
 
 static enum status take_step(struct interpreter *interpreter, struct error *err)
 {
-    if (interpreter->stop && interpreter->stop(interpreter->stop_context))
+    const struct interpreter_limits *limits = &interpreter->limits;
+    const uint64_t most = limits->max_steps ? limits->max_steps : DEFAULT_STEPS;
+    if (limits->stop && limits->stop(limits->stop_context))
         return error_set(err, STATUS_CANCELLED, "the run was cancelled");
-    if (interpreter->steps++ >= interpreter->max_steps)
+    if (interpreter->steps++ >= most)
         return error_set(err, STATUS_MODEL,
                          "the model was stopped after %llu steps; it may have an endless loop",
-                         (unsigned long long)interpreter->max_steps);
+                         (unsigned long long)most);
     return STATUS_OK;
 }
 
@@ -69,14 +69,15 @@ static enum status take_step(struct interpreter *interpreter, struct error *err)
 static enum status take_work(struct interpreter *interpreter, const struct node *node,
                              struct error *err)
 {
+    const double limit = interpreter->limits.max_work, most = limit > 0 ? limit : DEFAULT_WORK;
     if (interpreter->depth == 0)
         return STATUS_OK;
     interpreter->work += node_work(node);
-    if (interpreter->work > interpreter->max_work)
+    if (interpreter->work > most)
         return error_set(err, STATUS_MODEL,
                          "the model was stopped: its loops compute more than %.3g elements in a "
                          "pass; it may have an endless loop",
-                         interpreter->max_work);
+                         most);
     return STATUS_OK;
 }
 
@@ -123,7 +124,7 @@ static enum status offer_to_runner(struct interpreter *interpreter, const struct
                                    const struct operands *operands, bool *ret_taken,
                                    struct error *err)
 {
-    const struct node_runner *runner = interpreter->runner;
+    const struct node_runner *runner = interpreter->limits.runner;
     if (!runner || !operands->constant)
         return STATUS_OK;
     for (size_t i = 0; i < node->output_count; i++)
@@ -156,8 +157,8 @@ static enum status call_kernel(struct interpreter *interpreter, const struct nod
                                .budget = interpreter->budget,
                                .run_body = run_body,
                                .interpreter = interpreter,
-                               .stop = interpreter->stop,
-                               .stop_context = interpreter->stop_context};
+                               .stop = interpreter->limits.stop,
+                               .stop_context = interpreter->limits.stop_context};
     TRY(kernel_call(kernel, &args, err));
     for (size_t i = 0; i < node->output_count; i++)
         if (node->outputs[i] && !operands->out[i])
@@ -353,27 +354,13 @@ static enum status check_inputs(const struct graph *graph, struct tensor *const 
     return STATUS_OK;
 }
 
-static struct interpreter default_interpreter(struct memory_budget *budget)
-{
-    return (struct interpreter){.budget = budget,
-                                .max_steps = DEFAULT_STEPS,
-                                .max_work = DEFAULT_WORK,
-                                .max_depth = DEFAULT_DEPTH};
-}
-
 enum status interpret(struct graph *graph, struct tensor *const *inputs, struct tensor **outputs,
                       struct memory_budget *budget, const struct interpreter_limits *limits,
                       struct error *err)
 {
-    struct interpreter interpreter = default_interpreter(budget);
-    if (limits) {
-        interpreter.max_steps = limits->max_steps ? limits->max_steps : DEFAULT_STEPS;
-        interpreter.max_work = limits->max_work > 0 ? limits->max_work : DEFAULT_WORK;
-        interpreter.max_depth = limits->max_depth ? limits->max_depth : DEFAULT_DEPTH;
-        interpreter.stop = limits->stop;
-        interpreter.stop_context = limits->stop_context;
-        interpreter.runner = limits->runner;
-    }
+    struct interpreter interpreter = {.budget = budget};
+    if (limits)
+        interpreter.limits = *limits;
     TRY(check_inputs(graph, inputs, true, err));
     return run_graph(&interpreter, graph, inputs, outputs, err);
 }
@@ -384,9 +371,9 @@ static enum status run_body(struct interpreter *interpreter, struct graph *body,
                             struct tensor *const *inputs, struct tensor **outputs,
                             struct error *err)
 {
-    if (interpreter->depth >= interpreter->max_depth)
+    if (interpreter->depth >= MOST_DEPTH)
         return error_set(err, STATUS_MODEL, "bodies of If, Loop and Scan are nested deeper than %d",
-                         interpreter->max_depth);
+                         MOST_DEPTH);
     TRY(check_inputs(body, inputs, false, err));
     interpreter->depth++;
     enum status status = run_graph(interpreter, body, inputs, outputs, err);
@@ -397,7 +384,7 @@ static enum status run_body(struct interpreter *interpreter, struct graph *body,
 enum status interpret_node(struct node *node, struct memory_budget *budget, struct tensor **outputs,
                            struct error *err)
 {
-    struct interpreter interpreter = default_interpreter(budget);
+    struct interpreter interpreter = {.budget = budget};
     struct operands operands = {
         .in = alloc_array(node->input_count, sizeof *operands.in),
         .out = alloc_array(node->output_count, sizeof *operands.out),

@@ -25,11 +25,10 @@ struct node_runner {
     void *context;
 };
 
-/* Limits of one run. Bodies nest at most `max_depth` deep. */
+/* Limits of one run, and functions that it calls. */
 struct interpreter_limits {
     uint64_t max_steps; /* node executions, loops included; 0 stands for 100 million */
     double max_work;    /* limit for the sum of node_work() of nodes in bodies; 0 stands for 3e11 */
-    int max_depth;      /* 0 stands for 16 */
     /* Called before each node, and inside kernels (kernel_goes_on()). If it returns true, the run
      * ends with STATUS_CANCELLED. May be NULL. */
     bool (*stop)(void *context);
