@@ -21,7 +21,9 @@ int batch_of_samples(const struct node *node, const int *axes, size_t count)
     return 0;
 }
 
-int batch_aligned(const struct node *node, size_t i, int axis)
+/* Returns the axis of input i that numpy's broadcasting aligns with the output's axis; negative if
+ * there is none. */
+static int aligned_axis(const struct node *node, size_t i, int axis)
 {
     return axis - node->outputs[0]->shape.rank + node->inputs[i]->shape.rank;
 }
@@ -112,7 +114,7 @@ int batch_of_concat(const struct node *node, const int *axes)
 
 static int beside_matmul(const struct node *node, size_t i, int axis)
 {
-    const int rank = node->inputs[i]->shape.rank, aligned = batch_aligned(node, i, axis);
+    const int rank = node->inputs[i]->shape.rank, aligned = aligned_axis(node, i, axis);
     return rank < 3 ? BATCH_OTHER : aligned < rank - 2 ? aligned : BATCH_WHOLE;
 }
 
@@ -123,7 +125,7 @@ static int gemm_axis(const struct node *node, const int *axes)
 
 static int beside_gemm(const struct node *node, size_t i, int axis)
 {
-    return i == (node->op == OP_QGEMM ? 6 : 2) ? batch_aligned(node, i, axis) : BATCH_OTHER;
+    return i == (node->op == OP_QGEMM ? 6 : 2) ? aligned_axis(node, i, axis) : BATCH_OTHER;
 }
 
 int batch_same(const struct node *node, size_t i, int axis)
@@ -139,13 +141,13 @@ int batch_beside_shape(const struct node *node, size_t i, int axis)
 }
 
 const struct batch_rule batch_mixes = {NULL, NULL};
-const struct batch_rule batch_elementwise = {elementwise_axis, batch_aligned};
+const struct batch_rule batch_elementwise = {elementwise_axis, aligned_axis};
 const struct batch_rule batch_unary = {batch_of_first, NULL};
 const struct batch_rule batch_reshape = {batch_of_first, NULL};
 const struct batch_rule batch_by_sample = {batch_of_sample, NULL};
 const struct batch_rule batch_by_sample_of_two = {two_samples_axis, beside_samples};
 const struct batch_rule batch_beside_last = {beside_last_axis, NULL};
 const struct batch_rule batch_beside_first = {beside_first_axis, NULL};
-const struct batch_rule batch_before_last = {before_last_axis, batch_aligned};
+const struct batch_rule batch_before_last = {before_last_axis, aligned_axis};
 const struct batch_rule batch_matmul = {matmul_axis, beside_matmul};
 const struct batch_rule batch_gemm = {gemm_axis, beside_gemm};

@@ -62,9 +62,6 @@ int batch_of_samples(const struct node *node, const int *axes, size_t count);
 int batch_of_sample(const struct node *node, const int *axes);
 /* Returns the images' axis in concatenated inputs; BATCH_MIXES if it is the attribute `axis`. */
 int batch_of_concat(const struct node *node, const int *axes);
-/* Returns the axis of input i that numpy's broadcasting aligns with the output's axis; negative if
- * there is none. */
-int batch_aligned(const struct node *node, size_t i, int axis);
 /* Returns `axis`: input i has the images on the same axis as the outputs. */
 int batch_same(const struct node *node, size_t i, int axis);
 /* Returns BATCH_EXTENTS for input 1, which gives the result's shape, else BATCH_OTHER. */

@@ -66,20 +66,6 @@ struct patches {
     size_t plane;         /* elements of a channel */
 };
 
-/* Copies n elements, src_step apart. */
-static void gather(char *dst, const char *src, size_t src_step, size_t n, size_t size)
-{
-    if (src_step == 1) {
-        copy_bytes(dst, src, n * size);
-    } else if (size == 4) {
-        for (size_t i = 0; i < n; i++)
-            memcpy(dst + i * 4, src + i * src_step * 4, 4);
-    } else {
-        for (size_t i = 0; i < n; i++)
-            memcpy(dst + i * 8, src + i * src_step * 8, 8);
-    }
-}
-
 /* Fills a part of one output row, positions first … first+n-1 along the last axis, for one tap.
  * `row` is the start of the input row, or NULL in the padding. */
 static void fill_row_part(const struct patches *p, char *dst, const char *row, int64_t tap,
@@ -100,8 +86,12 @@ static void fill_row_part(const struct patches *p, char *dst, const char *row, i
     }
     size_t before = (size_t)(low - first), count = (size_t)(high - low);
     zero_bytes(dst, before * p->size);
-    gather(dst + before * p->size, row + (size_t)(low * stride + offset) * p->size, (size_t)stride,
-           count, p->size);
+    const char *from = row + (size_t)(low * stride + offset) * p->size;
+    struct copy_dim dim = {count, (ptrdiff_t)p->size, (ptrdiff_t)stride * (ptrdiff_t)p->size};
+    if (stride == 1)
+        copy_bytes(dst + before * p->size, from, count * p->size);
+    else
+        copy_strided(dst + before * p->size, from, p->size, &dim, 1);
     zero_bytes(dst + (before + count) * p->size, ((size_t)n - before - count) * p->size);
 }
 

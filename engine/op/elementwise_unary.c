@@ -68,6 +68,7 @@ typedef void (*unary_row)(const void *src, void *dst, size_t n,
 
 ROWS(F32, float)
 ROWS(F64, double)
+ROW(is_not, uint8_t, !x)
 ROW(is_nan, double, x != x)
 ROW(is_inf, double, (x == INFINITY && alpha) || (x == -INFINITY && beta))
 
@@ -123,7 +124,8 @@ struct unary_rows {
     [OP_##id] = {name##_F32, name##_F64,    alpha_name,                                            \
                  beta_name,  {alpha, beta}, ACTIVATION_##activation},
 static const struct unary_rows unaries[OP_COUNT] = {
-    UNARIES(UNARY_ROWS)[OP_IS_NAN] = {.wide = is_nan}, [OP_IS_INF] = {.wide = is_inf}};
+    UNARIES(UNARY_ROWS)[OP_NOT] = {.single = is_not}, [OP_IS_NAN] = {.wide = is_nan},
+    [OP_IS_INF] = {.wide = is_inf}};
 
 static const struct unary_rows gelu_tanh = {gelu_tanh_F32, gelu_tanh_F64, NULL,
                                             NULL,          {0, 0},        ACTIVATION_GELU_TANH};
@@ -131,6 +133,8 @@ static const struct unary_rows gelu_tanh = {gelu_tanh_F32, gelu_tanh_F64, NULL,
 /* Silu in float32 is less precise than passes assume; Erf and Shrink have no form for integers. */
 static enum dtype computed_in(enum op op, enum dtype dtype)
 {
+    if (op == OP_NOT)
+        return DTYPE_BOOL;
     if (op == OP_SILU || op == OP_IS_NAN || op == OP_IS_INF || dtype == DTYPE_F64 ||
         (!dtype_is_float(dtype) && (op == OP_ERF || op == OP_SHRINK)))
         return DTYPE_F64;
@@ -159,14 +163,6 @@ static void unary_integers(enum op op, bool is_unsigned, const int64_t *x, int64
         bool huge = is_unsigned && x[i] < 0;
         y[i] = !huge ? whole(op, x[i]) : op == OP_SIGN ? 1 : x[i];
     }
-}
-
-static void unary_not(const struct tensor *x, struct tensor *y)
-{
-    const uint8_t *from = x->data;
-    uint8_t *to = y->data;
-    for (size_t i = 0; i < x->bytes; i++)
-        to[i] = !from[i];
 }
 
 static struct unary_rows rows_of(const struct node *node, struct parameters *ret)
@@ -201,10 +197,6 @@ KERNEL(kernel_unary)
     const struct node *node = args->node;
     const struct tensor *x = args->in[0];
     struct tensor *y = *args->out[0];
-    if (node->op == OP_NOT) {
-        unary_not(x, y);
-        return STATUS_OK;
-    }
     struct parameters parameters;
     const struct unary_rows unary = rows_of(node, &parameters);
     const enum dtype working = computed_in(node->op, x->dtype);
@@ -224,7 +216,7 @@ KERNEL(kernel_unary)
         if (working == DTYPE_I64)
             unary_integers(node->op, x->dtype == DTYPE_U64, in, out, n);
         else
-            (working == DTYPE_F32 ? unary.single : unary.wide)(in, out, n, &parameters);
+            (working == DTYPE_F64 ? unary.wide : unary.single)(in, out, n, &parameters);
         if (!is_native)
             convert_row(&block, working, to, y->dtype, n);
     }

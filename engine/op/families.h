@@ -24,6 +24,9 @@ enum status infer_list(const struct node *node, const char *name, size_t count, 
 /* Attributes of a sliding window. */
 #define WINDOW_ATTRS "auto_pad:string dilations:ints kernel_shape:ints pads:ints strides:ints"
 
+/* Number of elements; 0 for NULL or an unknown shape. */
+double elements_of(const struct value *value);
+
 /* Functions for op_info.work, which estimate the multiply-adds of a node. */
 double work_elements(const struct node *node); /* always 0 */
 double work_window(const struct node *node);   /* a window with the attribute kernel_shape */

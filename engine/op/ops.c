@@ -68,19 +68,14 @@ bool op_has(enum op op, unsigned traits)
     return record && record->traits & traits;
 }
 
-static double count_of(const struct value *value)
-{
-    return value && shape_is_known(&value->shape) ? (double)shape_count(&value->shape) : 0;
-}
-
 double node_work(const struct node *node)
 {
     const struct op_info *record = op_record(node->op);
     double work = record ? record->work(node) : 0;
     for (size_t i = 0; i < node->input_count; i++)
-        work += count_of(node_input(node, i));
+        work += elements_of(node_input(node, i));
     for (size_t i = 0; i < node->output_count; i++)
-        work += count_of(node_output(node, i));
+        work += elements_of(node_output(node, i));
     return work;
 }
 

@@ -5,7 +5,7 @@
 #include "engine/op/families.h"
 #include "engine/op/ops.h"
 
-static double elements_of(const struct value *value)
+double elements_of(const struct value *value)
 {
     return value && shape_is_known(&value->shape) ? (double)shape_count(&value->shape) : 0;
 }
