@@ -1,14 +1,12 @@
-/* Cast, CastLike, Identity, Dropout, Pow and Where. elementwise_unary.c and elementwise_binary.c
+/* Cast, CastLike, Identity, Dropout and Where. elementwise_unary.c and elementwise_binary.c
  * have the other elementwise operators.
  *
  * Each elementwise operator accepts the types of its newest version at every opset: an older file
  * with a type that its opset does not have is still unambiguous. */
-#include <math.h>
 #include <string.h>
 
 #include "engine/op/elementwise.h"
 #include "engine/op/family.h"
-#include "engine/op/gemm.h"
 
 /* ---- unary ---- */
 
@@ -83,58 +81,6 @@ KERNEL(kernel_dropout)
     return kernel_view(args, err);
 }
 
-/* ---- Pow ---- */
-
-/* base^exponent modulo 2^64. A negative exponent gives a fraction, which is truncated. */
-static int64_t power(int64_t base, int64_t exponent)
-{
-    if (exponent < 0) {
-        if (base == 0)
-            return INT64_MAX; /* infinity, saturated */
-        return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
-    }
-    uint64_t result = 1, square = (uint64_t)base;
-    for (; exponent; exponent >>= 1, square *= square)
-        if (exponent & 1)
-            result *= square;
-    return (int64_t)result;
-}
-
-/* Integers are computed in 64 bits, float32 in itself, and everything else in double. Squares are
- * frequent in exported layer normalizations. */
-KERNEL(kernel_pow)
-{
-    const enum dtype base = args->in[0]->dtype, exponent = args->in[1]->dtype;
-    const struct shape *const shapes[] = {&args->in[0]->shape, &args->in[1]->shape};
-    const enum arithmetic arithmetic = base == DTYPE_F32 && exponent == DTYPE_F32 ? ARITHMETIC_F32
-                                       : dtype_is_float(base) || dtype_is_float(exponent)
-                                           ? ARITHMETIC_F64
-                                           : ARITHMETIC_U64;
-    const void *x, *y;
-    void *z;
-    struct broadcast operands;
-    TRY(operand_open(args, 0, arithmetic, &x, err));
-    TRY(operand_open(args, 1, arithmetic, &y, err));
-    TRY(result_open(args, 0, arithmetic, &z, err));
-    broadcast_start(&operands, &(*args->out[0])->shape, shapes, 2);
-    do {
-        for (size_t i = 0; i < operands.row; i++) {
-            const size_t a = operands.rows.offset[0] + (operands.moves[0] ? i : 0);
-            const size_t b = operands.rows.offset[1] + (operands.moves[1] ? i : 0);
-            const size_t to = operands.done + i;
-            if (arithmetic == ARITHMETIC_F32) {
-                const float factor = ((const float *)x)[a], times = ((const float *)y)[b];
-                ((float *)z)[to] = times == 2 ? factor * factor : powf(factor, times);
-            } else if (arithmetic == ARITHMETIC_F64) {
-                ((double *)z)[to] = pow(((const double *)x)[a], ((const double *)y)[b]);
-            } else {
-                ((int64_t *)z)[to] = power(((const int64_t *)x)[a], ((const int64_t *)y)[b]);
-            }
-        }
-    } while (broadcast_next(&operands));
-    return STATUS_OK;
-}
-
 /* ---- Where ---- */
 
 #define DEFINE_CHOOSE(TYPE)                                                                        \
@@ -181,8 +127,6 @@ const struct op_info ops_elementwise[] = {
     OP_ROW_OF(IDENTITY, 1, 1, 1, "input:any", OP_UNARY | OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS,
               NULL, like, &batch_reshape, view),
     OP_ROW(DROPOUT, 12, 1, 3, "data:float", OP_VIEW, "seed:int", dropout, &batch_unary),
-    OP_ROW_OF(POW, 7, 2, 2, "X:number Y:number", OP_BROADCAST, NULL, binary, &batch_elementwise,
-              pow),
     OP_ROW(WHERE, 9, 3, 3, "condition:bool X:any Y:=1", OP_BROADCAST, NULL, where,
            &batch_elementwise),
     {0},

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/op/family.h"
+#include "engine/op/gemm.h"
 
 /* EXPRESSION computes an element from x and y of type T. */
 #define ROW(NAME, T, R, EXPRESSION)                                                                \
@@ -172,23 +173,69 @@ static enum binary_op binary_of(const struct node *node)
     return node->op == OP_MOD && node_int(node, "fmod", 0) ? BINARY_FMOD : by_op[node->op];
 }
 
+/* Applies `row` to inputs 0 and 1, whose elements, at a and b, have `item` bytes. */
+static enum status broadcast_rows(const struct kernel_args *args, binary_row row, const char *a,
+                                  const char *b, size_t item, char *to, size_t to_item)
+{
+    const struct shape *const shapes[] = {&args->in[0]->shape, &args->in[1]->shape};
+    struct broadcast at;
+    broadcast_start(&at, &(*args->out[0])->shape, shapes, 2);
+    do
+        TRY(row(a + at.rows.offset[0] * item, at.moves[0], b + at.rows.offset[1] * item,
+                at.moves[1], to + at.done * to_item, at.row));
+    while (broadcast_next(&at));
+    return STATUS_OK;
+}
+
 KERNEL(kernel_binary)
 {
     const struct tensor *a = args->in[0], *b = args->in[1];
     struct tensor *out = *args->out[0];
     const binary_row row = binary_row_find(binary_of(args->node), a->dtype);
-    const struct shape *const shapes[] = {&a->shape, &b->shape};
-    struct broadcast operands;
-    broadcast_start(&operands, &out->shape, shapes, 2);
-    do {
-        enum status status =
-            row(element(a->data, a->dtype, operands.rows.offset[0]), operands.moves[0],
-                element(b->data, b->dtype, operands.rows.offset[1]), operands.moves[1],
-                element_at(out->data, out->dtype, operands.done), operands.row);
-        if (status != STATUS_OK)
-            return error_set(err, status, "an integer is divided by zero");
-    } while (broadcast_next(&operands));
-    return STATUS_OK;
+    const enum status status = broadcast_rows(args, row, a->data, b->data, dtype_size(a->dtype),
+                                              out->data, dtype_size(out->dtype));
+    return status == STATUS_OK ? status : error_set(err, status, "an integer is divided by zero");
+}
+
+/* ---- Pow ---- */
+
+/* base^exponent modulo 2^64. A negative exponent gives a fraction, which is truncated. */
+static int64_t power(int64_t base, int64_t exponent)
+{
+    if (exponent < 0) {
+        if (base == 0)
+            return INT64_MAX; /* infinity, saturated */
+        return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
+    }
+    uint64_t result = 1, square = (uint64_t)base;
+    for (; exponent; exponent >>= 1, square *= square)
+        if (exponent & 1)
+            result *= square;
+    return (int64_t)result;
+}
+
+/* Squares are frequent in exported layer normalizations. */
+ROW(pow_F32, float, float, y == 2 ? x * x : powf(x, y))
+ROW(pow_F64, double, double, pow(x, y))
+ROW(pow_I64, int64_t, int64_t, power(x, y))
+
+/* Integers are computed in 64 bits, float32 in itself, and everything else in double. */
+KERNEL(kernel_pow)
+{
+    static const binary_row pow_rows[] = {
+        [ARITHMETIC_F32] = pow_F32, [ARITHMETIC_F64] = pow_F64, [ARITHMETIC_U64] = pow_I64};
+    const enum dtype base = args->in[0]->dtype, exponent = args->in[1]->dtype;
+    const enum arithmetic arithmetic = base == DTYPE_F32 && exponent == DTYPE_F32 ? ARITHMETIC_F32
+                                       : dtype_is_float(base) || dtype_is_float(exponent)
+                                           ? ARITHMETIC_F64
+                                           : ARITHMETIC_U64;
+    const size_t item = arithmetic_size(arithmetic);
+    const void *x, *y;
+    void *z;
+    TRY(operand_open(args, 0, arithmetic, &x, err));
+    TRY(operand_open(args, 1, arithmetic, &y, err));
+    TRY(result_open(args, 0, arithmetic, &z, err));
+    return broadcast_rows(args, pow_rows[arithmetic], x, y, item, z, item);
 }
 
 /* ---- Clip ---- */
@@ -259,6 +306,8 @@ const struct op_info ops_binary[] = {
     BINARY(PRELU, 7, number, prelu),
     BINARY(MAX, 1, number, binary),
     BINARY(MIN, 1, number, binary),
+    OP_ROW_OF(POW, 7, 2, 2, "X:number Y:number", OP_BROADCAST, NULL, binary, &batch_elementwise,
+              pow),
     BINARY(AND, 7, bool, binary),
     BINARY(OR, 7, bool, binary),
     BINARY(XOR, 7, bool, binary),
