@@ -16,6 +16,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "engine/base/array.h"
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
 #include "proto/onnx.pb-c.h"
@@ -65,17 +66,9 @@ static enum status wire_reserve(struct wire_parser *w, size_t bytes)
     if (!size_add(w->used, bytes, &wanted) || wanted > w->limit)
         return error_set(w->err, STATUS_NO_MEMORY,
                          "the file's structures exceed the memory limit of %zu bytes", w->limit);
-    if (wanted <= w->room)
-        return STATUS_OK;
-    size_t room = w->room < 4096 ? 4096 : w->room;
-    while (room < wanted)
-        room = room > SIZE_MAX / 2 ? wanted : room * 2;
-    uint8_t *bigger = realloc(w->out, room);
-    if (!bigger)
+    if (!array_reserve(&w->out, &w->room, wanted, 1))
         return error_set(w->err, STATUS_NO_MEMORY, "out of memory while reading a model: %zu bytes",
-                         room);
-    w->out = bigger;
-    w->room = room;
+                         wanted);
     return STATUS_OK;
 }
 
@@ -192,46 +185,33 @@ static bool varints_are_whole(const uint8_t *bytes, size_t size)
     return length == 0;
 }
 
-/* Reads a packed list of complete elements. */
-static enum status packed(struct wire_parser *w, uint64_t tag, ProtobufCType type, size_t end)
+/* Copies a packed list of complete elements, a text, or bytes. */
+static enum status copy_field(struct wire_parser *w, uint64_t tag,
+                              const ProtobufCFieldDescriptor *field, size_t end)
 {
-    size_t length = 0;
-    TRY(read_length(w, end, &length));
-    const uint8_t *bytes = w->data + w->at;
-    int wire = element_wire(type);
-    w->at += length;
-    TRY(emit_varint(w, tag));
-    TRY(emit_varint(w, length));
-    TRY(wire_emit(w, bytes, length));
-    bool is_whole = wire == WIRE_VARINT ? varints_are_whole(w->out + w->used - length, length)
-                                        : length % (wire == WIRE_64 ? 8 : 4) == 0;
-    return is_whole ? STATUS_OK : bad(w, "a packed list cut through an element");
-}
-
-static enum status text_or_bytes(struct wire_parser *w, uint64_t tag,
-                                 const ProtobufCMessageDescriptor *descriptor,
-                                 const ProtobufCFieldDescriptor *field, size_t end)
-{
+    const int wire = element_wire(field->type);
     size_t length = 0;
     TRY(read_length(w, end, &length));
     const uint8_t *bytes = w->data + w->at;
     const struct wire_reference reference = {w->at, length};
     w->at += length;
     TRY(emit_varint(w, tag));
-    if (descriptor == &onnx__tensor_proto__descriptor && field->id == RAW_DATA) {
+    if (w->stack[w->depth - 1].descriptor == &onnx__tensor_proto__descriptor &&
+        field->id == RAW_DATA) {
         TRY(emit_varint(w, sizeof reference));
         return wire_emit(w, &reference, sizeof reference);
     }
     TRY(emit_varint(w, length));
     TRY(wire_emit(w, bytes, length));
     const uint8_t *copy = w->out + w->used - length;
-    if (field->type == PROTOBUF_C_TYPE_STRING) {
-        if (memchr(copy, 0, length))
-            return bad(w, "a name that holds a NUL byte");
-        if (!utf8_valid((const char *)copy, length))
-            return bad(w, "a name that is not UTF-8");
-    }
-    return STATUS_OK;
+    if (wire == WIRE_VARINT ? !varints_are_whole(copy, length)
+                            : wire != WIRE_BYTES && length % (wire == WIRE_64 ? 8 : 4))
+        return bad(w, "a packed list cut through an element");
+    if (field->type != PROTOBUF_C_TYPE_STRING)
+        return STATUS_OK;
+    if (memchr(copy, 0, length))
+        return bad(w, "a name that holds a NUL byte");
+    return utf8_valid((const char *)copy, length) ? STATUS_OK : bad(w, "a name that is not UTF-8");
 }
 
 static enum status open_message(struct wire_parser *w, uint64_t tag,
@@ -257,16 +237,15 @@ static enum status known_field(struct wire_parser *w, uint64_t tag,
                                const ProtobufCFieldDescriptor *field, size_t end)
 {
     int wire = (int)(tag & 7), element = element_wire(field->type);
-    if (wire == WIRE_BYTES && element != WIRE_BYTES && field->label == PROTOBUF_C_LABEL_REPEATED)
-        return packed(w, tag, field->type, end);
-    if (wire != element)
+    const bool is_packed = wire == WIRE_BYTES && field->label == PROTOBUF_C_LABEL_REPEATED;
+    if (wire != element && !is_packed)
         return error_set(w->err, STATUS_MODEL,
                          "malformed file: field '%s' has wire type %d, expected %d, at byte %zu",
                          field->name, wire, element, w->at);
     if (field->type == PROTOBUF_C_TYPE_MESSAGE)
         return open_message(w, tag, field, end);
     if (wire == WIRE_BYTES)
-        return text_or_bytes(w, tag, w->stack[w->depth - 1].descriptor, field, end);
+        return copy_field(w, tag, field, end);
     TRY(emit_varint(w, tag));
     if (wire == WIRE_VARINT) {
         uint64_t number = 0;
