@@ -272,8 +272,8 @@ KERNEL(kernel_conv_transpose)
     enum arithmetic arithmetic = arithmetic_for(x->dtype);
     size_t size = arithmetic_size(arithmetic);
     struct conv_shape conv;
-    const void *src, *weights, *bias;
-    void *dst;
+    const char *src, *weights, *bias;
+    char *dst;
     TRY(conv_shape_init(args->node, &x->shape, &w->shape, &conv, err));
     char *column = kernel_scratch(args, PANEL_ROWS * PANEL_COLUMNS, size, err);
     TRY(allocated(column));
@@ -286,13 +286,13 @@ KERNEL(kernel_conv_transpose)
     size_t in = window_volume(window.in), out = window_volume(window.out);
     size_t matrix = channels * outputs * window_volume(window.kernel);
     for (size_t n = 0; n < conv.batch; n++)
-        conv_start_rows((char *)dst + n * conv.out_channels * out * size, bias, conv.out_channels,
-                        out, size);
+        conv_start_rows(dst + n * conv.out_channels * out * size, bias, conv.out_channels, out,
+                        size);
     for (size_t ng = 0; ng < conv.batch * conv.group; ng++)
         TRY(transpose_group(args, &window, arithmetic, channels, outputs,
-                            (const char *)src + ng * channels * in * size,
-                            (const char *)weights + ng % conv.group * matrix * size,
-                            (char *)dst + ng * outputs * out * size, column, err));
+                            src + ng * channels * in * size,
+                            weights + ng % conv.group * matrix * size,
+                            dst + ng * outputs * out * size, column, err));
     return STATUS_OK;
 }
 
@@ -349,8 +349,8 @@ KERNEL(kernel_col2im)
     const size_t size = arithmetic_size(arithmetic), positions = (size_t)x->dims[2];
     struct window w;
     struct shape out;
-    const void *src;
-    void *dst;
+    const char *src;
+    char *dst;
     TRY(col2im_init(args->node, &w, &out, err));
     TRY(operand_open(args, 0, arithmetic, &src, err));
     TRY(result_open(args, 0, arithmetic, &dst, err));
@@ -358,8 +358,8 @@ KERNEL(kernel_col2im)
     const size_t taps = window_volume(w.kernel), plane = window_volume(w.out);
     zero_bytes(dst, shape_count(&out) * size);
     for (size_t row = 0; row < resolve_extent(x, 0, 2); row++)
-        scatter_row(&w, arithmetic, (char *)dst + row / taps * plane * size, row % taps,
-                    (const char *)src + row * positions * size, 0, positions);
+        scatter_row(&w, arithmetic, dst + row / taps * plane * size, row % taps,
+                    src + row * positions * size, 0, positions);
     return STATUS_OK;
 }
 
@@ -512,7 +512,7 @@ KERNEL(kernel_deform_conv)
     d.panel = kernel_scratch(args, room, sizeof *d.panel, err);
     TRY(allocated(d.panel));
     TRY(operands_open(args, 0, COUNT_OF(in), in, err));
-    TRY(result_open_doubles(args, 0, &dst, err));
+    TRY(result_open(args, 0, ARITHMETIC_F64, &dst, err));
     TRY(deform_batch(args, &d, in, dst, err));
     return STATUS_OK;
 }

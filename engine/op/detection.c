@@ -239,8 +239,9 @@ KERNEL(kernel_roi_align)
     const struct tensor *x = args->in[0], *rois = args->in[1], *batch = args->in[2];
     size_t count = (size_t)rois->shape.dims[0];
     struct roi_settings s;
-    const void *src, *boxes;
-    void *dst;
+    const char *src;
+    const float *boxes;
+    char *dst;
     read_roi_settings(args->node, &x->shape, &s);
     s.wide = x->dtype == DTYPE_F64;
     enum arithmetic arithmetic = s.wide ? ARITHMETIC_F64 : ARITHMETIC_F32;
@@ -256,10 +257,9 @@ KERNEL(kernel_roi_align)
         size_t n = 0;
         TRY(image_of(batch, i, x->shape.dims[0], &n, err));
         if (!image)
-            memset((char *)dst + i * region, 0, region);
+            memset(dst + i * region, 0, region);
         else
-            TRY(roi_region(args, &s, (const char *)src + n * image, (const float *)boxes + i * 4,
-                           (char *)dst + i * region, taps, err));
+            TRY(roi_region(args, &s, src + n * image, boxes + i * 4, dst + i * region, taps, err));
     }
     return STATUS_OK;
 }
@@ -412,7 +412,7 @@ static enum status suppress_all(const struct kernel_args *args, struct suppressi
 KERNEL(kernel_non_max_suppression)
 {
     struct suppression s = {.boxes = (size_t)args->in[0]->shape.dims[1]};
-    const void *boxes, *scores;
+    const float *boxes, *scores;
     TRY(read_suppression(args, &s, err));
     s.candidates = kernel_scratch(args, s.boxes, sizeof *s.candidates, err);
     s.selected = kernel_scratch(args, s.boxes, sizeof *s.selected, err);

@@ -2,6 +2,8 @@
  * of operands and results from and to the tensors' types. */
 #include "engine/op/gemm.h"
 
+#include <string.h>
+
 #include "engine/op/convert.h"
 
 /* A block of 128 x 256 floats of `b` is 128 KiB: a large part of a level-2 cache. */
@@ -81,47 +83,37 @@ static bool is_native(enum dtype dtype, enum arithmetic arithmetic)
 }
 
 enum status operand_open(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
-                         const void **ret, struct error *err)
+                         void *ret, struct error *err)
 {
     const struct tensor *tensor = kernel_input(args, i);
-    *ret = tensor ? tensor->data : NULL;
-    if (!tensor || is_native(tensor->dtype, arithmetic))
-        return STATUS_OK;
-    size_t count = shape_count(&tensor->shape);
-    void *copy = kernel_scratch(args, count, arithmetic_size(arithmetic), err);
-    TRY(allocated(copy));
-    convert_row(tensor->data, tensor->dtype, copy, arithmetic_dtype(arithmetic), count);
-    *ret = copy;
+    void *data = tensor ? tensor->data : NULL;
+    if (tensor && !is_native(tensor->dtype, arithmetic)) {
+        const size_t count = shape_count(&tensor->shape);
+        data = kernel_scratch(args, count, arithmetic_size(arithmetic), err);
+        TRY(allocated(data));
+        convert_row(tensor->data, tensor->dtype, data, arithmetic_dtype(arithmetic), count);
+    }
+    memcpy(ret, &data, sizeof data); /* a T ** for any T */
     return STATUS_OK;
 }
 
 enum status operands_open(const struct kernel_args *args, size_t first, size_t count,
                           const double **ret, struct error *err)
 {
-    for (size_t i = 0; i < count; i++) {
-        const void *data;
-        TRY(operand_open(args, first + i, ARITHMETIC_F64, &data, err));
-        ret[i] = data;
-    }
+    for (size_t i = 0; i < count; i++)
+        TRY(operand_open(args, first + i, ARITHMETIC_F64, &ret[i], err));
     return STATUS_OK;
 }
 
 enum status result_open(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
-                        void **ret, struct error *err)
+                        void *ret, struct error *err)
 {
     const struct tensor *tensor = kernel_result(args, i);
-    *ret = tensor ? tensor->data : NULL;
-    if (!tensor || is_native(tensor->dtype, arithmetic))
-        return STATUS_OK;
-    *ret = kernel_result_scratch(args, i, arithmetic_dtype(arithmetic), err);
-    return allocated(*ret);
-}
-
-enum status result_open_doubles(const struct kernel_args *args, size_t i, double **ret,
-                                struct error *err)
-{
-    void *data;
-    TRY(result_open(args, i, ARITHMETIC_F64, &data, err));
-    *ret = data;
+    void *data = tensor ? tensor->data : NULL;
+    if (tensor && !is_native(tensor->dtype, arithmetic)) {
+        data = kernel_result_scratch(args, i, arithmetic_dtype(arithmetic), err);
+        TRY(allocated(data));
+    }
+    memcpy(ret, &data, sizeof data);
     return STATUS_OK;
 }

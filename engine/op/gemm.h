@@ -23,19 +23,17 @@ void gemm_nn(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const voi
 void *transposed(const struct kernel_args *args, const void *matrix, size_t rows, size_t columns,
                  size_t size, struct error *err);
 
-/* The elements of input i in the type of an arithmetic: the tensor's own memory if the types agree,
- * else a converted copy. NULL if the input is omitted. */
+/* Sets the pointer at `ret` to the elements of input i in the type of an arithmetic: the tensor's
+ * own memory if the types agree, else a converted copy. NULL if the input is omitted. */
 enum status operand_open(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
-                         const void **ret, struct error *err) MUST_USE;
+                         void *ret, struct error *err) MUST_USE;
 
 /* Opens inputs first … first + count - 1 as double. */
 enum status operands_open(const struct kernel_args *args, size_t first, size_t count,
                           const double **ret, struct error *err) MUST_USE;
 
-/* Memory for the elements of output i in the type of an arithmetic: the tensor's own memory if the
- * types agree. Otherwise a buffer that is converted into the output when the kernel has succeeded.
- * NULL if the output is not wanted. */
+/* Sets the pointer at `ret` to memory for the elements of output i in the type of an arithmetic:
+ * the tensor's own memory if the types agree. Otherwise a buffer that is converted into the output
+ * when the kernel has succeeded. NULL if the output is not wanted. */
 enum status result_open(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
-                        void **ret, struct error *err) MUST_USE;
-enum status result_open_doubles(const struct kernel_args *args, size_t i, double **ret,
-                                struct error *err) MUST_USE;
+                        void *ret, struct error *err) MUST_USE;

@@ -263,8 +263,8 @@ KERNEL(kernel_matmul_nbits)
     const size_t count = shape_count(&(*args->out[0])->shape);
     struct nbits_shape shape;
     struct matmul_shape matmul;
-    const void *left;
-    void *dst;
+    const float *left;
+    float *dst;
     TRY(nbits_shape_init(args->node, &shape, err));
     TRY(matmul_shape_init(&args->in[0]->shape, &SHAPE((int64_t)shape.k, (int64_t)shape.n), &matmul,
                           err));
@@ -276,7 +276,7 @@ KERNEL(kernel_matmul_nbits)
     zero_bytes(dst, count * sizeof(float));
     TRY(multiply_batches(args, &matmul, ARITHMETIC_F32, left, weights, dst, err));
     for (size_t i = 0; bias && i < count; i++)
-        ((float *)dst)[i] += (float)tensor_number(bias, i % shape.n);
+        dst[i] += (float)tensor_number(bias, i % shape.n);
     return STATUS_OK;
 }
 

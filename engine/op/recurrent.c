@@ -390,7 +390,7 @@ static enum status open_state(const struct kernel_args *args, const struct recur
                               const double *from, size_t to, double **ret, struct error *err)
 {
     const size_t count = r->directions * r->batch * r->hidden;
-    TRY(result_open_doubles(args, to, ret, err));
+    TRY(result_open(args, to, ARITHMETIC_F64, ret, err));
     if (!*ret)
         *ret = kernel_scratch(args, count, sizeof **ret, err);
     TRY(allocated(*ret));
@@ -417,7 +417,7 @@ KERNEL(kernel_recurrent)
     TRY(project(args, r, in[RECURRENT_X], in[RECURRENT_W], &run.projected, err));
     TRY(open_state(args, r, in[RECURRENT_H], 1, &run.h, err));
     TRY(open_state(args, r, in[RECURRENT_C], 2, &run.c, err));
-    TRY(result_open_doubles(args, 0, &run.y, err));
+    TRY(result_open(args, 0, ARITHMETIC_F64, &run.y, err));
     run.sums = kernel_scratch(args, r->batch, (r->width + r->hidden) * sizeof(double), err);
     TRY(allocated(run.sums));
     run.reset = run.sums + r->batch * r->width;

@@ -445,8 +445,8 @@ static enum status open_attend(const struct kernel_args *args, struct attend_cal
 {
     const struct attention_call *call = &a->call;
     TRY(operands_open(args, 0, ATTENTION_VALID, a->in, err));
-    TRY(result_open_doubles(args, ATTENTION_Y, &a->y, err));
-    TRY(result_open_doubles(args, ATTENTION_SCORES, &a->scores, err));
+    TRY(result_open(args, ATTENTION_Y, ARITHMETIC_F64, &a->y, err));
+    TRY(result_open(args, ATTENTION_SCORES, ARITHMETIC_F64, &a->scores, err));
     a->row = kernel_scratch(args, (size_t)call->keys, 2 * sizeof *a->row, err);
     TRY(allocated(a->row));
     a->shown = a->row + call->keys;
@@ -546,7 +546,7 @@ KERNEL(kernel_rotary_embedding)
     double *y;
     TRY(rotary_call_load(args->node, &call, err));
     TRY(operands_open(args, 0, COUNT_OF(in), in, err));
-    TRY(result_open_doubles(args, 0, &y, err));
+    TRY(result_open(args, 0, ARITHMETIC_F64, &y, err));
     TRY(rotate_all(args, &call, in, y, err));
     return STATUS_OK;
 }
