@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/heap.h"
 #include "engine/op/family.h"
 
 static enum status infer_top_k(struct node *node, struct error *err)
@@ -105,46 +106,34 @@ struct sort_key {
     int64_t index;
 };
 
-/* True if a comes after b: a smaller key, or an equal key at a later position. */
-static bool behind(const struct sort_key *a, const struct sort_key *b)
+/* Sorts by the greater key, then the earlier position. */
+static int compare_keys(const void *left, const void *right)
 {
-    return a->key != b->key ? a->key < b->key : a->index > b->index;
+    const struct sort_key *a = left, *b = right;
+    if (a->key != b->key)
+        return a->key > b->key ? -1 : 1;
+    return a->index < b->index ? -1 : a->index > b->index;
 }
 
-/* Restores the heap below item i. The root is the worst of the kept elements. */
-static void sift_down(struct sort_key *heap, size_t count, size_t i)
+/* Writes the k largest of n keys to chosen[k], the largest first; of equal keys the earlier ones.
+ * `heap` has room for k keys. */
+static void choose_first(const uint64_t *keys, size_t n, uint64_t *heap, struct sort_key *chosen,
+                         size_t k)
 {
-    struct sort_key item = heap[i];
-    for (size_t child; (child = 2 * i + 1) < count; i = child) {
-        if (child + 1 < count && behind(&heap[child + 1], &heap[child]))
-            child++;
-        if (!behind(&heap[child], &item))
-            break;
-        heap[i] = heap[child];
+    size_t kept = 0, ties = 0, count = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (kept == k && keys[i] <= heap[0])
+            continue;
+        if (kept == k)
+            (void)heap_pop(heap, &kept);
+        heap_push(heap, &kept, keys[i]);
     }
-    heap[i] = item;
-}
-
-/* Writes the k largest of n keys to heap[k], the largest first; of equal keys the earlier ones. */
-static void choose_first(const uint64_t *keys, size_t n, struct sort_key *heap, size_t k)
-{
     for (size_t i = 0; i < k; i++)
-        heap[i] = (struct sort_key){keys[i], (int64_t)i};
-    for (size_t i = k / 2; i-- > 0;)
-        sift_down(heap, k, i);
-    for (size_t i = k; i < n; i++) {
-        /* A later element with the same key never replaces an earlier one. */
-        if (keys[i] > heap[0].key) {
-            heap[0] = (struct sort_key){keys[i], (int64_t)i};
-            sift_down(heap, k, 0);
-        }
-    }
-    for (size_t last = k; last-- > 1;) {
-        struct sort_key worst = heap[0];
-        heap[0] = heap[last];
-        heap[last] = worst;
-        sift_down(heap, last, 0);
-    }
+        ties += heap[i] == heap[0]; /* the least key that is chosen */
+    for (size_t i = 0; count < k; i++)
+        if (keys[i] > heap[0] || (keys[i] == heap[0] && ties && ties--))
+            chosen[count++] = (struct sort_key){keys[i], (int64_t)i};
+    qsort(chosen, k, sizeof *chosen, compare_keys);
 }
 
 /* One line of elements along the axis. */
@@ -194,15 +183,16 @@ KERNEL(kernel_top_k)
     const struct axis_layout layout = axis_layout_of(&x->shape, axis);
     const size_t k = (size_t)wanted, count = layout.extent, inner = layout.inner;
     uint64_t *keys = kernel_scratch(args, count, sizeof *keys, err);
+    uint64_t *heap = kernel_scratch(args, k, sizeof *heap, err);
     struct sort_key *chosen = kernel_scratch(args, k, sizeof *chosen, err);
-    if (!keys || !chosen)
+    if (!keys || !heap || !chosen)
         return STATUS_NO_MEMORY;
     struct sort_line line = {x, 0, inner, count, node_int(args->node, "largest", 1) != 0};
     for (size_t c = 0; k && c < layout.outer * inner; c++) {
         TRY(kernel_goes_on(args, count, err));
         line.start = axis_line(&layout, c);
         line_keys(&line, keys);
-        choose_first(keys, count, chosen, k);
+        choose_first(keys, count, heap, chosen, k);
         line_write(args, &line, chosen, k, c / inner * k * inner + c % inner);
     }
     return STATUS_OK;
