@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-/* Sets an operand's steps along the output's dimensions, in elements; 0 where it is repeated. */
-static void operand_steps(const struct shape *out, const struct shape *shape, size_t *steps)
+void broadcast_steps(const struct shape *out, const struct shape *shape, size_t *steps)
 {
     size_t step = 1;
     for (int i = 1; i <= out->rank; i++) {
@@ -23,7 +22,7 @@ void broadcast_start(struct broadcast *broadcast, const struct shape *out,
     int kept = 0;
     memset(it, 0, sizeof *it);
     for (int k = 0; k < operands; k++)
-        operand_steps(out, shapes[k], steps[k]);
+        broadcast_steps(out, shapes[k], steps[k]);
     for (int i = 0; i < out->rank; i++) {
         size_t extent = (size_t)out->dims[i];
         if (extent == 1)

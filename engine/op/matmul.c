@@ -1,5 +1,6 @@
 /* Shapes of matrix products. */
 #include "engine/op/geometry.h"
+#include "engine/op/strided.h"
 
 static enum status mismatch(const struct shape *a, const struct shape *b, struct error *err)
 {
@@ -8,28 +9,12 @@ static enum status mismatch(const struct shape *a, const struct shape *b, struct
                      SHAPE_STRING(a), SHAPE_STRING(b));
 }
 
-/* Sets batch extents and strides, from the last batch dimension to the first. */
-static bool broadcast_batches(const struct shape *a, const struct shape *b,
-                              struct matmul_shape *shape)
+/* Returns the dimensions before the last two. */
+static struct shape batch_of(const struct shape *operand)
 {
-    int a_batch = a->rank > 2 ? a->rank - 2 : 0, b_batch = b->rank > 2 ? b->rank - 2 : 0;
-    int rank = a_batch > b_batch ? a_batch : b_batch;
-    size_t a_step = 1, b_step = 1;
-    shape->batch_rank = rank;
-    for (int i = 1; i <= rank; i++) {
-        int64_t x = i <= a_batch ? a->dims[a_batch - i] : 1;
-        int64_t y = i <= b_batch ? b->dims[b_batch - i] : 1;
-        if (x != y && x != 1 && y != 1)
-            return false;
-        int64_t extent = x == 1 ? y : x;
-        shape->batch[rank - i] = (size_t)extent;
-        shape->a_stride[rank - i] = x == 1 ? 0 : a_step;
-        shape->b_stride[rank - i] = y == 1 ? 0 : b_step;
-        shape->out.dims[rank - i] = extent;
-        a_step *= (size_t)x;
-        b_step *= (size_t)y;
-    }
-    return true;
+    struct shape batch = *operand;
+    batch.rank = operand->rank > 2 ? operand->rank - 2 : 0;
+    return batch;
 }
 
 enum status matmul_shape_init(const struct shape *a, const struct shape *b,
@@ -40,12 +25,18 @@ enum status matmul_shape_init(const struct shape *a, const struct shape *b,
     struct matmul_shape shape = {0};
     int64_t m = a->rank > 1 ? a->dims[a->rank - 2] : 1, k = a->dims[a->rank - 1];
     int64_t n = b->rank > 1 ? b->dims[b->rank - 1] : 1;
-    if (k != b->dims[b->rank > 1 ? b->rank - 2 : 0] || !broadcast_batches(a, b, &shape))
+    const struct shape a_batch = batch_of(a), b_batch = batch_of(b);
+    if (k != b->dims[b->rank > 1 ? b->rank - 2 : 0] ||
+        infer_broadcast(&a_batch, &b_batch, &shape.out, NULL) != STATUS_OK)
         return mismatch(a, b, err);
+    broadcast_steps(&shape.out, &a_batch, shape.a_stride);
+    broadcast_steps(&shape.out, &b_batch, shape.b_stride);
+    shape.batch_rank = shape.out.rank;
+    for (int i = 0; i < shape.batch_rank; i++)
+        shape.batch[i] = (size_t)shape.out.dims[i];
     shape.m = (size_t)m;
     shape.k = (size_t)k;
     shape.n = (size_t)n;
-    shape.out.rank = shape.batch_rank;
     if (a->rank > 1)
         shape.out.dims[shape.out.rank++] = m;
     if (b->rank > 1)

@@ -45,5 +45,9 @@ struct broadcast {
 void broadcast_start(struct broadcast *broadcast, const struct shape *out,
                      const struct shape *const *shapes, int operands);
 
+/* Sets the steps of an operand along the dimensions of `out`, in elements; 0 where it is repeated.
+ */
+void broadcast_steps(const struct shape *out, const struct shape *shape, size_t *steps);
+
 /* Moves to the next row. Returns false after the last. */
 bool broadcast_next(struct broadcast *broadcast);
