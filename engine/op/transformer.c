@@ -283,35 +283,32 @@ static int rotary_beside(const struct node *node, size_t i, int axis)
 
 /* ---- Attention ---- */
 
-/* K or V of all images: the past rows and the added rows. */
-struct cache {
-    const double *past, *added;
-    int64_t heads, past_rows, added_rows, width;
-    bool merged; /* `added` is [batch, rows, heads * width] */
-};
-
-static const double *cache_row(const struct cache *c, int64_t image, int64_t head, int64_t row)
+/* Sets *ret to Q, K or V as [batch, heads, past_rows + rows, width]: the past rows, then the added
+ * ones, [batch, rows, heads * width] if `merged`. They become the node's output, if it is wanted.
+ */
+static enum status lay_out(const struct kernel_args *args, size_t output,
+                           const struct attention_call *call, const double *past,
+                           const double *added, int64_t heads, int64_t past_rows, int64_t rows,
+                           int64_t width, double **ret, struct error *err)
 {
-    if (row < c->past_rows)
-        return c->past + ((image * c->heads + head) * c->past_rows + row) * c->width;
-    row -= c->past_rows;
-    return c->added + (c->merged ? (image * c->added_rows + row) * c->heads + head
-                                 : (image * c->heads + head) * c->added_rows + row) *
-                          c->width;
-}
-
-static void store_cache(const struct kernel_args *args, enum attention_output output,
-                        const struct attention_call *call, const struct cache *c)
-{
-    struct tensor *tensor = kernel_result(args, output);
-    size_t at = 0;
-    if (!tensor)
-        return;
-    for (int64_t image = 0; image < call->batch; image++)
-        for (int64_t head = 0; head < call->kv_heads; head++)
-            for (int64_t row = 0; row < call->keys; row++, at += (size_t)c->width)
-                store_doubles(cache_row(c, image, head, row), tensor->dtype,
-                              element_at(tensor->data, tensor->dtype, at), (size_t)c->width);
+    const size_t size = (size_t)width * sizeof(double);
+    TRY(result_open(args, output, ARITHMETIC_F64, ret, err));
+    if (!*ret)
+        *ret = kernel_scratch(args, (size_t)(call->batch * heads * (past_rows + rows)), size, err);
+    TRY(allocated(*ret));
+    double *to = *ret;
+    for (int64_t i = 0; i < call->batch * heads && size; i++) {
+        const int64_t image = i / heads, head = i % heads;
+        if (past_rows)
+            memcpy(to, past + i * past_rows * width, (size_t)past_rows * size);
+        to += past_rows * width;
+        for (int64_t row = 0; row < rows; row++, to += width)
+            memcpy(to,
+                   added + (call->merged ? (image * rows + row) * heads + head : i * rows + row) *
+                               width,
+                   size);
+    }
+    return STATUS_OK;
 }
 
 struct attend_call {
@@ -321,8 +318,8 @@ struct attend_call {
     const double *mask;   /* or NULL */
     bool mask_is_bool;
     int64_t mask_step[4], mask_keys; /* steps, 0 if broadcast; number of keys the mask covers */
-    struct cache k, v;
-    double *y, *scores;  /* NULL: not wanted */
+    double *q, *k, *v;               /* [batch, heads, rows or keys, depth or width] */
+    double *y, *scores;              /* NULL: not wanted */
     double *row, *shown; /* [keys]: scores, then probabilities; a row of ATTENTION_SCORES */
 };
 
@@ -344,15 +341,13 @@ static double bias_of(const struct attend_call *a, int64_t image, int64_t head, 
 }
 
 /* Computes one row's probabilities in a->row, and its scores at call->stage in a->shown. */
-static void attend_row(struct attend_call *a, const double *q, int64_t image, int64_t head,
-                       int64_t row)
+static void attend_row(struct attend_call *a, const double *q, const double *k, int64_t image,
+                       int64_t head, int64_t row)
 {
     const struct attention_call *call = &a->call;
-    const int64_t shared = head / (call->q_heads / call->kv_heads);
     double greatest = -INFINITY, sum = 0;
     bool is_hidden = true;
-    for (int64_t key = 0; key < call->keys; key++) {
-        const double *k = cache_row(&a->k, image, shared, key);
+    for (int64_t key = 0; key < call->keys; key++, k += call->depth) {
         const double bias = bias_of(a, image, head, row, key);
         double score = 0;
         for (int64_t d = 0; d < call->depth; d++)
@@ -382,20 +377,17 @@ static enum status attend_all(const struct kernel_args *args, struct attend_call
                               struct error *err)
 {
     const struct attention_call *call = &a->call;
-    struct cache queries = {.added = a->in[ATTENTION_Q],
-                            .heads = call->q_heads,
-                            .added_rows = call->rows,
-                            .width = call->depth,
-                            .merged = call->merged};
+    const double *q = a->q;
     double *y = a->y, *scores = a->scores;
     for (int64_t image = 0; image < call->batch; image++)
         for (int64_t head = 0; head < call->q_heads; head++)
-            for (int64_t row = 0; row < call->rows; row++) {
+            for (int64_t row = 0; row < call->rows; row++, q += call->depth) {
                 const int64_t shared = head / (call->q_heads / call->kv_heads);
+                const int64_t first = (image * call->kv_heads + shared) * call->keys;
                 const int64_t at = call->merged ? (image * call->rows + row) * call->q_heads + head
                                                 : (image * call->q_heads + head) * call->rows + row;
                 TRY(kernel_goes_on(args, (size_t)(call->keys * (call->depth + call->width)), err));
-                attend_row(a, cache_row(&queries, image, head, row), image, head, row);
+                attend_row(a, q, a->k + first * call->depth, image, head, row);
                 if (scores)
                     memcpy(scores +
                                ((image * call->q_heads + head) * call->rows + row) * call->keys,
@@ -405,7 +397,7 @@ static enum status attend_all(const struct kernel_args *args, struct attend_call
                 for (int64_t key = 0; y && key < call->keys; key++)
                     for (int64_t d = 0; d < call->width; d++)
                         y[at * call->width + d] +=
-                            a->row[key] * cache_row(&a->v, image, shared, key)[d];
+                            a->row[key] * a->v[(first + key) * call->width + d];
             }
     return STATUS_OK;
 }
@@ -451,17 +443,13 @@ static enum status open_attend(const struct kernel_args *args, struct attend_cal
     TRY(allocated(a->row));
     a->shown = a->row + call->keys;
     a->valid = kernel_input(args, ATTENTION_VALID) ? args->in[ATTENTION_VALID]->data : NULL;
-    a->k = (struct cache){.past = a->in[ATTENTION_PAST_KEY],
-                          .added = a->in[ATTENTION_K],
-                          .heads = call->kv_heads,
-                          .past_rows = call->past,
-                          .added_rows = call->added,
-                          .width = call->depth,
-                          .merged = call->merged};
-    a->v = a->k;
-    a->v.past = a->in[ATTENTION_PAST_VALUE];
-    a->v.added = a->in[ATTENTION_V];
-    a->v.width = call->width;
+    TRY(lay_out(args, SIZE_MAX, call, NULL, a->in[ATTENTION_Q], call->q_heads, 0, call->rows,
+                call->depth, &a->q, err));
+    TRY(lay_out(args, ATTENTION_PRESENT_KEY, call, a->in[ATTENTION_PAST_KEY], a->in[ATTENTION_K],
+                call->kv_heads, call->past, call->added, call->depth, &a->k, err));
+    TRY(lay_out(args, ATTENTION_PRESENT_VALUE, call, a->in[ATTENTION_PAST_VALUE],
+                a->in[ATTENTION_V], call->kv_heads, call->past, call->added, call->width, &a->v,
+                err));
     open_mask(args, a);
     /* For any file, row + offset and key - row - offset fit in int64_t. */
     return a->valid ? check_valid(a->valid, (size_t)call->batch, call->keys, err) : STATUS_OK;
@@ -480,10 +468,7 @@ KERNEL(kernel_onnx_attention)
     struct attend_call a = {0};
     TRY(attention_call_load(args->node, &a.call, err));
     TRY(open_attend(args, &a, err));
-    TRY(attend_all(args, &a, err));
-    store_cache(args, ATTENTION_PRESENT_KEY, &a.call, &a.k);
-    store_cache(args, ATTENTION_PRESENT_VALUE, &a.call, &a.v);
-    return STATUS_OK;
+    return attend_all(args, &a, err);
 }
 
 /* ---- RotaryEmbedding ---- */
