@@ -55,12 +55,6 @@ static int two_samples_axis(const struct node *node, const int *axes)
     return batch_of_samples(node, axes, 2);
 }
 
-static int beside_samples(const struct node *node, size_t i, int axis)
-{
-    (void)node, (void)i, (void)axis;
-    return 0;
-}
-
 static int unless(int axis, int64_t whole)
 {
     return axis != whole ? axis : BATCH_MIXES;
@@ -145,7 +139,7 @@ const struct batch_rule batch_elementwise = {elementwise_axis, aligned_axis};
 const struct batch_rule batch_unary = {batch_of_first, NULL};
 const struct batch_rule batch_reshape = {batch_of_first, NULL};
 const struct batch_rule batch_by_sample = {batch_of_sample, NULL};
-const struct batch_rule batch_by_sample_of_two = {two_samples_axis, beside_samples};
+const struct batch_rule batch_by_sample_of_two = {two_samples_axis, batch_same};
 const struct batch_rule batch_beside_last = {beside_last_axis, NULL};
 const struct batch_rule batch_beside_first = {beside_first_axis, NULL};
 const struct batch_rule batch_before_last = {before_last_axis, aligned_axis};

@@ -70,12 +70,6 @@ static enum status infer_gather_elements(struct node *node, struct error *err)
 
 /* ---- index tuples ---- */
 
-static int64_t index_at(const struct tensor *indices, size_t i)
-{
-    return indices->dtype == DTYPE_I64 ? ((const int64_t *)indices->data)[i]
-                                       : ((const int32_t *)indices->data)[i];
-}
-
 /* Tuples of `depth` indices into dimensions from `first` on; each addresses `slice` elements. */
 struct tuples {
     const struct tensor *indices;

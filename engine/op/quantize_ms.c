@@ -115,27 +115,12 @@ KERNEL(kernel_qlinear_binary)
 static void fill_table(const struct quant *in, enum dtype in_dtype, const struct quant *out,
                        uint8_t *ret)
 {
+    const bool same = in->scale == out->scale && in->zero == out->zero && in->low == out->low;
     for (int byte = 0; byte < 256; byte++) {
         const float x = real_of(in, in_dtype == DTYPE_I8 ? (int8_t)byte : byte);
-        ret[byte] = (uint8_t)quant_round(out, (double)(x / (float)out->scale));
+        const int64_t stored = quant_round(out, (double)(x / (float)out->scale));
+        ret[byte] = (uint8_t)(same ? byte : stored);
     }
-}
-
-/* True if scale, zero point and type are the same. */
-static bool same_terms(const struct quant *in, const struct quant *out)
-{
-    return in->scale == out->scale && in->zero == out->zero && in->low == out->low;
-}
-
-static void fill_requantize_table(const struct quant *in, enum dtype dtype, const struct quant *out,
-                                  uint8_t *ret)
-{
-    if (!same_terms(in, out)) {
-        fill_table(in, dtype, out, ret);
-        return;
-    }
-    for (int byte = 0; byte < 256; byte++)
-        ret[byte] = (uint8_t)byte;
 }
 
 KERNEL(kernel_lookup)
@@ -161,7 +146,7 @@ KERNEL(kernel_qlinear_concat)
         const struct tensor *x = args->in[k];
         struct quant in = quant_read(args, k + 1, x->dtype);
         uint8_t table[256];
-        fill_requantize_table(&in, x->dtype, &out, table);
+        fill_table(&in, x->dtype, &out, table);
         size_t own = (size_t)x->shape.dims[axis], run = own * whole.inner;
         for (size_t o = 0; o < whole.outer; o++)
             for (size_t i = 0; i < run; i++)

@@ -82,8 +82,7 @@ enum status resolve_indices(const struct tensor *indices, int64_t extent, int ax
 {
     size_t count = shape_count(&indices->shape);
     for (size_t i = 0; i < count; i++) {
-        int64_t index = indices->dtype == DTYPE_I64 ? ((const int64_t *)indices->data)[i]
-                                                    : ((const int32_t *)indices->data)[i];
+        const int64_t index = index_at(indices, i);
         if (index < -extent || index >= extent)
             return error_set(err, STATUS_INVALID,
                              "index %lld (element %zu of the indices) is out of range for axis %d "

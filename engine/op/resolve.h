@@ -38,6 +38,13 @@ enum status resolve_axis_list(const int64_t *axes, size_t count, int rank,
                               int ret[static TENSOR_MAX_RANK], int *ret_count,
                               struct error *err) MUST_USE;
 
+/* Element i of an int32 / int64 tensor. */
+static inline int64_t index_at(const struct tensor *indices, size_t i)
+{
+    return indices->dtype == DTYPE_I64 ? ((const int64_t *)indices->data)[i]
+                                       : ((const int32_t *)indices->data)[i];
+}
+
 /* Checks that every element of an int32 / int64 tensor lies in -extent … extent-1. STATUS_INVALID
  * names the first element out of range, and `axis`. */
 enum status resolve_indices(const struct tensor *indices, int64_t extent, int axis,
