@@ -14,6 +14,7 @@
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/runtime/session_internal.h"
+#include "engine/tensor/tensor_file.h"
 
 /* Describes a tensor for one image, even if the file fixes a larger batch. */
 static struct session_tensor described(const struct compiled_size *c, const char *name,
@@ -233,6 +234,45 @@ size_t session_share_arena(struct session *session, struct shared_arena *arena)
     return ops->share_arena ? ops->share_arena(session->backend, arena) : 0;
 }
 
+static enum status settle(const struct tensor *tensor, struct error *err)
+{
+    struct mapping *mapping = tensor ? tensor_mapping(tensor) : NULL;
+    if (!mapping)
+        return STATUS_OK;
+    const struct tensor *owner = tensor->base ? tensor->base : tensor;
+    bool kept = atomic_load(&owner->refs) > 1; /* a program holds it, too */
+    enum status status = STATUS_OK;
+    if (kept)
+        status = mapping_settle(mapping, err);
+    else if (!mapping_is_whole(mapping))
+        status = error_set(err, STATUS_IO, MAPPING_CHANGED);
+    else
+        mapping_let_go(mapping);
+    return status;
+}
+
+/* Makes the session independent of the files from which the weights of the caller's `graph` were
+ * mapped. Compiling packs most constants into other layouts; their mapped pages are released.
+ * Constants that programs read in place are copied to process memory. STATUS_IO if a file has
+ * changed since it was mapped: packed weights may then be a mix of two files, or zeros. Recurses
+ * into subgraphs, whose depth the importer bounds. */
+static enum status settle_weights(const struct graph *graph, struct error *err)
+{
+    for (size_t v = 0; v < graph->value_count; v++)
+        if (settle(graph->values[v]->known, err) != STATUS_OK)
+            return error_prefix(err, "the weights '%s'", graph->values[v]->name);
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        for (size_t a = 0; a < node->attr_count; a++) {
+            if (node->attrs[a].kind == ATTR_TENSOR && settle(node->attrs[a].t, err) != STATUS_OK)
+                return error_prefix(err, "attribute '%s' of '%s'", node->attrs[a].name, node->name);
+            if (node->attrs[a].kind == ATTR_GRAPH)
+                TRY(settle_weights(node->attrs[a].g, err));
+        }
+    }
+    return STATUS_OK;
+}
+
 static enum status build(struct session *session, const struct graph *graph, struct error *err)
 {
     TRY(graph_clone(graph, &session->base, err));
@@ -269,7 +309,7 @@ static enum status build(struct session *session, const struct graph *graph, str
     graph_free(session->base);
     graph_free(session->single); /* not NULL if the file does not allow single images */
     session->base = session->single = NULL;
-    TRY(session_settle_weights(graph, err));
+    TRY(settle_weights(graph, err));
     describe_weights(session);
     describe_batches(session);
     session->info.node_count = session->compiled[0].graph->node_count;

@@ -2,7 +2,7 @@
  *
  * A file uses only files on its left:
  *
- *     session_state ◀ session_image, session_memory, session_weights ◀ session_compile
+ *     session_state ◀ session_image, session_memory ◀ session_compile
  *       ◀ session_run ◀ session_measure ◀ session_create
  *
  * session_compile.c compiles a batch size, session_run.c runs it, session_measure.c times and
@@ -120,13 +120,6 @@ const struct value *compiled_output(const struct compiled_size *c, size_t i);
  * (info.image_dtype). */
 enum status session_take_image(struct session *session, struct graph *graph, bool is_first,
                                struct error *err) MUST_USE;
-
-/* ---- session_weights.c ---- */
-
-/* Call it after compiling. Copies to process memory the mapped constants of the caller's `graph`
- * that programs read in place. Releases the pages of the other constants. STATUS_IO if a file has
- * changed since it was mapped; STATUS_NO_MEMORY. */
-enum status session_settle_weights(const struct graph *graph, struct error *err) MUST_USE;
 
 /* ---- session_run.c ---- */
 
