@@ -46,44 +46,6 @@ enum status onnx_dtype(int32_t number, enum dtype *ret, struct error *err)
     return error_set(err, STATUS_MODEL, "%d is not a data type of ONNX", (int)number);
 }
 
-/* ---- values in a typed list ---- */
-
-static enum status take_int32_data(const int32_t *src, size_t count, struct tensor *tensor,
-                                   struct error *err)
-{
-    static const struct {
-        int low, high;
-    } ranges[] = {[DTYPE_U8] = {0, UINT8_MAX},         [DTYPE_I8] = {INT8_MIN, INT8_MAX},
-                  [DTYPE_U16] = {0, UINT16_MAX},       [DTYPE_F16] = {0, UINT16_MAX},
-                  [DTYPE_BF16] = {0, UINT16_MAX},      [DTYPE_BOOL] = {0, 1},
-                  [DTYPE_I16] = {INT16_MIN, INT16_MAX}};
-    const int low = ranges[tensor->dtype].low, high = ranges[tensor->dtype].high;
-    const bool is_byte = dtype_size(tensor->dtype) == 1;
-    for (size_t i = 0; i < count; i++) {
-        if (src[i] < low || src[i] > high)
-            return error_set(err, STATUS_MODEL, "element %zu is %d, outside %d to %d", i,
-                             (int)src[i], low, high);
-        if (is_byte)
-            ((uint8_t *)tensor->data)[i] = (uint8_t)src[i];
-        else
-            ((uint16_t *)tensor->data)[i] = (uint16_t)src[i];
-    }
-    return STATUS_OK;
-}
-
-static enum status take_uint64_data(const uint64_t *src, size_t count, struct tensor *tensor,
-                                    struct error *err)
-{
-    uint32_t *dst = tensor->data;
-    for (size_t i = 0; i < count; i++) {
-        if (src[i] > UINT32_MAX)
-            return error_set(err, STATUS_MODEL, "element %zu is %llu, outside uint32", i,
-                             (unsigned long long)src[i]);
-        dst[i] = (uint32_t)src[i];
-    }
-    return STATUS_OK;
-}
-
 /* ---- which field holds the values ---- */
 
 /* A field that may have the values. */
@@ -166,6 +128,32 @@ static enum status find_raw(const struct onnx_file *file, const Onnx__TensorProt
     return STATUS_OK;
 }
 
+/* Copies a list of int32 or uint64 numbers to a tensor of a narrower type. */
+static enum status take_list(const struct tensor_field *field, struct tensor *tensor,
+                             struct error *err)
+{
+    static const struct {
+        int64_t low, high;
+    } ranges[] = {[DTYPE_U8] = {0, UINT8_MAX},          [DTYPE_I8] = {INT8_MIN, INT8_MAX},
+                  [DTYPE_U16] = {0, UINT16_MAX},        [DTYPE_F16] = {0, UINT16_MAX},
+                  [DTYPE_BF16] = {0, UINT16_MAX},       [DTYPE_BOOL] = {0, 1},
+                  [DTYPE_I16] = {INT16_MIN, INT16_MAX}, [DTYPE_U32] = {0, UINT32_MAX}};
+    const int64_t low = ranges[tensor->dtype].low, high = ranges[tensor->dtype].high;
+    const size_t size = dtype_size(tensor->dtype);
+    for (size_t i = 0; i < field->count; i++) {
+        const int64_t number = field->dtype == DTYPE_I32 ? ((const int32_t *)field->list)[i]
+                                                         : ((const int64_t *)field->list)[i];
+        if (number < low || number > high)
+            return error_set(err, STATUS_MODEL,
+                             field->dtype == DTYPE_I32
+                                 ? "element %zu is %lld, outside %lld to %lld"
+                                 : "element %zu is %llu, outside %lld to %lld",
+                             i, (long long)number, (long long)low, (long long)high);
+        memcpy((char *)tensor->data + i * size, &number, size);
+    }
+    return STATUS_OK;
+}
+
 /* Copies the values into the tensor: from the list, or from the bytes at `place`. */
 static enum status fill(const struct onnx_file *file, const struct tensor_field *field,
                         bool is_external, const struct onnx_external *place, struct tensor *tensor,
@@ -174,8 +162,7 @@ static enum status fill(const struct onnx_file *file, const struct tensor_field 
     if (!tensor->bytes)
         return STATUS_OK;
     if (field->dtype != DTYPE_NONE && field->dtype != tensor->dtype)
-        return tensor->dtype == DTYPE_U32 ? take_uint64_data(field->list, field->count, tensor, err)
-                                          : take_int32_data(field->list, field->count, tensor, err);
+        return take_list(field, tensor, err);
     if (is_external)
         TRY(onnx_external_read(place, tensor->data, tensor->bytes, err));
     else
