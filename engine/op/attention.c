@@ -112,7 +112,7 @@ static enum status attend(const struct attention *a, const struct kernel_args *a
 {
     struct operand_of q = {args->in[0], &a->q, 0}, k = {args->in[1], &a->k, 0};
     struct operand_of v = {args->in[2], &a->v, 0}, bias[ATTENTION_BIASES];
-    const struct tensor *y = *args->out[0];
+    const struct tensor *y = args->out[0];
     for (size_t b = 0; b < a->bias_count; b++)
         bias[b] = (struct operand_of){args->in[3 + b], &a->bias[b], 0};
     for (int64_t matrix = 0; matrix < a->batch; matrix++) {
@@ -151,7 +151,7 @@ KERNEL(kernel_attention)
 KERNEL(kernel_strided_copy)
 {
     const struct tensor *x = args->in[0];
-    struct tensor *y = *args->out[0];
+    struct tensor *y = args->out[0];
     const size_t size = dtype_size(x->dtype);
     const struct access_map map = access_map_load(args->node, "map", 1, shape_count(&x->shape));
     const int64_t count = access_map_extent(&map.group[0]);

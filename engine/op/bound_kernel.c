@@ -27,11 +27,9 @@ enum status bound_kernel_create(const struct node *node, bool own_memory, struct
     }
     ret->in = calloc(node->input_count + 1, sizeof(struct tensor *));
     ret->out = calloc(node->output_count + 1, sizeof(struct tensor *));
-    ret->out_slots = calloc(node->output_count + 1, sizeof(struct tensor **));
     ret->lent = calloc(node->input_count + 1, sizeof *ret->lent);
     ret->constant = calloc(node->input_count + 1, sizeof *ret->constant);
-    TRY(check_memory(ret->in && ret->out && ret->out_slots && ret->lent && ret->constant,
-                     "while compiling", err));
+    TRY(check_memory(ret->in && ret->out && ret->lent && ret->constant, "while compiling", err));
     for (size_t i = 0; i < ret->node.input_count; i++) {
         const struct value *value = node->inputs[i];
         ret->constant[i] = value && value->known;
@@ -40,12 +38,9 @@ enum status bound_kernel_create(const struct node *node, bool own_memory, struct
         else if (value)
             TRY(bind(value, own_memory, &ret->in[i], err));
     }
-    for (size_t i = 0; i < node->output_count; i++) {
-        if (!node->outputs[i])
-            continue;
-        TRY(bind(node->outputs[i], own_memory, &ret->out[i], err));
-        ret->out_slots[i] = &ret->out[i];
-    }
+    for (size_t i = 0; i < node->output_count; i++)
+        if (node->outputs[i])
+            TRY(bind(node->outputs[i], own_memory, &ret->out[i], err));
     return STATUS_OK;
 }
 
@@ -55,7 +50,7 @@ void bound_kernel_free(struct bound_kernel *bound)
         tensor_unref(bound->in[i]);
     for (size_t i = 0; bound->out && i < bound->node.output_count; i++)
         tensor_unref(bound->out[i]);
-    FREE_ALL(bound->in, bound->out, bound->out_slots, bound->lent, bound->constant);
+    FREE_ALL(bound->in, bound->out, bound->lent, bound->constant);
 }
 
 enum status bound_kernel_run(struct bound_kernel *bound, bool (*stop)(void *context),
@@ -63,7 +58,7 @@ enum status bound_kernel_run(struct bound_kernel *bound, bool (*stop)(void *cont
 {
     const struct kernel_args args = {.node = &bound->node,
                                      .in = (const struct tensor *const *)bound->in,
-                                     .out = (struct tensor * *const *)bound->out_slots,
+                                     .out = bound->out,
                                      .stop = stop,
                                      .stop_context = stop_context};
     for (size_t i = 0; i < bound->node.input_count; i++) {

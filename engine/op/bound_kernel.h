@@ -11,8 +11,7 @@ struct bound_kernel {
     const struct value *bias;  /* of a MatMul, over the last dimension; NULL if there is none */
     struct tensor **in, **out; /* [inputs], [outputs]; NULL: omitted */
     bool *constant;            /* [inputs]: in[i] is a reference to a constant */
-    struct tensor ***out_slots;
-    bool *lent; /* [inputs]: the run has set the value's `known` and will reset it */
+    bool *lent;                /* [inputs]: the run has set the value's `known` and will reset it */
 };
 
 /* With own_memory, operands that are not constants have their own memory. Otherwise they wrap

@@ -138,8 +138,8 @@ static enum status infer_scan_batched(struct node *node, struct error *err)
 /* Makes `tensor`, a result of the body, output i of the node. Takes over the caller's reference. */
 static void hand_over(const struct kernel_args *args, size_t i, struct tensor *tensor)
 {
-    if (i < args->node->output_count && args->out[i])
-        *args->out[i] = tensor;
+    if (node_output(args->node, i))
+        args->out[i] = tensor;
     else
         tensor_unref(tensor);
 }
@@ -320,17 +320,11 @@ static void finish_states(struct iteration *it)
     }
 }
 
-static bool is_wanted(const struct iteration *it, size_t collection)
-{
-    size_t i = it->states + collection;
-    return i < it->args->node->output_count && it->args->out[i];
-}
-
 static enum status finish_collection(struct iteration *it, size_t i, int64_t axis, bool prepends,
                                      struct error *err)
 {
     struct tensor *tensor;
-    if (!is_wanted(it, i))
+    if (!node_output(it->args->node, it->states + i))
         return STATUS_OK;
     TRY(declared_item(it->body->outputs[it->first_output + it->states + i], &it->collections[i],
                       err));
@@ -527,13 +521,16 @@ static enum status run_images(const struct kernel_args *args, struct tensor **in
             TRY(take_slice(args, args->in[1 + i], 0, image, &in[i], err));
         TRY(run_scan(args, in, states, items, length, err));
         for (size_t i = 0; i < outputs; i++)
-            TRY(i < states ? collection_add(args, &results[i], out[i], err)
-                           : add_filled(args, &results[i], out[i], longest, err));
+            if (out[i])
+                TRY(i < states ? collection_add(args, &results[i], out[i], err)
+                               : add_filled(args, &results[i], out[i], longest, err));
         drop_all(in, operands);
         drop_all(out, outputs);
     }
     for (size_t i = 0; i < outputs; i++) {
         struct shape *item = &results[i].item;
+        if (!node->outputs[i])
+            continue;
         TRY(declared_item(body_of(node, "body")->outputs[i], &results[i], err));
         if (!images && i >= states && item->rank < TENSOR_MAX_RANK) {
             memmove(item->dims + 1, item->dims, (size_t)item->rank++ * sizeof *item->dims);
@@ -548,15 +545,11 @@ static enum status scan_batched(const struct kernel_args *args, struct error *er
 {
     const size_t operands = args->node->input_count - 1, outputs = args->node->output_count;
     struct tensor **in = zeroed_scratch(args, operands + outputs, sizeof *in, err);
-    struct tensor ***slots = kernel_scratch(args, outputs, sizeof *slots, err);
     struct collection *results = zeroed_scratch(args, outputs, sizeof *results, err);
     struct kernel_args of_image = *args;
-    if (!in || !slots || !results)
+    if (!in || !results)
         return STATUS_NO_MEMORY;
-    struct tensor **out = in + operands;
-    for (size_t i = 0; i < outputs; i++)
-        slots[i] = &out[i];
-    of_image.out = slots;
+    struct tensor **out = of_image.out = in + operands;
     const enum status status = run_images(&of_image, in, out, results, err);
     for (size_t i = 0; i < outputs && status == STATUS_OK; i++) {
         hand_over(args, i, out[i]);

@@ -423,7 +423,7 @@ KERNEL(kernel_non_max_suppression)
     TRY(suppress_all(args, &s, boxes, scores, err));
     TRY(kernel_output(args, 0, DTYPE_I64, &SHAPE((int64_t)s.count, 3), err));
     if (s.count)
-        memcpy((*args->out[0])->data, s.out, s.count * 3 * sizeof *s.out);
+        memcpy(args->out[0]->data, s.out, s.count * 3 * sizeof *s.out);
     return STATUS_OK;
 }
 

@@ -62,7 +62,7 @@ static enum status infer_where(struct node *node, struct error *err)
 KERNEL(kernel_cast)
 {
     const struct tensor *x = args->in[0];
-    struct tensor *y = *args->out[0];
+    struct tensor *y = args->out[0];
     convert_row(x->data, x->dtype, y->data, y->dtype, shape_count(&x->shape));
     return STATUS_OK;
 }
@@ -70,8 +70,8 @@ KERNEL(kernel_cast)
 /* For operators that only change the shape. The output may be a view, which needs no copy. */
 enum status kernel_view(const struct kernel_args *args, __attribute__((unused)) struct error *err)
 {
-    if (args->out[0] && (*args->out[0])->data != args->in[0]->data)
-        copy_bytes((*args->out[0])->data, args->in[0]->data, args->in[0]->bytes);
+    if (args->out[0] && args->out[0]->data != args->in[0]->data)
+        copy_bytes(args->out[0]->data, args->in[0]->data, args->in[0]->bytes);
     return STATUS_OK;
 }
 
@@ -97,7 +97,7 @@ EACH_ITEM_TYPE(DEFINE_CHOOSE)
 KERNEL(kernel_where)
 {
     const struct tensor *condition = args->in[0], *x = args->in[1], *y = args->in[2];
-    struct tensor *out = *args->out[0];
+    struct tensor *out = args->out[0];
     const struct shape *const shapes[] = {&condition->shape, &x->shape, &y->shape};
     size_t item = dtype_size(out->dtype);
     struct broadcast operands;

@@ -179,7 +179,7 @@ static enum status broadcast_rows(const struct kernel_args *args, binary_row row
 {
     const struct shape *const shapes[] = {&args->in[0]->shape, &args->in[1]->shape};
     struct broadcast at;
-    broadcast_start(&at, &(*args->out[0])->shape, shapes, 2);
+    broadcast_start(&at, &args->out[0]->shape, shapes, 2);
     do
         TRY(row(a + at.rows.offset[0] * item, at.moves[0], b + at.rows.offset[1] * item,
                 at.moves[1], to + at.done * to_item, at.row));
@@ -190,7 +190,7 @@ static enum status broadcast_rows(const struct kernel_args *args, binary_row row
 KERNEL(kernel_binary)
 {
     const struct tensor *a = args->in[0], *b = args->in[1];
-    struct tensor *out = *args->out[0];
+    struct tensor *out = args->out[0];
     const binary_row row = binary_row_find(binary_of(args->node), a->dtype);
     const enum status status = broadcast_rows(args, row, a->data, b->data, dtype_size(a->dtype),
                                               out->data, dtype_size(out->dtype));
@@ -255,7 +255,7 @@ static bool clip_bound(const struct kernel_args *args, size_t i, enum dtype dtyp
 KERNEL(kernel_clip)
 {
     const struct tensor *x = args->in[0];
-    struct tensor *y = *args->out[0];
+    struct tensor *y = args->out[0];
     size_t count = shape_count(&x->shape);
     uint64_t low, high; /* room for an element of any dtype */
     bool has_low = clip_bound(args, 1, x->dtype, &low),

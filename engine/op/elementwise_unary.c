@@ -196,7 +196,7 @@ KERNEL(kernel_unary)
 {
     const struct node *node = args->node;
     const struct tensor *x = args->in[0];
-    struct tensor *y = *args->out[0];
+    struct tensor *y = args->out[0];
     struct parameters parameters;
     const struct unary_rows unary = rows_of(node, &parameters);
     const enum dtype working = computed_in(node->op, x->dtype);

@@ -226,7 +226,7 @@ static enum status sample_image(const struct kernel_args *args, const struct sam
 
 KERNEL(kernel_grid_sample)
 {
-    const struct shape *x = &args->in[0]->shape, *out = &(*args->out[0])->shape;
+    const struct shape *x = &args->in[0]->shape, *out = &args->out[0]->shape;
     struct sampler sampler;
     const double *in[2];
     double *dst;
@@ -281,7 +281,7 @@ KERNEL(kernel_affine_grid)
 {
     const double *theta;
     double *grid;
-    const struct shape *out = &(*args->out[0])->shape;
+    const struct shape *out = &args->out[0]->shape;
     int spatial = out->rank - 2;
     int64_t extent[3] = {1, 1, 1};
     for (int i = 0; i < spatial; i++)

@@ -304,7 +304,7 @@ KERNEL(kernel_gather)
     size_t item = dtype_size(data->dtype);
     const struct axis_layout layout = axis_layout_of(&data->shape, axis);
     size_t count = shape_count(&indices->shape), bytes = layout.inner * item;
-    char *to = (*args->out[0])->data;
+    char *to = args->out[0]->data;
     const char *from = data->data;
     for (size_t o = 0; o < layout.outer; o++) {
         for (size_t i = 0; i < count; i++) {
@@ -358,7 +358,7 @@ KERNEL(kernel_elements)
 {
     const struct tensor *data = args->in[0], *indices = args->in[1];
     const struct tensor *updates = kernel_input(args, 2);
-    struct tensor *out = *args->out[0];
+    struct tensor *out = args->out[0];
     const int axis = (int)node_axis(args->node, 0, data->shape.rank);
     int64_t extent = data->shape.dims[axis];
     size_t count = shape_count(&indices->shape), item = dtype_size(data->dtype);
@@ -388,7 +388,7 @@ KERNEL(kernel_tuples)
 {
     const struct tensor *data = args->in[0], *indices = args->in[1];
     const struct tensor *updates = kernel_input(args, 2);
-    struct tensor *out = *args->out[0];
+    struct tensor *out = args->out[0];
     int batch_dims = (int)node_int(args->node, "batch_dims", 0);
     struct tuples tuples;
     const binary_row combine = scatter_row(args->node, data->dtype);
@@ -421,7 +421,7 @@ KERNEL(kernel_tuples)
 KERNEL(kernel_one_hot)
 {
     const struct tensor *indices = args->in[0], *values = args->in[2];
-    struct tensor *out = *args->out[0];
+    struct tensor *out = args->out[0];
     const int64_t axis = node_axis(args->node, -1, out->shape.rank);
     int64_t depth = out->shape.dims[axis];
     size_t item = dtype_size(values->dtype), count = shape_count(&indices->shape);
@@ -449,7 +449,7 @@ KERNEL(kernel_non_zero)
         found += flags[i];
     int rank = x->shape.rank ? x->shape.rank : 1; /* a scalar counts as a list of one */
     TRY(kernel_output(args, 0, DTYPE_I64, &SHAPE(rank, (int64_t)found), err));
-    int64_t *to = (*args->out[0])->data, at[TENSOR_MAX_RANK] = {0};
+    int64_t *to = args->out[0]->data, at[TENSOR_MAX_RANK] = {0};
     for (size_t i = 0, column = 0; i < count; i++) {
         for (int d = 0; flags[i] && d < rank; d++)
             to[(size_t)d * found + column] = at[d];

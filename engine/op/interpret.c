@@ -35,7 +35,6 @@ struct declared {
 struct operands {
     const struct tensor **in;
     struct tensor **out;
-    struct tensor ***slots;
     bool *constant; /* NULL: no operand is known to be constant */
 };
 
@@ -106,7 +105,6 @@ static enum status make_outputs(struct interpreter *interpreter, const struct no
     const struct op_info *info = op_find(node->op, node->opset);
     for (size_t i = 0; i < node->output_count; i++) {
         const struct value *value = node->outputs[i];
-        operands->slots[i] = value ? &operands->out[i] : NULL;
         if (!value || !shape_is_known(&value->shape))
             continue;
         struct value *source = node_input(node, 0);
@@ -153,7 +151,7 @@ static enum status call_kernel(struct interpreter *interpreter, const struct nod
         return STATUS_OK;
     struct kernel_args args = {.node = node,
                                .in = operands->in,
-                               .out = operands->slots,
+                               .out = operands->out,
                                .budget = interpreter->budget,
                                .run_body = run_body,
                                .interpreter = interpreter,
@@ -207,7 +205,7 @@ static enum status run_start(struct run *run, struct interpreter *interpreter, s
 {
     size_t values = graph->value_count, inputs, outputs;
     widest_node(graph, &inputs, &outputs);
-    size_t pointers = inputs + 2 * outputs;
+    size_t pointers = inputs + outputs;
     void *memory = alloc_array(1, values * sizeof(struct declared) + pointers * sizeof(void *) +
                                       values * sizeof(uint32_t) + 2 * values * sizeof(bool) +
                                       inputs * sizeof(bool));
@@ -216,8 +214,7 @@ static enum status run_start(struct run *run, struct interpreter *interpreter, s
     run->declared = memory;
     run->operands.in = (void *)(run->declared + values);
     run->operands.out = (void *)(run->operands.in + inputs);
-    run->operands.slots = (void *)(run->operands.out + outputs);
-    run->readers = (void *)(run->operands.slots + outputs);
+    run->readers = (void *)(run->operands.out + outputs);
     run->ours = (void *)(run->readers + values);
     run->constant = run->ours + values;
     run->operands.constant = run->constant + values;
@@ -388,15 +385,14 @@ enum status interpret_node(struct node *node, struct memory_budget *budget, stru
     struct operands operands = {
         .in = alloc_array(node->input_count, sizeof *operands.in),
         .out = alloc_array(node->output_count, sizeof *operands.out),
-        .slots = alloc_array(node->output_count, sizeof *operands.slots),
     };
     enum status status;
-    if (operands.in && operands.out && operands.slots)
+    if (operands.in && operands.out)
         status = execute(&interpreter, node, &operands, err);
     else
         status = error_no_memory(err, "while folding a constant");
     for (size_t i = 0; status == STATUS_OK && i < node->output_count; i++)
         outputs[i] = operands.out[i];
-    FREE_ALL(operands.in, operands.out, operands.slots);
+    FREE_ALL(operands.in, operands.out);
     return status;
 }

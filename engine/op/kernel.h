@@ -13,11 +13,11 @@ struct interpreter;
 struct kernel_args {
     const struct node *node;
     const struct tensor *const *in; /* node->input_count entries; NULL: omitted. Host memory. */
-    /* node->output_count entries. out[i] is NULL if the output is not wanted. If inference knew the
-     * shape, out[i] is an allocated tensor whose bytes the kernel must all write. If the shape
-     * depends on data (OP_DATA_SHAPE, bodies of If …), out[i] points to a NULL tensor pointer that
-     * the kernel sets through kernel_output(). */
-    struct tensor **const *out;
+    /* node->output_count entries. out[i] is NULL if node->outputs[i] is NULL: the output is not
+     * wanted. If inference knew the shape, out[i] is an allocated tensor whose bytes the kernel
+     * must all write. If the shape depends on data (OP_DATA_SHAPE, bodies of If …), out[i] is NULL
+     * until the kernel calls kernel_output(). */
+    struct tensor **out;
     struct memory_budget *budget; /* for kernel_output and scratch; may be NULL */
     /* Runs a body of If, Loop or Scan on inputs[body->input_count]. On success
      * outputs[body->output_count] receives one reference each. Values of enclosing graphs are read
@@ -69,7 +69,7 @@ static inline const struct tensor *kernel_input(const struct kernel_args *args, 
 /* Output i; NULL if it is not wanted, or if inference did not know its shape. */
 static inline struct tensor *kernel_result(const struct kernel_args *args, size_t i)
 {
-    return i < args->node->output_count && args->out[i] ? *args->out[i] : NULL;
+    return i < args->node->output_count ? args->out[i] : NULL;
 }
 
 /* Creates output i when its shape was not known before. The caller of the kernel owns it. */

@@ -11,8 +11,8 @@ enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype d
 {
     struct tensor *tensor;
     TRY(tensor_create(args->budget, dtype, shape, &tensor, err));
-    tensor_unref(*args->out[i]); /* in case it was already allocated */
-    *args->out[i] = tensor;
+    tensor_unref(args->out[i]); /* in case it was already allocated */
+    args->out[i] = tensor;
     return STATUS_OK;
 }
 
@@ -29,7 +29,7 @@ static bool is_empty(const struct kernel_args *args)
 {
     bool is_empty = args->node->output_count > 0;
     for (size_t i = 0; i < args->node->output_count; i++)
-        is_empty = is_empty && (!args->out[i] || (*args->out[i] && !(*args->out[i])->bytes));
+        is_empty = is_empty && (args->out[i] ? !args->out[i]->bytes : !args->node->outputs[i]);
     return is_empty;
 }
 

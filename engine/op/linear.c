@@ -117,7 +117,7 @@ KERNEL(kernel_gemm)
     zero_bytes(dst, gemm.m * gemm.n * arithmetic_size(arithmetic));
     if (exact && plain && c) { /* the sums start with C, exactly */
         TRY(operand_open(args, 2, arithmetic, &bias, err));
-        copy_broadcast(dst, &(*args->out[0])->shape, bias, &c->shape, arithmetic_size(arithmetic));
+        copy_broadcast(dst, &args->out[0]->shape, bias, &c->shape, arithmetic_size(arithmetic));
     }
     TRY(gemm_product(args, &gemm, arithmetic, left, right, dst, err));
     if (alpha != 1 || (c && !(exact && plain)))
@@ -155,7 +155,7 @@ enum status multiply_batches(const struct kernel_args *args, const struct matmul
 KERNEL(kernel_matmul)
 {
     const struct tensor *a = args->in[0], *b = args->in[1];
-    size_t count = shape_count(&(*args->out[0])->shape);
+    size_t count = shape_count(&args->out[0]->shape);
     enum arithmetic arithmetic = arithmetic_for(a->dtype);
     struct matmul_shape shape;
     const void *left, *right;

@@ -92,7 +92,7 @@ static enum status pad_repeat(const struct kernel_args *args, const struct paddi
                               struct error *err)
 {
     const struct tensor *x = args->in[0];
-    struct tensor *out = *args->out[0];
+    struct tensor *out = args->out[0];
     int rank = x->shape.rank;
     size_t item = dtype_size(x->dtype), total = 0, start[TENSOR_MAX_RANK];
     ptrdiff_t from[TENSOR_MAX_RANK];
@@ -138,7 +138,7 @@ KERNEL(kernel_pad)
         return pad_repeat(args, &padding, err);
     if (fill && fill->bytes)
         memcpy(&value, fill->data, dtype_size(x->dtype));
-    pad_constant(x, &padding, &value, *args->out[0]);
+    pad_constant(x, &padding, &value, args->out[0]);
     return STATUS_OK;
 }
 

@@ -280,7 +280,7 @@ KERNEL(kernel_max_unpool)
     const struct tensor *x = args->in[0];
     const int64_t *indices = args->in[1]->data;
     struct shape addressed;
-    struct tensor *y = *args->out[0]; /* at least as large as `addressed` */
+    struct tensor *y = args->out[0]; /* at least as large as `addressed` */
     size_t room;
     TRY(unpool_shape_init(args->node, &x->shape, &addressed, err));
     TRY(shape_check(&addressed, x->dtype, &room, NULL, err));

@@ -241,7 +241,7 @@ static double divide(double x, double scale, enum dtype precision)
 KERNEL(kernel_quantize)
 {
     const struct tensor *x = args->in[0], *scale = args->in[1];
-    struct tensor *y = *args->out[0];
+    struct tensor *y = args->out[0];
     const bool quantizes = args->node->op == OP_QUANTIZE_LINEAR;
     int64_t precision = node_int(args->node, "precision", 0);
     enum dtype divides_in = precision ? (enum dtype)precision : scale->dtype;
@@ -294,7 +294,7 @@ KERNEL(kernel_dynamic_round)
 {
     const struct tensor *x = args->in[0];
     const float *src = x->data;
-    float *y = (*args->out[0])->data;
+    float *y = args->out[0]->data;
     const struct quant quant = dynamic_terms(x);
     const float scale = (float)quant.scale;
     for (size_t i = 0; i < shape_count(&x->shape); i++)

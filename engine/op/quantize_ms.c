@@ -87,7 +87,7 @@ static int64_t binary_value(const struct quantized_binary *binary, int64_t a, in
 KERNEL(kernel_qlinear_binary)
 {
     const struct tensor *a = args->in[0], *b = args->in[3];
-    struct tensor *c = *args->out[0];
+    struct tensor *c = args->out[0];
     const struct shape *shapes[] = {&a->shape, &b->shape};
     struct quantized_binary binary = {.adds = args->node->op == OP_QLINEAR_ADD,
                                       .a = quant_read(args, 1, a->dtype),
@@ -126,7 +126,7 @@ static void fill_table(const struct quant *in, enum dtype in_dtype, const struct
 KERNEL(kernel_lookup)
 {
     const uint8_t *table = args->in[1]->data, *x = args->in[0]->data;
-    uint8_t *y = (*args->out[0])->data;
+    uint8_t *y = args->out[0]->data;
     const size_t count = shape_count(&args->in[0]->shape);
     for (size_t i = 0; i < count; i++)
         y[i] = table[x[i]];
@@ -136,7 +136,7 @@ KERNEL(kernel_lookup)
 KERNEL(kernel_qlinear_concat)
 {
     const struct node *node = args->node;
-    struct tensor *y = *args->out[0];
+    struct tensor *y = args->out[0];
     struct quant out = quant_read(args, 0, y->dtype);
     int64_t axis = node_int(node, "axis", 0);
     TRY(infer_axis(&axis, y->shape.rank, err));
@@ -193,7 +193,7 @@ static float window_mean(const struct window *w, bool count_include_pad, const f
 KERNEL(kernel_qlinear_average_pool)
 {
     const struct tensor *x = args->in[0];
-    struct tensor *y = *args->out[0];
+    struct tensor *y = args->out[0];
     bool last = node_int(args->node, "channels_last", 0) != 0;
     bool count_include_pad = node_int(args->node, "count_include_pad", 0) != 0;
     struct quant in = quant_read(args, 1, x->dtype), out = quant_read(args, 3, y->dtype);
@@ -223,7 +223,7 @@ KERNEL(kernel_qlinear_average_pool)
 KERNEL(kernel_qlinear_global_average_pool)
 {
     const struct tensor *x = args->in[0];
-    struct tensor *y = *args->out[0];
+    struct tensor *y = args->out[0];
     bool last = node_int(args->node, "channels_last", 0) != 0;
     struct quant in = quant_read(args, 1, x->dtype), out = quant_read(args, 3, y->dtype);
     size_t count = shape_count(&x->shape), planes = shape_count(&y->shape);

@@ -172,7 +172,7 @@ static void finish_sums(const struct kernel_args *args, const struct operand_pla
     const struct tensor *x = args->in[of->x_scale], *w = args->in[of->w_scale];
     const struct shape of_x = spread(x, x_after), of_w = spread(w, w_after);
     const struct shape *const shapes[] = {&of_x, &of_w};
-    struct tensor *y = *args->out[0];
+    struct tensor *y = args->out[0];
     const struct quant quant = quant_read(args, of->y_scale, y->dtype);
     const float alpha = node_float(args->node, "alpha", 1); /* of QGemm */
     float factor = 0;
@@ -244,7 +244,7 @@ KERNEL(kernel_quantized_product)
     const struct operand_places of = operands_of(op);
     const bool is_conv = op == OP_QLINEAR_CONV || op == OP_CONV_INTEGER;
     const bool are_result = of.y_scale == SIZE_MAX; /* of ConvInteger and MatMulInteger */
-    struct tensor *y = *args->out[0];
+    struct tensor *y = args->out[0];
     struct shape full = y->shape;
     int32_t *sums =
         are_result ? y->data : kernel_scratch(args, shape_count(&full), sizeof *sums, err);
@@ -260,7 +260,7 @@ KERNEL(kernel_quantized_product)
 KERNEL(kernel_matmul_nbits)
 {
     const struct tensor *bias = kernel_input(args, 5);
-    const size_t count = shape_count(&(*args->out[0])->shape);
+    const size_t count = shape_count(&args->out[0]->shape);
     struct nbits_shape shape;
     struct matmul_shape matmul;
     const float *left;

@@ -422,7 +422,7 @@ KERNEL(kernel_recurrent)
     TRY(allocated(run.sums));
     run.reset = run.sums + r->batch * r->width;
     if (run.y) /* steps beyond sequence_lens stay 0 */
-        zero_bytes(run.y, shape_count(&(*args->out[0])->shape) * sizeof(double));
+        zero_bytes(run.y, shape_count(&args->out[0]->shape) * sizeof(double));
     for (size_t d = 0; d < r->directions; d++) {
         run.direction = d;
         run.weights = transposed(args, in[RECURRENT_R] + d * r->width * r->hidden, r->width,

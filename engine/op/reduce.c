@@ -197,7 +197,7 @@ KERNEL(kernel_reduce)
     const struct reducer *reducer = &reducers[args->node->op];
     const struct tensor *x = args->in[0];
     const bool whole = !dtype_is_float(x->dtype) && reducer->is_whole;
-    const size_t count = shape_count(&(*args->out[0])->shape);
+    const size_t count = shape_count(&args->out[0]->shape);
     struct reduction reduction;
     double *shift = NULL, real_start;
     int64_t whole_start;

@@ -545,7 +545,7 @@ KERNEL(kernel_resize)
     struct resize_plan plan;
     bool is_known; /* always in a run */
     TRY(resize_plan_init(args->node, &args->in[0]->shape, &plan, &is_known, err));
-    return resize_by_plan(args, &plan, *args->out[0], err);
+    return resize_by_plan(args, &plan, args->out[0], err);
 }
 
 const struct op_info ops_resize[] = {

@@ -453,7 +453,7 @@ static int trilu_axis(const struct node *node, const int *axes)
 
 KERNEL(kernel_constant_of_shape)
 {
-    struct tensor *out = *args->out[0];
+    struct tensor *out = args->out[0];
     const struct attr *value = node_attr(args->node, "value");
     if (value && value->kind == ATTR_TENSOR)
         fill_row(out->data, value->t->data, dtype_size(out->dtype), shape_count(&out->shape));
@@ -467,7 +467,7 @@ KERNEL(kernel_range)
 {
     const struct tensor *start = args->in[0], *delta = args->in[2];
     const bool is_real = dtype_is_float(start->dtype);
-    const size_t count = shape_count(&(*args->out[0])->shape);
+    const size_t count = shape_count(&args->out[0]->shape);
     const double first = tensor_number(start, 0), step = tensor_number(delta, 0);
     const uint64_t whole_first = (uint64_t)tensor_int(start, 0);
     const uint64_t whole_step = (uint64_t)tensor_int(delta, 0);
@@ -483,7 +483,7 @@ KERNEL(kernel_range)
 
 KERNEL(kernel_eye_like)
 {
-    struct tensor *out = *args->out[0];
+    struct tensor *out = args->out[0];
     int64_t rows = out->shape.dims[0], columns = out->shape.dims[1];
     int64_t k = node_int(args->node, "k", 0);
     double one = 1;
@@ -499,7 +499,7 @@ KERNEL(kernel_eye_like)
 KERNEL(kernel_shape)
 {
     const struct shape *shape = &args->in[0]->shape;
-    struct tensor *out = *args->out[0];
+    struct tensor *out = args->out[0];
     int64_t start = node_int(args->node, "start", 0), rank = shape->rank;
     start = start < -rank ? 0 : start < 0 ? start + rank : start > rank ? rank : start;
     copy_bytes(out->data, shape->dims + start, out->bytes);
@@ -508,7 +508,7 @@ KERNEL(kernel_shape)
 
 KERNEL(kernel_size)
 {
-    *(int64_t *)(*args->out[0])->data = (int64_t)shape_count(&args->in[0]->shape);
+    *(int64_t *)args->out[0]->data = (int64_t)shape_count(&args->in[0]->shape);
     return STATUS_OK;
 }
 
@@ -526,7 +526,7 @@ struct rearrangement {
 static struct rearrangement rearrangement_of(const struct kernel_args *args)
 {
     struct rearrangement r = {
-        .x = args->in[0], .out = *args->out[0], .item = dtype_size(args->in[0]->dtype)};
+        .x = args->in[0], .out = args->out[0], .item = dtype_size(args->in[0]->dtype)};
     contiguous_steps(&r.x->shape, r.item, r.from);
     contiguous_steps(&r.out->shape, r.item, r.to);
     return r;
@@ -574,7 +574,7 @@ static void copy_rows(void *dst, size_t dst_pitch, const void *src, size_t src_p
 
 KERNEL(kernel_concat)
 {
-    struct tensor *out = *args->out[0];
+    struct tensor *out = args->out[0];
     const int axis = (int)node_axis(args->node, 0, out->shape.rank);
     const struct axis_layout layout = axis_layout_of(&out->shape, axis);
     const size_t rows = layout.outer, inner = layout.inner * dtype_size(out->dtype);
@@ -599,7 +599,7 @@ KERNEL(kernel_split)
     for (size_t i = 0; i < node->output_count && x->bytes; i++) {
         size_t bytes = inner * (size_t)resolve_split(node, axis, i);
         if (args->out[i])
-            copy_rows((*args->out[i])->data, bytes, (const char *)x->data + offset, pitch, bytes,
+            copy_rows(args->out[i]->data, bytes, (const char *)x->data + offset, pitch, bytes,
                       rows);
         offset += bytes;
     }
@@ -625,7 +625,7 @@ KERNEL(kernel_slice)
 KERNEL(kernel_expand)
 {
     const struct tensor *x = args->in[0];
-    const struct tensor *out = *args->out[0];
+    const struct tensor *out = args->out[0];
     copy_broadcast(out->data, &out->shape, x->data, &x->shape, dtype_size(x->dtype));
     return STATUS_OK;
 }
@@ -650,7 +650,7 @@ KERNEL(kernel_trilu)
 {
     const struct tensor *x = args->in[0];
     const struct tensor *diagonal = kernel_input(args, 1);
-    struct tensor *out = *args->out[0];
+    struct tensor *out = args->out[0];
     bool upper = node_int(args->node, "upper", 1) != 0;
     int rank = x->shape.rank;
     int64_t rows = x->shape.dims[rank - 2], columns = x->shape.dims[rank - 1];

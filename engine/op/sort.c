@@ -274,10 +274,10 @@ static enum status output_list(const struct kernel_args *args, size_t i, size_t 
                                int64_t **ret, struct error *err)
 {
     *ret = NULL;
-    if (i >= args->node->output_count || !args->out[i])
+    if (!node_output(args->node, i))
         return STATUS_OK;
     TRY(kernel_output(args, i, DTYPE_I64, &SHAPE((int64_t)count), err));
-    *ret = (*args->out[i])->data;
+    *ret = args->out[i]->data;
     return STATUS_OK;
 }
 
@@ -323,12 +323,12 @@ KERNEL(kernel_unique)
     shape = flat ? SHAPE((int64_t)groups.count) : shape;
     if (!flat)
         shape.dims[axis] = (int64_t)groups.count;
-    if (args->out[0])
+    if (args->node->outputs[0])
         TRY(kernel_output(args, 0, x->dtype, &shape, err));
     size_t bytes = inner * dtype_size(x->dtype);
     for (size_t o = 0; args->out[0] && bytes && o < outer; o++)
         for (size_t g = 0; g < groups.count; g++)
-            memcpy((char *)(*args->out[0])->data + (o * groups.count + g) * bytes,
+            memcpy((char *)args->out[0]->data + (o * groups.count + g) * bytes,
                    (const char *)x->data +
                        (o * count + groups.order[groups.starts[groups.rank[g]]]) * bytes,
                    bytes);
@@ -343,7 +343,7 @@ KERNEL(kernel_arg)
     const struct tensor *x = args->in[0];
     const bool largest = args->node->op == OP_ARG_MAX, is_real = dtype_is_float(x->dtype);
     const bool last = node_int(args->node, "select_last_index", 0) != 0;
-    int64_t axis, *to = (*args->out[0])->data;
+    int64_t axis, *to = args->out[0]->data;
     TRY(infer_attribute_axis(args->node, 0, &axis, err));
     const struct axis_layout layout = axis_layout_of(&x->shape, axis);
     const size_t inner = layout.inner, all = layout.extent * inner;

@@ -459,7 +459,7 @@ KERNEL(kernel_valid_keys)
 {
     const struct tensor *valid = args->in[0];
     TRY(check_valid(valid->data, shape_count(&valid->shape), node_int(args->node, "keys", 0), err));
-    memcpy((*args->out[0])->data, valid->data, valid->bytes);
+    memcpy(args->out[0]->data, valid->data, valid->bytes);
     return STATUS_OK;
 }
 

@@ -126,20 +126,16 @@ static enum status run_once(const struct node_call *call, const struct noise *no
     const struct node *node = call->node;
     const struct tensor **in = alloc_array(node->input_count, sizeof *in);
     struct tensor **owned = alloc_array(node->input_count, sizeof *owned);
-    struct tensor ***slots = alloc_array(node->output_count, sizeof *slots);
     enum status status = STATUS_OK;
-    if (!in || !owned || !slots)
+    if (!in || !owned)
         status = error_set(err, STATUS_NO_MEMORY, "out of memory");
     if (status == STATUS_OK)
         status = disturb_all(call, noise, in, owned, err);
-    for (size_t i = 0; i < node->output_count && status == STATUS_OK; i++)
-        slots[i] = out[i] ? &out[i] : NULL;
-    const struct kernel_args args = {.node = node, .in = in, .out = slots};
+    const struct kernel_args args = {.node = node, .in = in, .out = out};
     if (status == STATUS_OK)
         status = kernel_call(kernel_find(node->op), &args, err);
     for (size_t i = 0; owned && i < node->input_count; i++)
         tensor_unref(owned[i]);
-    free(slots);
     free(owned);
     free(in);
     return status;
