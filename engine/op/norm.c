@@ -206,16 +206,15 @@ KERNEL(kernel_layer_normalization)
     const struct shape *shape = &args->in[0]->shape;
     const double epsilon = node_float(args->node, "epsilon", 1e-5f);
     const bool is_centered = args->node->op == OP_LAYER_NORMALIZATION;
-    int64_t axis;
+    const int axis = (int)node_axis(args->node, -1, shape->rank);
+    const size_t rows = resolve_extent(shape, 0, axis);
+    const size_t columns = resolve_extent(shape, axis, shape->rank);
     const double *src;
     double *dst, *statistics[2];
     struct spread scale, shift;
-    TRY(infer_attribute_axis(args->node, -1, &axis, err));
-    const size_t rows = resolve_extent(shape, 0, (int)axis);
-    const size_t columns = resolve_extent(shape, (int)axis, shape->rank);
     TRY(operands_open(args, 0, 1, &src, err));
-    TRY(spread_operand(args, 1, shape, (int)axis, &scale, err));
-    TRY(spread_operand(args, 2, shape, (int)axis, &shift, err));
+    TRY(spread_operand(args, 1, shape, axis, &scale, err));
+    TRY(spread_operand(args, 2, shape, axis, &shift, err));
     TRY(result_open(args, 0, ARITHMETIC_F64, &dst, err));
     for (size_t i = 0; i < 2; i++)
         TRY(result_open(args, 1 + i, ARITHMETIC_F64, &statistics[i], err));

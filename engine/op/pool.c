@@ -82,23 +82,18 @@ static enum status infer_max_unpool(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &out, err);
 }
 
-/* The taps of one output position that lie inside the input, along each axis. */
-struct tap_ranges {
-    int64_t first[3], end[3];
-};
-
 /* Iterates over the output positions of a plane; positions and taps in 3-D. */
 struct window_cursor {
     const struct window *window;
     int64_t at[3];
-    struct tap_ranges taps;
+    int64_t first[3], end[3]; /* the taps that lie inside the input, along each axis */
 };
 
 static void window_cursor_start(struct window_cursor *cursor, const struct window *window)
 {
     *cursor = (struct window_cursor){.window = window};
     for (int i = 0; i < 3; i++)
-        window_taps(window, i, 0, &cursor->taps.first[i], &cursor->taps.end[i]);
+        window_taps(window, i, 0, &cursor->first[i], &cursor->end[i]);
 }
 
 static void window_cursor_next(struct window_cursor *cursor)
@@ -107,7 +102,7 @@ static void window_cursor_next(struct window_cursor *cursor)
         bool more = ++cursor->at[i] < cursor->window->out[i];
         if (!more)
             cursor->at[i] = 0;
-        window_taps(cursor->window, i, cursor->at[i], &cursor->taps.first[i], &cursor->taps.end[i]);
+        window_taps(cursor->window, i, cursor->at[i], &cursor->first[i], &cursor->end[i]);
         if (more)
             return;
     }
@@ -122,15 +117,15 @@ static int64_t tap_position(const struct window_cursor *cursor, int i, int64_t t
 
 /* Runs `body` for each row of taps; tap i < count reads element row + x0 + i * step. */
 #define FOR_EACH_ROW_OF_TAPS(cursor, body)                                                         \
-    for (int64_t tz = (cursor)->taps.first[0]; tz < (cursor)->taps.end[0]; tz++)                   \
-        for (int64_t ty = (cursor)->taps.first[1]; ty < (cursor)->taps.end[1]; ty++) {             \
+    for (int64_t tz = (cursor)->first[0]; tz < (cursor)->end[0]; tz++)                             \
+        for (int64_t ty = (cursor)->first[1]; ty < (cursor)->end[1]; ty++) {                       \
             const struct window *win = (cursor)->window;                                           \
             size_t row = (size_t)((tap_position(cursor, 0, tz) * win->in[1] +                      \
                                    tap_position(cursor, 1, ty)) *                                  \
                                   win->in[2]);                                                     \
-            int64_t count = (cursor)->taps.end[2] - (cursor)->taps.first[2];                       \
+            int64_t count = (cursor)->end[2] - (cursor)->first[2];                                 \
             if (count > 0) {                                                                       \
-                size_t x0 = (size_t)tap_position(cursor, 2, (cursor)->taps.first[2]);              \
+                size_t x0 = (size_t)tap_position(cursor, 2, (cursor)->first[2]);                   \
                 size_t step = (size_t)win->dilation[2];                                            \
                 body                                                                               \
             }                                                                                      \
@@ -173,7 +168,7 @@ static double mean_divisor(const struct window_cursor *cursor, bool count_includ
     double divisor = 1;
     for (int i = 0; i < 3; i++)
         divisor *= count_include_pad ? (double)window_padded_taps(cursor->window, i, cursor->at[i])
-                                     : (double)(cursor->taps.end[i] - cursor->taps.first[i]);
+                                     : (double)(cursor->end[i] - cursor->first[i]);
     return divisor > 0 ? divisor : 1;
 }
 
@@ -281,10 +276,10 @@ KERNEL(kernel_max_unpool)
     const int64_t *indices = args->in[1]->data;
     struct shape addressed;
     struct tensor *y = args->out[0]; /* at least as large as `addressed` */
-    size_t room;
     TRY(unpool_shape_init(args->node, &x->shape, &addressed, err));
-    TRY(shape_check(&addressed, x->dtype, &room, NULL, err));
     size_t count = shape_count(&x->shape), size = dtype_size(x->dtype);
+    const size_t room =
+        shape_count(&addressed); /* at most that of y, which inference has checked */
     bool wider = !shape_equal(&addressed, &y->shape);
     zero_bytes(y->data, y->bytes);
     for (size_t i = 0; i < count; i++) {

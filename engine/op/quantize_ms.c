@@ -138,8 +138,7 @@ KERNEL(kernel_qlinear_concat)
     const struct node *node = args->node;
     struct tensor *y = args->out[0];
     struct quant out = quant_read(args, 0, y->dtype);
-    int64_t axis = node_int(node, "axis", 0);
-    TRY(infer_axis(&axis, y->shape.rank, err));
+    const int64_t axis = node_axis(node, 0, y->shape.rank);
     const struct axis_layout whole = axis_layout_of(&y->shape, axis);
     size_t before = 0;
     for (size_t k = 2; k + 1 < node->input_count; k += 3) {

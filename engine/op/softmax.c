@@ -100,9 +100,8 @@ KERNEL(kernel_columns)
     void (*function)(const double *, double *, size_t) = column_function(args->node);
     const double *in;
     double *out;
-    int64_t axis;
-    TRY(infer_attribute_axis(args->node, -1, &axis, err));
-    const struct axis_layout layout = axis_layout_of(&args->in[0]->shape, axis);
+    const struct shape *x = &args->in[0]->shape;
+    const struct axis_layout layout = axis_layout_of(x, node_axis(args->node, -1, x->rank));
     double *column = kernel_scratch(args, layout.extent, 2 * sizeof *column, err);
     TRY(allocated(column));
     TRY(operands_open(args, 0, 1, &in, err));

@@ -175,13 +175,10 @@ static void line_write(const struct kernel_args *args, const struct sort_line *l
 KERNEL(kernel_top_k)
 {
     const struct tensor *x = args->in[0];
-    int64_t axis, wanted = tensor_int(args->in[1], 0);
-    TRY(infer_attribute_axis(args->node, -1, &axis, err));
-    if (wanted < 0 || wanted > x->shape.dims[axis])
-        return error_set(err, STATUS_INVALID, "k is %lld, but axis %lld has only %lld elements",
-                         (long long)wanted, (long long)axis, (long long)x->shape.dims[axis]);
-    const struct axis_layout layout = axis_layout_of(&x->shape, axis);
-    const size_t k = (size_t)wanted, count = layout.extent, inner = layout.inner;
+    const struct axis_layout layout =
+        axis_layout_of(&x->shape, node_axis(args->node, -1, x->shape.rank));
+    const size_t k = (size_t)tensor_int(args->in[1], 0); /* inference has checked it */
+    const size_t count = layout.extent, inner = layout.inner;
     uint64_t *keys = kernel_scratch(args, count, sizeof *keys, err);
     uint64_t *heap = kernel_scratch(args, k, sizeof *heap, err);
     struct sort_key *chosen = kernel_scratch(args, k, sizeof *chosen, err);
@@ -304,10 +301,8 @@ KERNEL(kernel_unique)
 {
     const struct tensor *x = args->in[0];
     bool flat = !node_attr(args->node, "axis"), sorted = node_int(args->node, "sorted", 1) != 0;
-    int64_t axis = 0;
+    const int64_t axis = node_axis(args->node, 0, x->shape.rank);
     struct shape shape = x->shape;
-    if (!flat)
-        TRY(infer_attribute_axis(args->node, 0, &axis, err));
     const struct axis_layout layout =
         flat ? (struct axis_layout){1, shape_count(&shape), 1} : axis_layout_of(&shape, axis);
     const size_t outer = layout.outer, inner = layout.inner, count = layout.extent;
@@ -343,9 +338,9 @@ KERNEL(kernel_arg)
     const struct tensor *x = args->in[0];
     const bool largest = args->node->op == OP_ARG_MAX, is_real = dtype_is_float(x->dtype);
     const bool last = node_int(args->node, "select_last_index", 0) != 0;
-    int64_t axis, *to = args->out[0]->data;
-    TRY(infer_attribute_axis(args->node, 0, &axis, err));
-    const struct axis_layout layout = axis_layout_of(&x->shape, axis);
+    int64_t *to = args->out[0]->data;
+    const struct axis_layout layout =
+        axis_layout_of(&x->shape, node_axis(args->node, 0, x->shape.rank));
     const size_t inner = layout.inner, all = layout.extent * inner;
     uint64_t keys[BLOCK], *best = kernel_scratch(args, inner, sizeof *best, err);
     TRY(allocated(best));
