@@ -3,8 +3,10 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/array.h"
 #include "engine/base/size.h"
 
 struct graph *graph_create(struct memory_budget *budget)
@@ -38,33 +40,18 @@ void graph_free(struct graph *graph)
     for (size_t n = 0; n < graph->node_count; n++)
         for (size_t a = 0; a < graph->nodes[n]->attr_count; a++)
             attr_done(&graph->nodes[n]->attrs[a]);
+    free(graph->values);
+    free(graph->nodes);
     arena_free(graph->arena); /* contains the graph itself */
-}
-
-/* Makes room for one more pointer in an arena-backed array. */
-static bool grow(struct arena *arena, void ***items, size_t count, size_t *capacity)
-{
-    if (count < *capacity)
-        return true;
-    size_t wanted = *capacity ? *capacity * 2 : 16;
-    void **bigger = arena_alloc(arena, wanted, sizeof *bigger);
-    if (!bigger)
-        return false;
-    if (count)
-        memcpy(bigger, *items, count * sizeof *bigger);
-    *items = bigger;
-    *capacity = wanted;
-    return true;
 }
 
 struct value *graph_add_value(struct graph *graph, const char *name, enum dtype dtype,
                               const struct shape *shape)
 {
     struct value *value = arena_alloc(graph->arena, 1, sizeof *value);
-    void **values = (void **)graph->values;
-    if (!value || !grow(graph->arena, &values, graph->value_count, &graph->value_capacity))
+    if (!value || !array_reserve(&graph->values, &graph->value_capacity, graph->value_count + 1,
+                                 sizeof(struct value *)))
         return NULL;
-    graph->values = (struct value **)values;
     value->name = *name ? arena_copy_text(graph->arena, name, strlen(name)) : "";
     if (!value->name)
         return NULL;
@@ -87,10 +74,9 @@ struct node *graph_add_node(struct graph *graph, enum op op, const char *name, s
                             size_t outputs)
 {
     struct node *node = arena_alloc(graph->arena, 1, sizeof *node);
-    void **nodes = (void **)graph->nodes;
-    if (!node || !grow(graph->arena, &nodes, graph->node_count, &graph->node_capacity))
+    if (!node || !array_reserve(&graph->nodes, &graph->node_capacity, graph->node_count + 1,
+                                sizeof(struct node *)))
         return NULL;
-    graph->nodes = (struct node **)nodes;
     node->op = op;
     node->opset = graph->opset;
     node->inputs = arena_alloc(graph->arena, inputs, sizeof *node->inputs);

@@ -25,16 +25,14 @@ struct name_slot *name_map_find(const struct name_map *map, const char *name)
 
 bool name_map_put(struct name_map *map, const char *name, void *value)
 {
-    struct name_slot *slot = name_map_find(map, name);
+    struct name_slot *slot = malloc(sizeof *slot), **found = NULL;
     if (slot) {
-        slot->value = value;
-        return true;
-    }
-    slot = malloc(sizeof *slot);
-    if (slot)
         *slot = (struct name_slot){name, value};
-    if (slot && tsearch(slot, &map->root, compare))
-        return true;
-    free(slot);
-    return false;
+        found = tsearch(slot, &map->root, compare);
+    }
+    if (found)
+        (*found)->value = value;
+    if (!found || *found != slot)
+        free(slot);
+    return found;
 }
