@@ -64,36 +64,27 @@ enum status gemm_product(const struct kernel_args *args, const struct gemm_shape
                          y, err);
 }
 
-/* Strides of a tensor of shape [], [n], [1, n], [m, 1] or [m, n] that broadcasts to a matrix:
- * element (row, column) is at row * *ret_row + column * *ret_column. */
-static void bias_steps(const struct shape *shape, size_t *ret_row, size_t *ret_column)
-{
-    size_t n = shape->rank > 0 ? (size_t)shape->dims[shape->rank - 1] : 1;
-    size_t m = shape->rank > 1 ? (size_t)shape->dims[shape->rank - 2] : 1;
-    *ret_column = n > 1;
-    *ret_row = m > 1 ? n : 0;
-}
-
-/* y = alpha * y + beta * c, in double. */
-static void scale_and_add(const struct gemm_shape *gemm, enum dtype dtype, void *y, double alpha,
+/* y = alpha * y + beta * c, in double; c broadcasts to y. */
+static void scale_and_add(const struct shape *shape, enum dtype dtype, void *y, double alpha,
                           double beta, const struct tensor *c)
 {
-    size_t row = 0, column = 0;
+    const struct shape *const shapes[] = {c ? &c->shape : &SHAPE_SCALAR};
     double values[BLOCK], bias[BLOCK] = {0};
-    if (c)
-        bias_steps(&c->shape, &row, &column);
-    for (size_t i = 0; i < gemm->m; i++) {
-        FOR_BLOCKS(j, count, gemm->n) {
-            void *at = element_at(y, dtype, i * gemm->n + j);
-            load_doubles(at, dtype, values, count);
+    struct broadcast at;
+    broadcast_start(&at, shape, shapes, 1);
+    do {
+        FOR_BLOCKS(j, count, at.row) {
+            void *to = element_at(y, dtype, at.done + j);
+            const size_t from = at.rows.offset[0] + (at.moves[0] ? j : 0);
+            load_doubles(to, dtype, values, count);
             if (c)
-                load_doubles(element(c->data, c->dtype, i * row + j * column), c->dtype, bias,
-                             column ? count : 1);
+                load_doubles(element(c->data, c->dtype, from), c->dtype, bias,
+                             at.moves[0] ? count : 1);
             for (size_t x = 0; x < count; x++)
-                values[x] = alpha * values[x] + beta * bias[column ? x : 0];
-            store_doubles(values, dtype, at, count);
+                values[x] = alpha * values[x] + beta * bias[at.moves[0] ? x : 0];
+            store_doubles(values, dtype, to, count);
         }
-    }
+    } while (broadcast_next(&at));
 }
 
 KERNEL(kernel_gemm)
@@ -121,7 +112,7 @@ KERNEL(kernel_gemm)
     }
     TRY(gemm_product(args, &gemm, arithmetic, left, right, dst, err));
     if (alpha != 1 || (c && !(exact && plain)))
-        scale_and_add(&gemm, working, dst, alpha, beta, c);
+        scale_and_add(&args->out[0]->shape, working, dst, alpha, beta, c);
     return STATUS_OK;
 }
 
