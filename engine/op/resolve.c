@@ -161,48 +161,35 @@ static void slice_axis(int64_t n, int64_t start, int64_t end, int64_t step, stru
     ret->out.dims[axis] = count;
 }
 
-struct slice_lists {
-    int64_t starts[TENSOR_MAX_RANK], ends[TENSOR_MAX_RANK];
-    int64_t axes[TENSOR_MAX_RANK], steps[TENSOR_MAX_RANK];
-    size_t count, axis_count, step_count;
-};
-
-static enum status slice_read(const struct node *node, struct slice_lists *ret, struct error *err)
-{
-    size_t ends, max = TENSOR_MAX_RANK;
-    TRY(resolve_list(node, 1, "starts", ret->starts, max, &ret->count, err));
-    TRY(resolve_list(node, 2, "ends", ret->ends, max, &ends, err));
-    TRY(resolve_list(node, 3, "axes", ret->axes, max, &ret->axis_count, err));
-    TRY(resolve_list(node, 4, "steps", ret->steps, max, &ret->step_count, err));
-    if (ends != ret->count || (ret->axis_count && ret->axis_count != ret->count) ||
-        (ret->step_count && ret->step_count != ret->count))
-        return error_set(err, STATUS_SHAPE,
-                         "%zu starts, %zu ends, %zu axes and %zu steps: the counts must agree",
-                         ret->count, ends, ret->axis_count, ret->step_count);
-    return STATUS_OK;
-}
-
 enum status resolve_slice(const struct node *node, struct slice *ret, struct error *err)
 {
     const struct shape *data = &node->inputs[0]->shape;
-    struct slice_lists lists;
-    TRY(slice_read(node, &lists, err));
-    ret->out = *data;
-    for (int d = 0; d < TENSOR_MAX_RANK; d++) {
-        ret->start[d] = 0;
-        ret->step[d] = 1;
-    }
+    const size_t max = TENSOR_MAX_RANK;
+    int64_t starts[TENSOR_MAX_RANK], ends[TENSOR_MAX_RANK];
+    int64_t axes[TENSOR_MAX_RANK], steps[TENSOR_MAX_RANK];
+    size_t count, end_count, axis_count, step_count;
     unsigned seen = 0;
-    for (size_t i = 0; i < lists.count; i++) {
-        int64_t axis = lists.axis_count ? lists.axes[i] : (int64_t)i;
-        int64_t step = lists.step_count ? lists.steps[i] : 1;
+    TRY(resolve_list(node, 1, "starts", starts, max, &count, err));
+    TRY(resolve_list(node, 2, "ends", ends, max, &end_count, err));
+    TRY(resolve_list(node, 3, "axes", axes, max, &axis_count, err));
+    TRY(resolve_list(node, 4, "steps", steps, max, &step_count, err));
+    if (end_count != count || (axis_count && axis_count != count) ||
+        (step_count && step_count != count))
+        return error_set(err, STATUS_SHAPE,
+                         "%zu starts, %zu ends, %zu axes and %zu steps: the counts must agree",
+                         count, end_count, axis_count, step_count);
+    *ret = (struct slice){.out = *data};
+    for (size_t d = 0; d < max; d++)
+        ret->step[d] = 1;
+    for (size_t i = 0; i < count; i++) {
+        int64_t axis = axis_count ? axes[i] : (int64_t)i, step = step_count ? steps[i] : 1;
         TRY(infer_axis(&axis, data->rank, err));
         if (seen & 1u << axis)
             return error_set(err, STATUS_SHAPE, "axis %lld is sliced twice", (long long)axis);
         seen |= 1u << axis;
         if (step == 0)
             return error_set(err, STATUS_SHAPE, "the step of axis %lld is 0", (long long)axis);
-        slice_axis(data->dims[axis], lists.starts[i], lists.ends[i], step, ret, (int)axis);
+        slice_axis(data->dims[axis], starts[i], ends[i], step, ret, (int)axis);
     }
     return STATUS_OK;
 }
