@@ -28,7 +28,6 @@
 struct jpeg_reader {
     struct jpeg_decompress_struct cinfo;
     struct jpeg_error_mgr errors;
-    struct jpeg_source_mgr source;
     struct jpeg_progress_mgr progress;
     jmp_buf failed;
     struct decode *photo;
@@ -121,33 +120,6 @@ static void jpeg_on_message(j_common_ptr common, int level)
     }
 }
 
-static void jpeg_on_output(j_common_ptr common)
-{
-    (void)common; /* libjpeg would print to stderr */
-}
-
-static void source_nothing(j_decompress_ptr cinfo)
-{
-    (void)cinfo;
-}
-
-/* Called at the end of the data, where libjpeg wants more: the file is truncated. */
-static boolean source_fill(j_decompress_ptr cinfo)
-{
-    fail_truncated(cinfo->client_data);
-}
-
-static void source_skip(j_decompress_ptr cinfo, long count)
-{
-    struct jpeg_reader *reader = cinfo->client_data;
-    if (count <= 0)
-        return;
-    if ((size_t)count > cinfo->src->bytes_in_buffer)
-        fail_truncated(reader);
-    cinfo->src->next_input_byte += count;
-    cinfo->src->bytes_in_buffer -= (size_t)count;
-}
-
 /* Implements progress_monitor, which libjpeg calls at least once for each row of blocks. */
 static void jpeg_on_progress(j_common_ptr common)
 {
@@ -170,7 +142,7 @@ static boolean jpeg_on_app1(j_decompress_ptr cinfo)
     if (cinfo->src->bytes_in_buffer < 2)
         fail_truncated(reader);
     const size_t given = read_u16(at, true), length = given < 2 ? 2 : given; /* counts itself */
-    source_skip(cinfo, (long)length);
+    cinfo->src->skip_input_data(cinfo, (long)length);
     exif_read_app1(&reader->found, at + 2, length - 2);
     return TRUE;
 }
@@ -186,14 +158,8 @@ static void jpeg_reader_init(struct jpeg_reader *reader, struct decode *photo, s
     reader->cinfo.err = jpeg_std_error(&reader->errors);
     reader->errors.error_exit = jpeg_on_error;
     reader->errors.emit_message = jpeg_on_message;
-    reader->errors.output_message = jpeg_on_output;
     reader->cinfo.client_data = reader;
     reader->progress.progress_monitor = jpeg_on_progress;
-    reader->source = (struct jpeg_source_mgr){.init_source = source_nothing,
-                                              .fill_input_buffer = source_fill,
-                                              .skip_input_data = source_skip,
-                                              .resync_to_restart = jpeg_resync_to_restart,
-                                              .term_source = source_nothing};
 }
 
 /* Reads up to the first scan, and makes all checks that need no pixel memory. Jumps on failure. */
@@ -203,11 +169,9 @@ static void jpeg_read_head(struct jpeg_reader *reader)
     struct decode *photo = reader->photo;
     jpeg_create_decompress(cinfo); /* keeps err and client_data */
     jpeg_set_marker_processor(cinfo, JPEG_APP0 + 1, jpeg_on_app1);
-    reader->source.next_input_byte = photo->data;
-    reader->source.bytes_in_buffer = photo->size;
-    cinfo->src = &reader->source;
+    jpeg_mem_src(cinfo, photo->data, photo->size);
     cinfo->progress = &reader->progress;
-    (void)jpeg_read_header(cinfo, TRUE); /* never suspends: source_fill does not return FALSE */
+    (void)jpeg_read_header(cinfo, TRUE); /* never suspends: the whole file is in memory */
 
     photo->orientation = reader->found.value;
     enum status status =

@@ -91,29 +91,20 @@ struct orientation_map {
     uint32_t columns, rows;                 /* of the upright picture */
 };
 
+/* Orientations 2, 3, 7 and 8 reverse the stored columns, 3, 4, 6 and 7 the stored rows; 5 … 8
+ * exchange rows and columns. */
 static struct orientation_map orientation_map_of(size_t stride, uint32_t width, uint32_t height,
                                                  int orientation)
 {
-    const ptrdiff_t pixel = 3, line = (ptrdiff_t)stride;
-    const ptrdiff_t right = ((ptrdiff_t)width - 1) * pixel, bottom = (ptrdiff_t)(height - 1) * line;
-    switch (orientation) {
-    case 2: /* mirrored left to right */
-        return (struct orientation_map){right, -pixel, line, width, height};
-    case 3: /* upside down */
-        return (struct orientation_map){bottom + right, -pixel, -line, width, height};
-    case 4: /* mirrored top to bottom */
-        return (struct orientation_map){bottom, pixel, -line, width, height};
-    case 5: /* transposed */
-        return (struct orientation_map){0, line, pixel, height, width};
-    case 6: /* needs a quarter turn clockwise */
-        return (struct orientation_map){bottom, -line, pixel, height, width};
-    case 7: /* transposed along the other diagonal */
-        return (struct orientation_map){bottom + right, -line, -pixel, height, width};
-    case 8: /* needs a quarter turn counter-clockwise */
-        return (struct orientation_map){right, line, -pixel, height, width};
-    default:
-        return (struct orientation_map){0, pixel, line, width, height};
-    }
+    const unsigned bit = 1u << orientation;
+    const bool is_mirrored = bit & (1u << 2 | 1u << 3 | 1u << 7 | 1u << 8);
+    const bool is_flipped = bit & (1u << 3 | 1u << 4 | 1u << 6 | 1u << 7);
+    const ptrdiff_t across = is_mirrored ? -3 : 3;
+    const ptrdiff_t down = is_flipped ? -(ptrdiff_t)stride : (ptrdiff_t)stride;
+    const ptrdiff_t start = (is_mirrored ? ((ptrdiff_t)width - 1) * 3 : 0) +
+                            (is_flipped ? (ptrdiff_t)(height - 1) * (ptrdiff_t)stride : 0);
+    return orientation < 5 ? (struct orientation_map){start, across, down, width, height}
+                           : (struct orientation_map){start, down, across, height, width};
 }
 
 static void orient_tile(const uint8_t *src, const struct orientation_map *map, uint32_t x0,
