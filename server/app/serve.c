@@ -255,7 +255,7 @@ static enum status set_up(struct serve *serve, struct error *err)
         confine_files(config, &serve->confinement);
     }
     /* Loads the decoders while there is one thread, and starting processes is still allowed. */
-    (void)image_format_is_available(IMAGE_JPEG, NULL);
+    (void)image_format_missing(IMAGE_JPEG);
     if (!log_start())
         return error_set(err, STATUS_NO_MEMORY,
                          "cannot start the thread that writes the log; " THREAD_LIMIT_HINT);

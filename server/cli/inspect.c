@@ -196,14 +196,13 @@ static int print_inspection_json(const struct inspection *in)
 /* Prints the formats that can be decoded, and the missing packages of the others. */
 static void print_formats(const struct inspection *in)
 {
-    const char *need;
     printf("%-12s", "formats");
     for (size_t i = 0; i < in->format_count; i++)
         printf("%s%s", i ? ", " : "", in->formats[i]);
     printf("\n");
-    for (int i = IMAGE_JPEG; i < IMAGE_FORMATS; i++)
-        if (!image_format_is_available((enum image_format)i, &need))
-            printf("%-12s(%s needs %s)\n", "", image_format_name((enum image_format)i), need);
+    for (enum image_format i = IMAGE_JPEG; i < IMAGE_FORMATS; i++)
+        if (image_format_missing(i))
+            printf("%-12s(%s needs %s)\n", "", image_format_name(i), image_format_missing(i));
 }
 
 /* Returns a text from the model file with its control characters escaped for a terminal, valid

@@ -95,7 +95,7 @@ int exif_from_webp(const uint8_t *data, size_t size);
 
 /* The functions of each format.
  *
- * _load: loads the format's library; returns false if the library is missing or unusable. Call it
+ * _load: loads the format's library. Returns NULL, or what is missing or unusable, static. Call it
  * before decoding, and before a decode worker confines itself. _decode: reads the header, checks
  * the limits, sets sizes and orientation. Then, if there is a buffer, writes the pixels as stored,
  * before the EXIF orientation, as contiguous RGB. A JPEG's columns outside photo->part are
@@ -103,11 +103,7 @@ int exif_from_webp(const uint8_t *data, size_t size);
 typedef enum status image_decode_fn(struct decode *photo, struct error *err);
 image_decode_fn jpeg_decode, png_decode, bmp_decode, gif_decode, webp_decode, tiff_decode;
 image_decode_fn heif_decode; /* AVIF and HEIC */
-bool webp_load(void);
-bool tiff_load(void);
-bool avif_load(void);
-bool heic_load(void);
-
-/* Returns what AVIF or HEIC lacks after avif_load() or heic_load() has failed; static. That is
- * `package` if libheif or its plug-in is not installed. */
-const char *heif_need(const char *package);
+const char *webp_load(void);
+const char *tiff_load(void);
+const char *avif_load(void);
+const char *heic_load(void);

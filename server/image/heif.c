@@ -89,15 +89,6 @@ enum heif_state { HEIF_UNKNOWN, HEIF_USABLE = 50, HEIF_ABSENT, HEIF_TOO_OLD, HEI
 
 static enum heif_state heif_state;
 
-const char *heif_need(const char *package)
-{
-    if (heif_state == HEIF_TOO_OLD)
-        return "--old-libheif (may take gigabytes), or libheif 1.23";
-    if (heif_state == HEIF_FAILED)
-        return "a libheif that can be loaded (it ended a test process)";
-    return package;
-}
-
 /* NULL in a libheif before 1.19. */
 static struct heif_limits *(*heif_limits_of)(struct heif_context *context);
 
@@ -155,24 +146,31 @@ static enum heif_state heif_load_in_child(void)
     return state >= HEIF_USABLE && state < HEIF_FAILED ? (enum heif_state)state : HEIF_FAILED;
 }
 
-static bool heif_can_decode(int format)
+/* Returns NULL, or what is missing: `package` if libheif or its plug-in is not installed. */
+static const char *heif_find_decoder(int format, const char *package)
 {
     if (heif_state == HEIF_UNKNOWN) {
         heif_state = heif_load_in_child();
         if (heif_state == HEIF_USABLE)
             heif_state = heif_load();
     }
-    return heif_state == HEIF_USABLE && heif.can_decode(format);
+    if (heif_state == HEIF_TOO_OLD)
+        return "--old-libheif (may take gigabytes), or libheif 1.23";
+    if (heif_state == HEIF_FAILED)
+        return "a libheif that can be loaded (it ended a test process)";
+    return heif_state == HEIF_USABLE && heif.can_decode(format) ? NULL : package;
 }
 
-bool avif_load(void)
+const char *avif_load(void)
 {
-    return heif_can_decode(HEIF_AV1);
+    return heif_find_decoder(HEIF_AV1,
+                             "the Debian package libheif1, on Debian 13 also libheif-plugin-dav1d");
 }
 
-bool heic_load(void)
+const char *heic_load(void)
 {
-    return heif_can_decode(HEIF_HEVC);
+    return heif_find_decoder(
+        HEIF_HEVC, "the Debian package libheif1, on Debian 13 also libheif-plugin-libde265");
 }
 
 struct heif_file {

@@ -18,35 +18,26 @@ struct image_decoder {
     struct pixel_account account;
 };
 
-#define PACKAGE "the Debian package "
-
 /* One reader for each format. A new format needs a line here, a name in image.h and its signature
  * in sniff.c. */
 static const struct format_reader {
     const char *name;
     image_decode_fn *decode;
-    bool (*load)(void); /* NULL: nothing to load */
-    const char *need;   /* the package that `load` needs */
+    const char *(*load)(void); /* NULL: nothing to load */
 } readers[IMAGE_FORMATS] = {
-    [IMAGE_JPEG] = {"JPEG", jpeg_decode, NULL, NULL},
-    [IMAGE_PNG] = {"PNG", png_decode, NULL, NULL},
-    [IMAGE_BMP] = {"BMP", bmp_decode, NULL, NULL},
-    [IMAGE_GIF] = {"GIF", gif_decode, NULL, NULL},
-    [IMAGE_WEBP] = {"WebP", webp_decode, webp_load, PACKAGE "libwebp7"},
-    [IMAGE_TIFF] = {"TIFF", tiff_decode, tiff_load, PACKAGE "libtiff6"},
-    [IMAGE_AVIF] = {"AVIF", heif_decode, avif_load,
-                    PACKAGE "libheif1, on Debian 13 also libheif-plugin-dav1d"},
-    [IMAGE_HEIC] = {"HEIC", heif_decode, heic_load,
-                    PACKAGE "libheif1, on Debian 13 also libheif-plugin-libde265"},
+    [IMAGE_JPEG] = {"JPEG", jpeg_decode, NULL},      [IMAGE_PNG] = {"PNG", png_decode, NULL},
+    [IMAGE_BMP] = {"BMP", bmp_decode, NULL},         [IMAGE_GIF] = {"GIF", gif_decode, NULL},
+    [IMAGE_WEBP] = {"WebP", webp_decode, webp_load}, [IMAGE_TIFF] = {"TIFF", tiff_decode, tiff_load},
+    [IMAGE_AVIF] = {"AVIF", heif_decode, avif_load}, [IMAGE_HEIC] = {"HEIC", heif_decode, heic_load},
 };
 
 static pthread_once_t readers_once = PTHREAD_ONCE_INIT;
-static bool has_reader[IMAGE_FORMATS]; /* written once */
+static const char *missing[IMAGE_FORMATS]; /* written once */
 
 static void load_readers(void)
 {
     for (int i = IMAGE_JPEG; i < IMAGE_FORMATS; i++)
-        has_reader[i] = !readers[i].load || readers[i].load();
+        missing[i] = readers[i].load ? readers[i].load() : NULL;
 }
 
 const char *image_format_name(enum image_format format)
@@ -54,13 +45,10 @@ const char *image_format_name(enum image_format format)
     return readers[format].name;
 }
 
-bool image_format_is_available(enum image_format format, const char **ret_need)
+const char *image_format_missing(enum image_format format)
 {
     pthread_once(&readers_once, load_readers);
-    const char *need = readers[format].need;
-    if (ret_need)
-        *ret_need = format == IMAGE_AVIF || format == IMAGE_HEIC ? heif_need(need) : need;
-    return has_reader[format];
+    return missing[format];
 }
 
 struct image_decoder *image_decoder_create(void)
@@ -114,13 +102,12 @@ static enum status find_format(struct decode *photo, enum image_format *ret, str
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
                          "this is not a supported image: it looks like %s; send JPEG or PNG",
                          sniff_describe(photo->data, size));
-    const char *need;
     photo->name = image_format_name(*ret);
-    if (!image_format_is_available(*ret, &need))
+    if (image_format_missing(*ret))
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,
                          "the server cannot read %s, because it lacks %s; send JPEG or PNG, or "
                          "install it and restart lensd",
-                         photo->name, need);
+                         photo->name, image_format_missing(*ret));
     return STATUS_OK;
 }
 
@@ -128,7 +115,7 @@ size_t image_formats(const char *ret_names[static IMAGE_FORMATS])
 {
     size_t count = 0;
     for (int i = IMAGE_JPEG; i < IMAGE_FORMATS; i++)
-        if (image_format_is_available((enum image_format)i, NULL))
+        if (!image_format_missing((enum image_format)i))
             ret_names[count++] = readers[i].name;
     return count;
 }

@@ -82,11 +82,10 @@ const char *image_format_name(enum image_format format);
  * beyond all limits. Call it from one thread before any other function here. */
 void image_use_old_libheif(bool uses);
 
-/* True if this server can decode the format: WebP, TIFF, AVIF and HEIC need a library that may be
- * missing or unusable. `ret_need` (may be NULL) gets what the format needs, static: "the Debian
- * package libwebp7"; NULL for a format that needs nothing. The first call loads the libraries and
- * starts a process; call it before the process confines itself. Any thread. */
-bool image_format_is_available(enum image_format format, const char **ret_need);
+/* Returns NULL if this server can decode the format. Otherwise returns what is missing or unusable,
+ * static, such as "the Debian package libwebp7". The first call loads the libraries of WebP, TIFF,
+ * AVIF and HEIC and starts a process; call it before the process confines itself. Any thread. */
+const char *image_format_missing(enum image_format format);
 
 /* Lists the names of the formats that can be decoded; returns their number. */
 size_t image_formats(const char *ret_names[static IMAGE_FORMATS]);

@@ -23,11 +23,6 @@ static _Noreturn void jpeg_writer_fail(j_common_ptr cinfo)
     longjmp(writer->failed, 1);
 }
 
-static void jpeg_writer_ignore(j_common_ptr cinfo)
-{
-    (void)cinfo;
-}
-
 /* Calls setjmp in its own function: variables that change between setjmp and longjmp must not be
  * local to it (C17 7.13.2.1). Returns false after an error of libjpeg. */
 static bool jpeg_write(struct jpeg_writer *writer, const struct canvas *canvas)
@@ -63,7 +58,6 @@ enum status image_encode_jpeg(const struct canvas *canvas, uint8_t **ret, size_t
                          canvas->width, canvas->height, (long)JPEG_MAX_DIMENSION);
     writer.cinfo.err = jpeg_std_error(&writer.errors);
     writer.errors.error_exit = jpeg_writer_fail;
-    writer.errors.output_message = jpeg_writer_ignore;
     writer.cinfo.client_data = &writer;
     const bool is_done = jpeg_write(&writer, canvas);
     char text[JMSG_LENGTH_MAX];

@@ -49,7 +49,7 @@ static struct {
                 int orientation, int stops);
 } tiff;
 
-bool tiff_load(void)
+const char *tiff_load(void)
 {
     static const struct library_function functions[] = {
         {"TIFFOpenOptionsAlloc", &tiff.options},
@@ -67,7 +67,9 @@ bool tiff_load(void)
         {"TIFFStripSize", &tiff.strip_size},
         {"TIFFRGBAImageOK", &tiff.can_read},
         {"TIFFReadRGBAImageOriented", &tiff.read}};
-    return library_load("libtiff.so.6", functions, COUNT_OF(functions));
+    return library_load("libtiff.so.6", functions, COUNT_OF(functions))
+               ? NULL
+               : "the Debian package libtiff6";
 }
 
 /* Tags and their values. */

@@ -22,11 +22,13 @@ static struct {
     uint8_t *(*decode)(const uint8_t *data, size_t size, uint8_t *rgb, size_t room, int stride);
 } webp;
 
-bool webp_load(void)
+const char *webp_load(void)
 {
     static const struct library_function functions[] = {{"WebPGetFeaturesInternal", &webp.features},
                                                         {"WebPDecodeRGBInto", &webp.decode}};
-    return library_load("libwebp.so.7", functions, COUNT_OF(functions));
+    return library_load("libwebp.so.7", functions, COUNT_OF(functions))
+               ? NULL
+               : "the Debian package libwebp7";
 }
 
 enum { RIFF_HEADER = 12, CHUNK_HEADER = 8 };

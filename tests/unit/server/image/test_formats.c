@@ -28,8 +28,8 @@ static size_t find_files(const struct kind *kind, glob_t *ret)
 {
     char path[512];
     *ret = (glob_t){0};
-    const char *package;
-    if (!image_format_is_available(kind->format, &package)) {
+    const char *package = image_format_missing(kind->format);
+    if (package) {
         /* Not cr_log_warn: with a warning the program's exit status is 1. */
         fprintf(stderr, "%s: skipped, as %s is not installed\n", image_format_name(kind->format),
                 package);
@@ -185,13 +185,12 @@ Test(formats, refuses_lab_colours)
 
 Test(formats, names_the_missing_package)
 {
-    const char *names[IMAGE_FORMATS], *need = "?";
+    const char *names[IMAGE_FORMATS];
     const size_t count = image_formats(names);
     cr_assert_geq(count, 4);
     cr_assert_str_eq(names[0], "JPEG");
     cr_assert_str_eq(names[3], "GIF");
-    (void)image_format_is_available(IMAGE_WEBP, &need);
-    cr_assert_str_eq(need, "the Debian package libwebp7");
-    (void)image_format_is_available(IMAGE_GIF, &need);
-    cr_assert_null(need);
+    const char *missing = image_format_missing(IMAGE_WEBP);
+    cr_assert(!missing || !strcmp(missing, "the Debian package libwebp7"));
+    cr_assert_null(image_format_missing(IMAGE_GIF));
 }
