@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/cpu.h"
 #include "engine/base/size.h"
 
 /* Pillow's filters with the same expressions, because weights must be equal to the last bit (this
@@ -279,13 +280,10 @@ const struct resample_kernels *resample_kernels_at(int i)
 {
     const struct resample_kernels *usable[3] = {&resample_kernels_plain};
     int count = 1;
-#ifdef RESAMPLE_HAVE_AVX2
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+#ifdef __x86_64__
+    if (cpu_features()->avx2)
         usable[count++] = &resample_kernels_avx2;
-#endif
-#ifdef RESAMPLE_HAVE_AVX512
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+    if (cpu_features()->avx512)
         usable[count++] = &resample_kernels_avx512;
 #endif
     return i >= 0 && i < count ? usable[i] : NULL;

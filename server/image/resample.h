@@ -74,12 +74,7 @@ struct resample_kernels {
 };
 
 extern const struct resample_kernels resample_kernels_plain;
-#ifdef RESAMPLE_HAVE_AVX2
-extern const struct resample_kernels resample_kernels_avx2;
-#endif
-#ifdef RESAMPLE_HAVE_AVX512
-extern const struct resample_kernels resample_kernels_avx512;
-#endif
+extern const struct resample_kernels resample_kernels_avx2, resample_kernels_avx512; /* x86-64 */
 
 /* Returns the i-th table that this machine supports, the slowest first; NULL after the last. */
 const struct resample_kernels *resample_kernels_at(int i);

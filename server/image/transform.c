@@ -280,19 +280,13 @@ static void emit_row(struct resize_job *job, int y, struct sink *sink)
     sink_fill(sink, 0, width - canvas_end);
 }
 
-static uint32_t larger_side(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Implements RESIZE_BODY. `shrink` is the factor by which the decoder has shrunk the picture. */
 static enum status warp_body(struct transform *transform, const struct image *image,
                              const struct preprocess *p, struct sink *sink, struct error *err)
 {
     struct crop_frame frame;
     double *map = frame.map;
-    const uint32_t width = larger_side(image->info.width, image->width);
-    const uint32_t height = larger_side(image->info.height, image->height);
+    const uint32_t width = image->info.width, height = image->info.height;
     const double shrink[] = {(double)width / image->width, (double)height / image->height};
     TRY(frame_of(p, width, height, &frame, err));
     for (int axis = 0; axis < 2; axis++) {
@@ -325,8 +319,7 @@ static enum status resize_run(struct transform *transform, const struct image *w
     struct resize_job job = {
         .transform = transform, .image = &image, .preprocess = p, .flip = p->invert ? 255 : 0};
     /* A photo that was decoded at a fraction of its size gets the frame of the whole photo. */
-    const struct source_frame full = frame_source(p, larger_side(whole->info.width, whole->width),
-                                                  larger_side(whole->info.height, whole->height));
+    const struct source_frame full = frame_source(p, whole->info.width, whole->info.height);
     TRY(frame_of(p, full.width, full.height, &job.frame, err));
     job.x0 = larger_of(0, -job.frame.left);
     job.y0 = larger_of(0, -job.frame.top);

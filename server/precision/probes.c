@@ -80,7 +80,8 @@ enum status probes_write(struct probes *probes, int i, float *dst, struct error 
                   LOG_STR("file", probes->files[i]), LOG_STR("error", own.message));
     }
     picture_draw((unsigned)i, probes->picture);
-    const struct image image = {.width = PICTURE_SIDE,
+    const struct image image = {.info = {.width = PICTURE_SIDE, .height = PICTURE_SIDE},
+                                .width = PICTURE_SIDE,
                                 .height = PICTURE_SIDE,
                                 .stride = (size_t)PICTURE_SIDE * 3,
                                 .pixels = probes->picture};
