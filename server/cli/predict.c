@@ -52,8 +52,7 @@ struct photo {
 struct prediction_run {
     const struct config *config;
     struct model_host *host;
-    char **paths;
-    size_t count, room;
+    struct photo_files files;
     /* `photos` and `images` have `places` elements each; photo i uses element i % places. */
     struct photo *photos;
     struct predict_image *images;
@@ -111,16 +110,7 @@ static enum status predict_read_file(const char *path, uint8_t **ret, size_t *re
                                            "cannot read it: %s", cause.message);
 }
 
-static enum status add_path(struct prediction_run *run, const char *path, struct error *err)
-{
-    if (!array_reserve(&run->paths, &run->room, run->count + 1, sizeof *run->paths) ||
-        !(run->paths[run->count] = strdup(path)))
-        return error_no_memory(err, "for the names of photos");
-    run->count++;
-    return STATUS_OK;
-}
-
-static enum status add_pattern(struct prediction_run *run, const char *pattern, struct error *err)
+static enum status add_pattern(struct photo_files *files, const char *pattern, struct error *err)
 {
     glob_t found;
     enum status status = STATUS_OK;
@@ -128,35 +118,30 @@ static enum status add_pattern(struct prediction_run *run, const char *pattern, 
     if (failed)
         return error_no_memory(err, "for the names of photos");
     for (size_t i = 0; i < found.gl_pathc && status == STATUS_OK; i++)
-        status = add_path(run, found.gl_pathv[i], err);
+        status = photo_files_add(files, found.gl_pathv[i], err);
     globfree(&found);
     return status;
 }
 
 /* Adds a file, the photos of a folder, or the matches of a pattern such as 'photos/2026*.jpg'. A
  * name without a match stays in the list, and its photo fails with the reason. */
-static enum status add_argument(struct prediction_run *run, const char *argument, struct error *err)
+static enum status add_argument(struct photo_files *files, const char *argument, struct error *err)
 {
     struct stat info;
-    char **names;
-    size_t count;
+    const size_t before = files->count;
     if (!strcmp(argument, STANDARD_INPUT))
-        return add_path(run, argument, err);
+        return photo_files_add(files, argument, err);
     if (stat(argument, &info) != 0)
-        return add_pattern(run, argument, err);
+        return add_pattern(files, argument, err);
     if (!S_ISDIR(info.st_mode))
-        return add_path(run, argument, err);
-    TRY(photo_files_list(argument, SIZE_MAX, &names, &count, err));
-    enum status status = STATUS_OK;
-    if (count == 0)
-        status = error_set(err, STATUS_CONFIG,
+        return photo_files_add(files, argument, err);
+    TRY(photo_files_add_folder(files, argument, SIZE_MAX, err));
+    return files->count > before
+               ? STATUS_OK
+               : error_set(err, STATUS_CONFIG,
                            "the folder '%.200s' has no photos: no file whose name ends in .jpg, "
                            ".png or that of another format",
                            argument);
-    for (size_t i = 0; i < count && status == STATUS_OK; i++)
-        status = add_path(run, names[i], err);
-    photo_files_free(names, count);
-    return status;
 }
 
 static void print_doubt(const struct model *model, const char *text)
@@ -400,17 +385,17 @@ static void show_progress(const struct prediction_run *run)
     char text[64];
     const double seconds = clock_ms(clock_now() - run->started) / 1000;
     const double rate = (double)run->ended / (seconds > 0.001 ? seconds : 0.001);
-    if (isatty(STDOUT_FILENO) || run->count == 1)
+    if (isatty(STDOUT_FILENO) || run->files.count == 1)
         return;
-    snprintf(text, sizeof text, "%zu of %zu, %.1f photos/s, %.0f s left", run->ended, run->count,
-             rate, (double)(run->count - run->ended) / rate);
-    progress_show(text, (double)run->ended / (double)run->count, false);
+    snprintf(text, sizeof text, "%zu of %zu, %.1f photos/s, %.0f s left", run->ended,
+             run->files.count, rate, (double)(run->files.count - run->ended) / rate);
+    progress_show(text, (double)run->ended / (double)run->files.count, false);
 }
 
 /* Prints the answer of the next photo. */
 static void end_photo(struct prediction_run *run)
 {
-    const char *path = run->paths[run->ended];
+    const char *path = run->files.paths[run->ended];
     const size_t place = run->ended++ % run->places;
     struct photo *photo = &run->photos[place];
     const struct predict_image *image = &run->images[place];
@@ -489,7 +474,7 @@ static bool begin_photo(struct prediction_run *run)
                                               .started = clock_now(),
                                               .on_done = predict_on_done,
                                               .context = photo};
-    image->name = run->paths[run->begun];
+    image->name = run->files.paths[run->begun];
     if (predict_read_file(image->name, &photo->file, &image->size, &image->preset) == STATUS_OK)
         image->data = photo->file;
     if (is_interrupted) { /* a signal may have come while standard input was read */
@@ -549,7 +534,7 @@ static void predict_photos(struct prediction_run *run)
     sigaddset(&interrupt, SIGINT);
     for (bool goes_on = true;;) {
         goes_on = goes_on && !is_interrupted && !ferror(stdout);
-        while (goes_on && run->begun < run->count && run->begun - run->ended < PHOTOS_AT_ONCE)
+        while (goes_on && run->begun < run->files.count && run->begun - run->ended < PHOTOS_AT_ONCE)
             goes_on = begin_photo(run) && !is_interrupted;
         if (run->ended == run->begun)
             break;
@@ -570,10 +555,11 @@ static void predict_photos(struct prediction_run *run)
 static enum status prepare_run(struct prediction_run *run, struct error *err)
 {
     for (size_t i = 0; i < run->config->argument_count; i++)
-        TRY(add_argument(run, run->config->arguments[i], err));
-    TRY(prepare_annotate(run->config, run->count, err));
+        TRY(add_argument(&run->files, run->config->arguments[i], err));
+    TRY(prepare_annotate(run->config, run->files.count, err));
     /* With --json all answers are kept, because one document contains them. */
-    run->places = run->config->json || run->count < PHOTOS_AT_ONCE ? run->count : PHOTOS_AT_ONCE;
+    run->places =
+        run->config->json || run->files.count < PHOTOS_AT_ONCE ? run->files.count : PHOTOS_AT_ONCE;
     run->photos = alloc_array(run->places, sizeof *run->photos);
     run->images = alloc_array(run->places, sizeof *run->images);
     return run->photos && run->images
@@ -587,7 +573,8 @@ static int finish_run(const struct prediction_run *run)
     if (run->err.status != STATUS_OK)
         return process_failed(&run->err);
     if (is_interrupted) {
-        fprintf(stderr, "lensd: interrupted after %zu of %zu photos\n", run->ended, run->count);
+        fprintf(stderr, "lensd: interrupted after %zu of %zu photos\n", run->ended,
+                run->files.count);
         return 128 + SIGINT;
     }
     return printed ? printed : run->result;
@@ -616,7 +603,7 @@ int command_predict(const struct config *config)
     for (size_t i = 0; run.photos && i < run.places; i++)
         photo_done(&run.photos[i]);
     FREE_ALL(run.photos, run.images);
-    photo_files_free(run.paths, run.count);
+    photo_files_done(&run.files);
     model_host_free(run.host);
     return result;
 }

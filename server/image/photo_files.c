@@ -29,67 +29,64 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-void photo_files_free(char **names, size_t count)
+enum status photo_files_add(struct photo_files *files, const char *path, struct error *err)
 {
-    for (size_t i = 0; i < count; i++)
-        free(names[i]);
-    free(names);
+    if (!array_reserve(&files->paths, &files->capacity, files->count + 1, sizeof *files->paths) ||
+        !(files->paths[files->count] = strdup(path)))
+        return error_no_memory(err, "for the names of photos");
+    files->count++;
+    return STATUS_OK;
+}
+
+void photo_files_done(struct photo_files *files)
+{
+    for (size_t i = 0; i < files->count; i++)
+        free(files->paths[i]);
+    free(files->paths);
 }
 
 /* Skips names that begin with a dot, all files in folders with such names, and folders more than
  * FOLDERS_DEEP levels down. Does not follow links to folders. */
-static enum status list_images(FTS *tree, char ***names, size_t *count, struct error *err)
+static enum status list_images(FTS *tree, struct photo_files *files, struct error *err)
 {
-    size_t capacity = 0;
     for (FTSENT *entry; (entry = fts_read(tree));) {
         const bool is_hidden = entry->fts_level > 0 && entry->fts_name[0] == '.';
         if (entry->fts_info == FTS_D && (is_hidden || entry->fts_level > FOLDERS_DEEP))
             fts_set(tree, entry, FTS_SKIP);
-        if (entry->fts_info == FTS_D || entry->fts_info == FTS_DP || is_hidden ||
-            !photo_files_has_ending(entry->fts_name))
-            continue;
-        if (!array_reserve(names, &capacity, *count + 1, sizeof **names) ||
-            !((*names)[*count] = strdup(entry->fts_path)))
-            return error_no_memory(err, "for the names of photos");
-        ++*count;
+        if (entry->fts_info != FTS_D && entry->fts_info != FTS_DP && !is_hidden &&
+            photo_files_has_ending(entry->fts_name))
+            TRY(photo_files_add(files, entry->fts_path, err));
     }
     return STATUS_OK;
 }
 
-/* Keeps `most` names, spread evenly, because the names are sorted by folder and so by class. */
-static size_t thin_out(char **names, size_t count, size_t most)
+/* Keeps `most` paths, spread evenly, because the paths are sorted by folder and so by class. */
+static void thin_out(struct photo_files *files, size_t most)
 {
+    const size_t count = files->count;
     if (count <= most)
-        return count;
-    for (size_t i = 0, taken = 0; i < count; i++)
-        if (taken < most && i == taken * count / most)
-            names[taken++] = names[i];
+        return;
+    files->count = 0;
+    for (size_t i = 0; i < count; i++)
+        if (files->count < most && i == files->count * count / most)
+            files->paths[files->count++] = files->paths[i];
         else
-            free(names[i]);
-    return most;
+            free(files->paths[i]);
 }
 
-enum status photo_files_list(const char *folder, size_t most, char ***ret, size_t *ret_count,
-                             struct error *err)
+enum status photo_files_add_folder(struct photo_files *files, const char *folder, size_t most,
+                                   struct error *err)
 {
     char *const roots[] = {(char *)(uintptr_t)folder, NULL};
-    char **names = NULL;
-    size_t count = 0;
+    const size_t before = files->count;
     FTS *tree = folder ? fts_open(roots, FTS_COMFOLLOW | FTS_PHYSICAL | FTS_NOCHDIR, NULL) : NULL;
-    enum status status = STATUS_OK;
-    if (tree)
-        status = list_images(tree, &names, &count, err);
-    else if (folder && errno == ENOMEM)
-        status = error_no_memory(err, "for the names of photos");
-    if (tree)
-        fts_close(tree);
-    if (status != STATUS_OK) {
-        photo_files_free(names, count);
-        return status;
-    }
-    if (count)
-        qsort(names, count, sizeof *names, compare_names);
-    *ret = names;
-    *ret_count = thin_out(names, count, most);
-    return STATUS_OK;
+    if (!tree)
+        return folder && errno == ENOMEM ? error_no_memory(err, "for the names of photos")
+                                         : STATUS_OK;
+    const enum status status = list_images(tree, files, err);
+    fts_close(tree);
+    if (files->count > before)
+        qsort(files->paths + before, files->count - before, sizeof *files->paths, compare_names);
+    thin_out(files, most);
+    return status;
 }

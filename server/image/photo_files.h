@@ -9,11 +9,20 @@
 /* True if the name ends like a format that lensd reads, such as .jpg or .HEIC. */
 bool photo_files_has_ending(const char *name);
 
-/* Lists the paths of the photos in a folder (NULL: none) and 16 levels of sub-folders, sorted. If
- * there are more than `most`, selects `most` of them, evenly spread. Skips names that begin with a
- * dot, and does not follow links to folders. A missing folder has no photos. The caller frees *ret
- * with photo_files_free(). STATUS_NO_MEMORY. */
-enum status photo_files_list(const char *folder, size_t most, char ***ret, size_t *ret_count,
-                             struct error *err) MUST_USE;
+/* Paths of photos; initially zero. Free with photo_files_done(), also after a failure. */
+struct photo_files {
+    char **paths;
+    size_t count, capacity;
+};
+void photo_files_done(struct photo_files *files);
 
-void photo_files_free(char **names, size_t count);
+/* Adds a copy of a path. STATUS_NO_MEMORY. */
+enum status photo_files_add(struct photo_files *files, const char *path,
+                            struct error *err) MUST_USE;
+
+/* Adds the paths of the photos in a folder (NULL: none) and 16 levels of sub-folders, sorted. If
+ * the list then has more than `most` paths, keeps `most`, spread evenly. Skips names that begin
+ * with a dot, and does not follow links to folders. A missing folder has no photos.
+ * STATUS_NO_MEMORY. */
+enum status photo_files_add_folder(struct photo_files *files, const char *folder, size_t most,
+                                   struct error *err) MUST_USE;

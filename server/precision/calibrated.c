@@ -21,7 +21,7 @@ enum status calibrate_model(const struct model *model, const struct image_limits
     struct probes *probes;
     TRY(probes_open(model, limits, &probes, err));
     options.photos = (struct quantize_photos){.folder = model->calibration,
-                                              .count = probes->file_count,
+                                              .count = probes->files.count,
                                               .read = probes_read,
                                               .name = probes_file,
                                               .context = probes};

@@ -12,7 +12,6 @@
 #include <sys/stat.h>
 
 #include "engine/backend/tuning_store.h"
-#include "server/image/photo_files.h"
 #include "server/observe/log.h"
 #include "server/precision/internal.h"
 
@@ -71,14 +70,12 @@ static void hash_file(struct graph_hash *hash, const char *path)
 
 static void hash_calibration(struct graph_hash *hash, const char *folder)
 {
-    char **files;
-    size_t count;
+    struct photo_files files = {0};
     struct error ignored;
-    if (photo_files_list(folder, PROBES_FROM_FOLDER, &files, &count, &ignored) != STATUS_OK)
-        return;
-    for (size_t i = 0; i < count; i++)
-        hash_file(hash, files[i]);
-    photo_files_free(files, count);
+    if (photo_files_add_folder(&files, folder, PROBES_FROM_FOLDER, &ignored) == STATUS_OK)
+        for (size_t i = 0; i < files.count; i++)
+            hash_file(hash, files.paths[i]);
+    photo_files_done(&files);
 }
 
 static void hash_preparation(struct graph_hash *hash, const struct preprocess *p)

@@ -3,6 +3,7 @@
 
 #include "engine/graph/graph.h"
 #include "models/quantize/outputs.h"
+#include "server/image/photo_files.h"
 #include "server/precision/precision.h"
 
 /* ---- pictures.c ---- */
@@ -25,8 +26,7 @@ void picture_draw(unsigned number, uint8_t *rgb);
 struct probes {
     const struct model *model;         /* borrowed, as `limits` */
     const struct image_limits *limits; /* of the files */
-    char **files;                      /* in calibration/ */
-    size_t file_count;
+    struct photo_files files;          /* in calibration/ */
     struct image_decoder *decoder;
     struct transform *transform;
     uint8_t picture[PICTURE_SIDE * PICTURE_SIDE * 3];

@@ -195,7 +195,7 @@ static enum status try_candidates(const struct question *question, const struct 
     double fastest = 1;
     *ret = (struct precision_choice){.precision = PRECISION_FP32,
                                      .origin = CHOICE_MEASURED,
-                                     .from_folder = (int)input->probes->file_count};
+                                     .from_folder = (int)input->probes->files.count};
     for (size_t i = 0; i < question->count; i++) {
         struct precision_trial *trial = &ret->trials[ret->trial_count++];
         const enum status status = trial_run(input, question->candidates[i], trial, err);

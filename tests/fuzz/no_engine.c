@@ -25,20 +25,18 @@ void model_host_end_waits(struct model_host *model_host)
     (void)model_host;
 }
 
-enum status photo_files_list(const char *folder, size_t most, char ***ret, size_t *ret_count,
-                             struct error *err)
+enum status photo_files_add_folder(struct photo_files *files, const char *folder, size_t most,
+                                   struct error *err)
 {
+    (void)files;
     (void)folder;
     (void)most;
-    (void)ret;
-    (void)ret_count;
     return error_set(err, STATUS_NOT_FOUND, "no pictures here");
 }
 
-void photo_files_free(char **names, size_t count)
+void photo_files_done(struct photo_files *files)
 {
-    (void)names;
-    (void)count;
+    (void)files;
 }
 
 bool photo_files_has_ending(const char *name)
