@@ -27,23 +27,22 @@ enum {
 };
 
 struct bench_batch {
-    int size;
-    double milliseconds, best_milliseconds; /* median and best of `runs` forward passes */
+    double milliseconds, best_milliseconds; /* median and best of all forward passes */
     double images_per_second;               /* computed from the median */
     double speed_up;                        /* compared with the first measured device */
-    size_t runs;
 };
 
 /* One device: its session and inputs, and what was measured. */
 struct bench_target {
     char id[80]; /* the device as the user wrote it, or its usual name */
     char name[96];
+    struct device_id device;
     struct error problem; /* status != OK: the reason why it is not measured */
     struct session *session;
     struct latency latency;
     struct session_feed feed; /* inputs of the largest pass */
     const struct tensor **outputs;
-    double *times[BATCHES_MAX]; /* milliseconds of each run */
+    double (*times)[RUNS_MAX]; /* for each batch size: milliseconds of each run */
     size_t counts[BATCHES_MAX];
     double spent[BATCHES_MAX]; /* seconds */
     struct bench_batch rows[BATCHES_MAX];
@@ -55,16 +54,16 @@ struct device_bench {
     int batches[BATCHES_MAX], largest;
     size_t batch_count;
     struct bench_target targets[DEVICE_MAX];
-    size_t count, loading; /* loading: index of the device in the progress bar */
+    size_t count;
 };
 
 /* ---- progress ---- */
 
 static void on_load_progress(void *context, const char *phase, double fraction)
 {
-    const struct device_bench *bench = context;
+    const struct bench_target *target = context;
     char what[96];
-    snprintf(what, sizeof what, "%s for %.64s", phase, bench->targets[bench->loading].id);
+    snprintf(what, sizeof what, "%s for %.64s", phase, target->id);
     progress_show(what, fraction, false);
 }
 
@@ -90,13 +89,16 @@ static enum status bench_parse_batches(struct device_bench *bench, struct error 
     return STATUS_OK;
 }
 
-static struct bench_target *add_target(struct device_bench *bench, const char *id)
+/* Adds a device. `problem`: the reason why it is not measured, or STATUS_OK. */
+static void add_target(struct device_bench *bench, const char *id, struct device_id device,
+                       const struct error *problem)
 {
     if (bench->count == DEVICE_MAX)
-        return NULL;
+        return;
     struct bench_target *target = &bench->targets[bench->count++];
     snprintf(target->id, sizeof target->id, "%s", id);
-    return target;
+    target->device = device;
+    target->problem = *problem;
 }
 
 /* Adds every device of the machine; unusable ones report the reason. */
@@ -105,9 +107,10 @@ static void add_all(struct device_bench *bench)
     struct device_info devices[DEVICE_MAX];
     size_t count = device_list(devices, DEVICE_MAX);
     for (size_t i = 0; i < count; i++) {
-        struct bench_target *target = add_target(bench, DEVICE_STRING(devices[i].id));
-        if (target && !devices[i].usable)
-            (void)error_set(&target->problem, STATUS_DEVICE, "%s", devices[i].reason);
+        struct error problem = {.status = STATUS_OK};
+        if (!devices[i].usable)
+            (void)error_set(&problem, STATUS_DEVICE, "%s", devices[i].reason);
+        add_target(bench, DEVICE_STRING(devices[i].id), devices[i].id, &problem);
     }
 }
 
@@ -121,14 +124,10 @@ static void add_named(struct device_bench *bench)
         struct error problem = {.status = STATUS_OK};
         size_t count = 0;
         char fallback[256];
-        if (device_parse(word, ids, &count, fallback, sizeof fallback, &problem) != STATUS_OK) {
-            struct bench_target *target = add_target(bench, word);
-            if (target)
-                target->problem = problem;
-            continue;
-        }
-        for (size_t i = 0; i < count; i++)
-            add_target(bench, DEVICE_STRING(ids[i]));
+        if (device_parse(word, ids, &count, fallback, sizeof fallback, &problem) != STATUS_OK)
+            add_target(bench, word, DEVICE_HOST, &problem);
+        for (size_t i = 0; problem.status == STATUS_OK && i < count; i++)
+            add_target(bench, DEVICE_STRING(ids[i]), ids[i], &problem);
     }
     free(list);
 }
@@ -139,21 +138,17 @@ static enum status bench_prepare(struct device_bench *bench, struct bench_target
                                  struct error *err)
 {
     const struct model *model = bench->model;
-    struct device_id ids[DEVICE_MAX];
     struct device_info device;
-    size_t count;
-    char fallback[256];
-    TRY(device_parse(target->id, ids, &count, fallback, sizeof fallback, err));
-    if (device_find(ids[0], &device))
+    if (device_find(target->device, &device))
         snprintf(target->name, sizeof target->name, "%s", device.name);
     struct session_options options = command_session_options(model);
-    options.device = ids[0];
+    options.device = target->device;
     options.precision = bench->config->model_host.precision;
     options.threads = bench->config->model_host.threads;
     options.max_batch = bench->largest < LATENCY_MAX_BATCH ? bench->largest : LATENCY_MAX_BATCH;
     options.image_layout = IMAGE_NHWC_F32;
     options.on_progress = on_load_progress;
-    options.progress_context = bench;
+    options.progress_context = target;
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     const struct precision_options how = {
         .limits = &limits, .cache = bench->config->cache_folder, .trials = TRIALS_NOW};
@@ -163,20 +158,14 @@ static enum status bench_prepare(struct device_bench *bench, struct bench_target
     latency_init(&target->latency, info->batches, info->batch_count);
     TRY(session_feed_make(target->session, &target->feed, err));
     target->outputs = alloc_array(session_output_count(target->session), sizeof *target->outputs);
-    TRY(check_memory(target->outputs, NULL, err));
-    for (size_t i = 0; i < bench->batch_count; i++) {
-        target->times[i] = alloc_array(RUNS_MAX, sizeof(double));
-        TRY(check_memory(target->times[i], NULL, err));
-    }
-    return STATUS_OK;
+    target->times = alloc_array(bench->batch_count, sizeof *target->times);
+    return check_memory(target->outputs && target->times, NULL, err);
 }
 
 static void target_done(struct bench_target *target)
 {
     session_feed_done(&target->feed);
-    free(target->outputs);
-    for (size_t i = 0; i < BATCHES_MAX; i++)
-        free(target->times[i]);
+    FREE_ALL(target->outputs, target->times);
     session_free(target->session);
 }
 
@@ -253,22 +242,15 @@ static void summarise(struct device_bench *bench)
         struct bench_target *target = &bench->targets[i];
         if (target->problem.status != STATUS_OK)
             continue;
-        if (!first)
-            first = target;
+        first = first ? first : target;
         for (size_t k = 0; k < bench->batch_count; k++) {
             double *times = target->times[k];
             const size_t count = target->counts[k];
             qsort(times, count, sizeof *times, bench_ascending);
             const double median = times[count / 2];
-            target->rows[k] = (struct bench_batch){
-                .size = bench->batches[k],
-                .milliseconds = median,
-                .best_milliseconds = times[0],
-                .images_per_second = median > 0 ? bench->batches[k] * 1e3 / median : 0,
-                .speed_up = median > 0 ? first->rows[k].milliseconds / median : 0,
-                .runs = count};
-            if (target == first)
-                target->rows[k].speed_up = 1;
+            target->rows[k] =
+                (struct bench_batch){median, times[0], bench->batches[k] * 1e3 / median,
+                                     target == first ? 1 : first->rows[k].milliseconds / median};
         }
     }
 }
@@ -284,7 +266,7 @@ static void print_target(const struct device_bench *bench, const struct bench_ta
     for (size_t k = 0; k < bench->batch_count; k++) {
         const struct bench_batch *row = &target->rows[k];
         printf("%-9s %-9s %6d %11.3f %11.3f %11.1f %9.2f\n", target->id,
-               precision_name(session_info(target->session)->precision), row->size,
+               precision_name(session_info(target->session)->precision), bench->batches[k],
                row->milliseconds, row->best_milliseconds, row->images_per_second, row->speed_up);
     }
 }
@@ -330,8 +312,8 @@ static void write_target(struct writer *w, json_node *list, const struct device_
         write_members(w, batches,
                       "{size=%d milliseconds=%.3f best_milliseconds=%.3f images_per_second=%.3f "
                       "speed_up=%.3f runs=%zu}",
-                      batch->size, batch->milliseconds, batch->best_milliseconds,
-                      batch->images_per_second, batch->speed_up, batch->runs);
+                      bench->batches[i], batch->milliseconds, batch->best_milliseconds,
+                      batch->images_per_second, batch->speed_up, target->counts[i]);
     }
 }
 
@@ -365,7 +347,6 @@ static enum status run_bench(struct device_bench *bench, char *note, size_t note
     }
     for (size_t i = 0; i < bench->count; i++) {
         struct bench_target *target = &bench->targets[i];
-        bench->loading = i;
         /* A device that fails gets a row with the reason; the others are measured. */
         struct error problem;
         if (target->problem.status == STATUS_OK &&

@@ -17,23 +17,14 @@
 /* If the times with and without timing the layers differ by a larger factor, a note says so. */
 #define DISTURBED 1.2
 
-struct profile_layer {
-    const char *name, *kernel;   /* NULL for the total */
-    const char *precision;       /* NULL for the total, and if the peak is unknown */
-    double milliseconds, share;  /* share: of the pass's time, 0 … 1 */
-    double gflop, gflops;        /* 1e9 operations; 1e9 operations per second */
-    double of_peak;              /* share of the peak in the layer's precision; 0: unknown */
-    double gigabytes_per_second; /* counts only operands read and results written */
-};
-
 struct profile {
     struct model *model;
     struct session *session;
     struct precision_choice choice;
     struct session_step *steps;
-    struct profile_layer *layers;
     size_t count;
-    struct profile_layer total;
+    struct session_step total;          /* without names; of all precisions */
+    double least_ms;                    /* the time of a pass if each layer ran at its peak */
     struct peak peaks[PRECISION_COUNT]; /* measured for each precision in which a layer runs */
     int batch;
     double batch_ms; /* of a pass that does not time layers; 0: not measured */
@@ -85,12 +76,23 @@ static double per(double amount, double by)
     return by > 0 ? amount / by : 0;
 }
 
-static struct profile_layer rate(struct profile_layer layer, double total_ms, double bytes)
+/* 1e9 operations per second. */
+static double gflops_of(const struct session_step *step)
 {
-    layer.share = per(layer.milliseconds, total_ms);
-    layer.gflops = per(layer.gflop * 1e3, layer.milliseconds);
-    layer.gigabytes_per_second = per(bytes * 1e-6, layer.milliseconds);
-    return layer;
+    return per(step->gflop * 1e3, step->milliseconds);
+}
+
+/* Returns the share of the peak in the layer's precision, or that of the whole pass; 0: unknown. */
+static double of_peak(const struct profile *profile, const struct session_step *step)
+{
+    return step == &profile->total ? per(profile->least_ms, step->milliseconds)
+                                   : per(gflops_of(step), profile->peaks[step->precision].gflops);
+}
+
+/* Returns gigabytes per second; counts only operands read and results written. */
+static double gb_per_s(const struct session_step *step)
+{
+    return per((double)step->bytes * 1e-6, step->milliseconds);
 }
 
 static enum status profile_measure(struct profile *profile, struct error *err)
@@ -98,54 +100,39 @@ static enum status profile_measure(struct profile *profile, struct error *err)
     const struct session_info *info = session_info(profile->session);
     TRY(session_profile(profile->session, profile->batch, PROFILE_RUNS, &profile->steps,
                         &profile->count, err));
-    profile->layers = alloc_array(profile->count, sizeof *profile->layers);
-    TRY(check_memory(profile->layers, NULL, err));
-    double bytes = 0, least_ms = 0; /* least_ms: the time if each layer ran at its peak */
-    for (size_t i = 0; i < profile->count; i++) {
-        struct peak *peak = &profile->peaks[profile->steps[i].precision];
-        if (profile->steps[i].gflop > 0 && !peak->instructions)
-            *peak = peak_measure(info->device, profile->steps[i].precision, info->threads);
-        profile->total.milliseconds += profile->steps[i].milliseconds;
-        profile->total.gflop += profile->steps[i].gflop;
-        bytes += (double)profile->steps[i].bytes;
-    }
     for (size_t i = 0; i < profile->count; i++) {
         const struct session_step *step = &profile->steps[i];
-        const struct profile_layer layer = {.name = step->name,
-                                            .kernel = step->kernel,
-                                            .milliseconds = step->milliseconds,
-                                            .gflop = step->gflop};
-        struct profile_layer *rated = &profile->layers[i];
-        *rated = rate(layer, profile->total.milliseconds, (double)step->bytes);
-        rated->precision =
-            profile->peaks[step->precision].gflops > 0 ? precision_name(step->precision) : NULL;
-        rated->of_peak = per(rated->gflops, profile->peaks[step->precision].gflops);
-        least_ms += rated->of_peak * rated->milliseconds;
+        struct peak *peak = &profile->peaks[step->precision];
+        if (step->gflop > 0 && !peak->instructions)
+            *peak = peak_measure(info->device, step->precision, info->threads);
+        profile->total.milliseconds += step->milliseconds;
+        profile->total.gflop += step->gflop;
+        profile->total.bytes += step->bytes;
+        profile->least_ms += of_peak(profile, step) * step->milliseconds;
     }
     struct peak *whole = &profile->peaks[info->precision];
     if (!whole->instructions)
         *whole = peak_measure(info->device, info->precision, info->threads);
-    profile->total = rate(profile->total, profile->total.milliseconds, bytes);
-    profile->total.of_peak = per(least_ms, profile->total.milliseconds);
     return STATUS_OK;
 }
 
 static int profile_slowest_first(const void *a, const void *b)
 {
-    double x = ((const struct profile_layer *)a)->milliseconds;
-    double y = ((const struct profile_layer *)b)->milliseconds;
+    double x = ((const struct session_step *)a)->milliseconds;
+    double y = ((const struct session_step *)b)->milliseconds;
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-static void print_layer(const struct profile_layer *layer)
+static void print_layer(const struct profile *profile, const struct session_step *layer)
 {
-    printf("%9.3f %6.1f %9.3f %9.1f", layer->milliseconds, layer->share * 100, layer->gflop,
-           layer->gflops);
-    if (layer->of_peak > 0)
-        printf(" %7.1f", layer->of_peak * 100);
+    printf("%9.3f %6.1f %9.3f %9.1f", layer->milliseconds,
+           per(layer->milliseconds, profile->total.milliseconds) * 100, layer->gflop,
+           gflops_of(layer));
+    if (of_peak(profile, layer) > 0)
+        printf(" %7.1f", of_peak(profile, layer) * 100);
     else
         printf(" %7s", "-");
-    printf(" %7.1f  %-28.28s %s\n", layer->gigabytes_per_second, layer->kernel ? layer->kernel : "",
+    printf(" %7.1f  %-28.28s %s\n", gb_per_s(layer), layer->kernel ? layer->kernel : "",
            layer->name ? layer->name : "total");
 }
 
@@ -155,7 +142,7 @@ static void print_layer(const struct profile_layer *layer)
 static const char *note_of(const struct profile *profile)
 {
     for (size_t i = 0; i < profile->count; i++)
-        if (profile->layers[i].kernel && !strncmp(profile->layers[i].kernel, "winograd", 8))
+        if (profile->steps[i].kernel && !strncmp(profile->steps[i].kernel, "winograd", 8))
             return "winograd layers are counted as plain convolutions, but do about a quarter of "
                    "the multiplications, so they may exceed 100 % of the peak";
     return NULL;
@@ -192,21 +179,23 @@ static void profile_print_table(const struct profile *profile)
     printf("\n%9s %6s %9s %9s %7s %7s  %-28s %s\n", "ms", "%", "GFLOP", "GFLOP/s", "% peak", "GB/s",
            "kernel", "layer");
     for (size_t i = 0; i < profile->count; i++)
-        print_layer(&profile->layers[i]);
-    print_layer(&profile->total);
+        print_layer(profile, &profile->steps[i]);
+    print_layer(profile, &profile->total);
     printf("\n");
     if (note_of(profile))
         printf("%s\n", note_of(profile));
 }
 
-static void write_layer(struct writer *w, json_node *entry, const struct profile_layer *layer)
+static void write_layer(struct writer *w, json_node *entry, const struct profile *profile,
+                        const struct session_step *layer)
 {
-    write_members(w, entry, "name=%s kernel=%s", layer->name, layer->kernel);
-    if (layer->precision)
-        write_members(w, entry, "precision=%s", layer->precision);
-    write_members(w, entry, "ms=%g share=%.3f gflop=%g gflops=%g of_peak?=%.3f gb_per_s=%g",
-                  layer->milliseconds, layer->share, layer->gflop, layer->gflops, layer->of_peak,
-                  layer->gigabytes_per_second);
+    const bool has_peak = layer->name && profile->peaks[layer->precision].gflops > 0;
+    write_members(w, entry,
+                  "name=%s kernel=%s precision=%s ms=%g share=%.3f gflop=%g gflops=%g "
+                  "of_peak?=%.3f gb_per_s=%g",
+                  layer->name, layer->kernel, has_peak ? precision_name(layer->precision) : NULL,
+                  layer->milliseconds, per(layer->milliseconds, profile->total.milliseconds),
+                  layer->gflop, gflops_of(layer), of_peak(profile, layer), gb_per_s(layer));
 }
 
 /* {"model","device","precision","precision_why","threads","batch","batch_ms","peak":{
@@ -223,17 +212,17 @@ static int print_profile_json(const struct profile *profile)
                   precision_name(info->precision), profile->choice.why, info->threads,
                   profile->batch, profile->batch_ms, profile->peaks[info->precision].gflops,
                   profile->peaks[info->precision].instructions);
-    write_layer(&w, write_object(&w, w.root, "total"), &profile->total);
+    write_layer(&w, write_object(&w, w.root, "total"), profile, &profile->total);
     json_node *layers = write_array(&w, w.root, "layers");
     for (size_t i = 0; i < profile->count; i++)
-        write_layer(&w, write_object(&w, layers, NULL), &profile->layers[i]);
+        write_layer(&w, write_object(&w, layers, NULL), profile, &profile->steps[i]);
     write_members(&w, w.root, "note=%s", note_of(profile));
     return print_json(write_finish(&w));
 }
 
 int command_profile(const struct config *config)
 {
-    struct profile profile = {NULL};
+    struct profile profile = {.model = NULL};
     struct error err;
     int result = 0;
     enum status status = profile_open_session(config, &profile, &err);
@@ -242,14 +231,14 @@ int command_profile(const struct config *config)
         status = profile_measure(&profile, &err);
     }
     if (status == STATUS_OK && config->profile_by_time)
-        qsort(profile.layers, profile.count, sizeof *profile.layers, profile_slowest_first);
+        qsort(profile.steps, profile.count, sizeof *profile.steps, profile_slowest_first);
     if (status != STATUS_OK)
         result = process_failed(&err);
     else if (config->json)
         result = print_profile_json(&profile);
     else
         profile_print_table(&profile);
-    FREE_ALL(profile.layers, profile.steps);
+    free(profile.steps);
     session_free(profile.session);
     model_free(profile.model);
     return result;
