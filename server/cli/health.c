@@ -25,56 +25,49 @@ static const char *client_host(const char *host)
     return strcmp(host, "::") ? host : "::1";
 }
 
-static int connect_one(int family, const struct sockaddr *address, socklen_t size)
+/* Returns a socket that is connected to one of the addresses; -1 with errno if there is none. */
+static int connect_any(const struct addrinfo *list)
 {
     const struct timeval limit = {.tv_sec = HEALTH_TIMEOUT_S};
-    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return -1;
-    if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 &&
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 &&
-        connect(fd, address, size) == 0)
-        return fd;
-    int error = errno;
-    close(fd);
-    errno = error;
+    for (const struct addrinfo *at = list; at; at = at->ai_next) {
+        const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 &&
+            setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 &&
+            connect(fd, at->ai_addr, at->ai_addrlen) == 0)
+            return fd;
+        const int cause = errno;
+        if (fd >= 0)
+            close(fd);
+        errno = cause;
+    }
     return -1;
 }
 
-/* Returns a connected socket; or -1 and the reason in `err`. */
-static int health_connect(const char *host, int port, struct error *err)
+/* Connects to the Unix socket `path`; if that is NULL, to host and port. Returns the socket; or -1
+ * and the reason in `err`, which calls the place `where`. */
+static int health_connect(const char *path, const char *host, int port, const char *where,
+                          struct error *err)
 {
     char service[8];
-    struct addrinfo *list = NULL;
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    struct addrinfo local = {
+        .ai_family = AF_UNIX, .ai_addr = (struct sockaddr *)&name, .ai_addrlen = sizeof name};
+    struct addrinfo *list = NULL;
     snprintf(service, sizeof service, "%u", (unsigned)port & 0xFFFFu);
-    int failed = getaddrinfo(host, service, &hints, &list);
+    const int failed = path ? 0 : getaddrinfo(host, service, &hints, &list);
     if (failed) {
         (void)error_set(err, STATUS_IO, "no address for '%.100s': %s", host, gai_strerror(failed));
         return -1;
     }
-    int fd = -1;
-    for (const struct addrinfo *at = list; at && fd < 0; at = at->ai_next)
-        fd = connect_one(at->ai_family, at->ai_addr, at->ai_addrlen);
-    if (fd < 0)
-        (void)error_set(err, STATUS_IO, "nothing answers on %.100s port %d: %s", host, port,
-                        strerror(errno));
-    freeaddrinfo(list);
-    return fd;
-}
-
-static int health_open_socket(const char *path, struct error *err)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    const size_t length = strlen(path);
-    int fd = -1;
     errno = ENAMETOOLONG;
-    if (length < sizeof address.sun_path) {
-        memcpy(address.sun_path, path, length + 1);
-        fd = connect_one(AF_UNIX, (const void *)&address, sizeof address);
-    }
+    const bool fits = !path || snprintf(name.sun_path, sizeof name.sun_path, "%s", path) <
+                                   (int)sizeof name.sun_path;
+    const int fd = fits ? connect_any(path ? &local : list) : -1;
     if (fd < 0)
-        (void)error_set(err, STATUS_IO, "nothing answers on '%.200s': %s", path, strerror(errno));
+        (void)error_set(err, STATUS_IO, "nothing answers on %s: %s", where, strerror(errno));
+    if (list)
+        freeaddrinfo(list);
     return fd;
 }
 
@@ -83,14 +76,11 @@ static int health_open_socket(const char *path, struct error *err)
 static bool begin_tls(int fd, gnutls_session_t *session,
                       gnutls_certificate_credentials_t *credentials)
 {
-    int failure = gnutls_init(session, GNUTLS_CLIENT);
-    if (failure == 0)
-        failure = gnutls_certificate_allocate_credentials(credentials);
-    if (failure == 0)
-        failure = gnutls_set_default_priority(*session);
-    if (failure == 0)
-        failure = gnutls_credentials_set(*session, GNUTLS_CRD_CERTIFICATE, *credentials);
-    if (failure != 0)
+    int failure;
+    if (gnutls_init(session, GNUTLS_CLIENT) != 0 ||
+        gnutls_certificate_allocate_credentials(credentials) != 0 ||
+        gnutls_set_default_priority(*session) != 0 ||
+        gnutls_credentials_set(*session, GNUTLS_CRD_CERTIFICATE, *credentials) != 0)
         return false;
     gnutls_transport_set_int(*session, fd);
     do
@@ -181,11 +171,9 @@ int command_health(const struct config *config)
         snprintf(where, sizeof where, "'%s'", path);
     else
         snprintf(where, sizeof where, "%s port %d", host, config->http.port);
-    if (config->api_key_file && health_read_key(config->api_key_file, key, &err) != STATUS_OK) {
-        fprintf(stderr, "lensd: %s\n", err.message);
-        return 1;
-    }
-    int fd = path ? health_open_socket(path, &err) : health_connect(host, config->http.port, &err);
+    int fd = -1;
+    if (!config->api_key_file || health_read_key(config->api_key_file, key, &err) == STATUS_OK)
+        fd = health_connect(path, host, config->http.port, where, &err);
     if (fd < 0) {
         fprintf(stderr, "lensd: %s\n", err.message);
         return 1;
