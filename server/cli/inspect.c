@@ -29,8 +29,6 @@ struct inspection {
     char tokenizer[200]; /* "": the model takes no texts */
     char second_half[PATH_MAX];
     const char *text_half, *decoder; /* `second_half`, or NULL */
-    const char *formats[IMAGE_FORMATS];
-    size_t format_count;
 };
 
 static void inspection_done(struct inspection *in)
@@ -106,7 +104,6 @@ static enum status inspect_model(const struct config *config, struct inspection 
     if (in->file && in->model->image_input != SIZE_MAX &&
         model_find_half(config->model, in->second_half, &ending))
         *(strcmp(ending, MODEL_TEXT_ENDING) ? &in->decoder : &in->text_half) = in->second_half;
-    in->format_count = image_formats(in->formats);
     in->compiles = inspect_compile(in->model, in->note, sizeof in->note, &in->problem) == STATUS_OK;
     return STATUS_OK;
 }
@@ -151,10 +148,11 @@ static void write_file(struct writer *w, const struct model *model)
 static void write_task(struct writer *w, const struct inspection *in)
 {
     const struct model *model = in->model;
+    const char *formats[IMAGE_FORMATS];
     if (in->transform[0]) {
         write_members(w, w->root, "transform=%s transform_source=%s", in->transform,
                       model->preprocess_source);
-        write_texts(w, w->root, "formats", in->formats, in->format_count);
+        write_texts(w, w->root, "formats", formats, image_formats(formats));
     }
     if (in->tokenizer[0]) {
         json_node *inputs = write_array(w, w->root, "text_inputs");
@@ -194,11 +192,12 @@ static int print_inspection_json(const struct inspection *in)
 /* ---- text ---- */
 
 /* Prints the formats that can be decoded, and the missing packages of the others. */
-static void print_formats(const struct inspection *in)
+static void print_formats(void)
 {
     printf("%-12s", "formats");
-    for (size_t i = 0; i < in->format_count; i++)
-        printf("%s%s", i ? ", " : "", in->formats[i]);
+    for (enum image_format i = IMAGE_JPEG; i < IMAGE_FORMATS; i++)
+        if (!image_format_missing(i))
+            printf("%s%s", i == IMAGE_JPEG ? "" : ", ", image_format_name(i));
     printf("\n");
     for (enum image_format i = IMAGE_JPEG; i < IMAGE_FORMATS; i++)
         if (image_format_missing(i))
@@ -263,7 +262,7 @@ static void print_model(const struct inspection *in, const struct model *model)
     if (in->transform[0]) {
         inspect_print_wrapped("photos", SHOWN(in->transform));
         printf("%-12s(from %s)\n", "", model->preprocess_source);
-        print_formats(in);
+        print_formats();
     } else if (in->tokenizer[0]) {
         inspect_print_wrapped("texts", SHOWN(in->tokenizer));
         printf("%-12sinputs", "");

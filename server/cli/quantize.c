@@ -35,7 +35,8 @@ struct quantizing {
     struct graph *graph;
     struct quantize_report report;
     char *out;    /* the requested folder */
-    char *folder; /* the folder under its temporary name; NULL: not made, or renamed or removed */
+    char *folder; /* the folder under its temporary name */
+    bool is_made; /* `folder` exists */
 };
 
 static void on_signal(int number)
@@ -72,22 +73,11 @@ static enum status make_folder(struct quantizing *q, struct error *err)
         q->folder = NULL;
         return error_no_memory(err, NULL);
     }
-    if (mkdtemp(q->folder))
-        return STATUS_OK;
-    const int cause = errno;
-    free(q->folder);
-    q->folder = NULL;
-    return error_set(err, STATUS_IO, "cannot make the folder '%.200s': %s; name another with -o",
-                     q->out, strerror(cause));
-}
-
-static void remove_folder(struct quantizing *q)
-{
-    if (!q->folder)
-        return;
-    model_remove_files(q->folder);
-    free(q->folder);
-    q->folder = NULL;
+    q->is_made = mkdtemp(q->folder);
+    return q->is_made ? STATUS_OK
+                      : error_set(err, STATUS_IO,
+                                  "cannot make the folder '%.200s': %s; name another with -o",
+                                  q->out, strerror(errno));
 }
 
 static bool sync_folder(const char *path)
@@ -105,8 +95,7 @@ static enum status settle_folder(struct quantizing *q, struct error *err)
         renameat2(AT_FDCWD, q->folder, AT_FDCWD, q->out, RENAME_NOREPLACE) != 0)
         return error_set(err, STATUS_IO, "cannot make the folder '%.200s': %s", q->out,
                          strerror(errno));
-    free(q->folder);
-    q->folder = NULL;
+    q->is_made = false;
     return STATUS_OK;
 }
 
@@ -259,18 +248,15 @@ static void print_report(const struct quantizing *q)
 
 static enum status check_photos(const struct config *config, struct error *err)
 {
-    struct stat info;
-    if (stat(config->calibrate, &info) != 0)
-        return error_set(err, STATUS_CONFIG, "--calibrate '%.200s': %s", config->calibrate,
-                         strerror(errno));
-    if (!S_ISDIR(info.st_mode))
-        return error_set(err, STATUS_CONFIG,
-                         "--calibrate '%.200s' is not a folder; name a folder of photos",
-                         config->calibrate);
-    if (access(config->calibrate, R_OK | X_OK) != 0)
-        return error_set(err, STATUS_CONFIG, "--calibrate '%.200s' cannot be read: %s",
-                         config->calibrate, strerror(errno));
-    return STATUS_OK;
+    char *inside = path_join(config->calibrate, "."); /* a file has none: ENOTDIR */
+    TRY(check_memory(inside, NULL, err));
+    const bool is_readable = access(inside, R_OK | X_OK) == 0;
+    const int cause = errno;
+    free(inside);
+    return is_readable ? STATUS_OK
+                       : error_set(err, STATUS_CONFIG,
+                                   "cannot read --calibrate '%.200s': %s; name a folder of photos",
+                                   config->calibrate, strerror(cause));
 }
 
 /* The weights of a layer to quantize must be finite: one NaN spoils a channel's scale. */
@@ -366,8 +352,9 @@ int command_quantize(const struct config *config)
         fputs(json, stdout);
     else
         print_report(&q);
-    remove_folder(&q);
-    FREE_ALL(json, q.out);
+    if (q.is_made)
+        model_remove_files(q.folder);
+    FREE_ALL(json, q.out, q.folder);
     quantize_report_done(&q.report);
     graph_free(q.graph);
     model_free(q.model);

@@ -219,7 +219,7 @@ class Quantize(unittest.TestCase):
             file.write(b"no picture")
         self.refused(self.quantize(), "of the 2 photos", "1 can be read", "JPEG or PNG")
         photos, self.photos = self.photos, os.path.join(self.photos, "broken.png")
-        self.refused(self.quantize(), "is not a folder")
+        self.refused(self.quantize(), "Not a directory")
         self.photos = os.path.join(photos, "absent")
         self.refused(self.quantize(), "No such file")
 
