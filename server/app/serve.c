@@ -139,20 +139,22 @@ static void confine(struct serve *serve)
     http_server_open(serve->http, confinement->text);
 }
 
-/* Makes the exporter's options; `endpoint` is NULL without --trace-endpoint. STATUS_CONFIG for an
- * invalid address or --trace-sample. */
-static enum status read_traces(const struct config *config, struct metrics *metrics,
-                               struct trace_exporter_options *ret, struct error *err)
+/* Creates the exporter, or with --check only checks its options. STATUS_CONFIG for an invalid
+ * address or --trace-sample. */
+static enum status create_traces(const struct config *config, struct http_options *parts,
+                                 struct error *err)
 {
     char *end;
     int port;
-    *ret = (struct trace_exporter_options){.endpoint = config->trace_endpoint,
-                                           .sample = strtod(config->trace_sample, &end),
-                                           .metrics = metrics};
-    if (end == config->trace_sample || *end || !(ret->sample >= 0 && ret->sample <= 1))
+    const double sample = strtod(config->trace_sample, &end);
+    if (end == config->trace_sample || *end || !(sample >= 0 && sample <= 1))
         return error_set(err, STATUS_CONFIG, "--trace-sample is '%.40s'; it must be 0 to 1",
                          config->trace_sample);
-    return ret->endpoint ? trace_endpoint_port(ret->endpoint, &port, err) : STATUS_OK;
+    if (!config->trace_endpoint)
+        return STATUS_OK;
+    return config->check ? trace_endpoint_port(config->trace_endpoint, &port, err)
+                         : trace_exporter_create(config->trace_endpoint, sample, parts->metrics,
+                                                 &parts->traces, err);
 }
 
 /* Creates what serving and --check both need. First checks that no file would be overwritten by
@@ -175,10 +177,7 @@ static enum status create_services(struct serve *serve, struct error *err)
     serve->parts.tracks = tracks_create();
     TRY(check_memory(serve->parts.tracks, "for tracks", err));
     serve->parts.metrics = serve->parts.keys.metrics = metrics_create();
-    struct trace_exporter_options trace_options;
-    TRY(read_traces(config, serve->parts.metrics, &trace_options, err));
-    if (trace_options.endpoint && !config->check)
-        TRY(trace_exporter_create(&trace_options, &serve->parts.traces, err));
+    TRY(create_traces(config, &serve->parts, err));
     struct model_host_options model_host_options = config_model_host(config, serve->parts.metrics);
     if (is_confined(config))
         model_host_options.worker_begin = confine_decode_worker;
@@ -500,13 +499,6 @@ static void *watch_signals(void *context)
     }
 }
 
-static void serve_sleep_ms(int64_t milliseconds)
-{
-    struct timespec rest = {milliseconds / 1000, milliseconds % 1000 * NS_PER_MS};
-    while (nanosleep(&rest, &rest) != 0 && errno == EINTR)
-        ;
-}
-
 /* Sets the time at which watch_signals() ends the process; 0: never. Does not return if
  * watch_signals() is already ending it, because the rest of the server must not change then. */
 static void set_end(struct serve *serve, int64_t end_by)
@@ -531,7 +523,7 @@ static void drain(struct serve *serve, const char *cause)
     set_end(serve, clock_now() + most);
     supervisor_say(serve->supervisor, "EXTEND_TIMEOUT_USEC=%lld",
                    (long long)(config->drain_delay + config->grace + 2 * STUCK_MS) * 1000);
-    serve_sleep_ms(config->drain_delay);
+    (void)poll(NULL, 0, (int)config->drain_delay); /* sleeps; signals are blocked */
     http_server_stop_accepting(serve->http);
     int64_t deadline = clock_now() + config->grace * NS_PER_MS;
     bool quiet = http_server_wait_quiet(serve->http, deadline);

@@ -12,6 +12,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "engine/base/thread.h"
 #include "lensd_version.h"
 #include "proto/trace_json.h"
@@ -31,8 +32,6 @@ enum { QUEUE = 2048, BATCH = 256 };
 #define LAST_WAIT     (2 * SECOND)  /* for sending when lensd ends */
 #define LOG_EVERY     (60 * SECOND) /* while sending fails */
 
-#define RESOURCE_MAX 32
-
 /* ---- the exporter ---- */
 
 struct trace_exporter {
@@ -41,8 +40,8 @@ struct trace_exporter {
     pthread_t thread;
     struct trace_record records[QUEUE]; /* a ring */
     size_t first, count;
-    int64_t oldest;  /* records[first] is due SEND_AFTER after this time */
-    int64_t stop_at; /* 0: no stop requested */
+    int64_t oldest;          /* records[first] is due SEND_AFTER after this time */
+    _Atomic int64_t stop_at; /* 0: no stop requested; set under the lock */
 
     /* Set before the thread starts. Then only the thread uses them, except `sampled_below` and
      * `dropped`. */
@@ -50,10 +49,7 @@ struct trace_exporter {
     struct curl_list *headers;
     char url[512];
     uint64_t sampled_below; /* random numbers below this are sampled; UINT64_MAX: all */
-    char *environment;      /* holds the texts below */
-    const char *keys[RESOURCE_MAX], *values[RESOURCE_MAX];
-    size_t resource_count;
-    struct trace_record *batch; /* BATCH of them */
+    struct trace_record batch[BATCH];
     struct answer_text {
         char text[1024];
         size_t size;
@@ -61,11 +57,6 @@ struct trace_exporter {
     int64_t logged; /* when a failure was last logged; 0: none since the last success */
     struct metric *sent, *dropped, *failed;
 };
-
-static int64_t stop_at(struct trace_exporter *exporter)
-{
-    return __atomic_load_n(&exporter->stop_at, __ATOMIC_ACQUIRE);
-}
 
 /* ---- converting records to spans ---- */
 
@@ -89,6 +80,73 @@ static void add_number(struct writer *w, json_node *attributes, const char *key,
     char text[24];
     if (number)
         write_members(w, attributes, "{key=%s value{intValue=%s}}", key, number_text(number, text));
+}
+
+/* Decodes percent-escapes: "%2C" becomes ",". */
+static void decode_percent(char *text)
+{
+    char *out = text;
+    for (const char *in = text; *in; out++) {
+        if (in[0] == '%' && isxdigit((unsigned char)in[1]) && isxdigit((unsigned char)in[2])) {
+            *out = (char)strtol((char[]){in[1], in[2], 0}, NULL, 16);
+            in += 3;
+        } else {
+            *out = *in++;
+        }
+    }
+    *out = 0;
+}
+
+static char *trimmed(char *text)
+{
+    text += strspn(text, " ");
+    for (size_t n = strlen(text); n && text[n - 1] == ' '; n--)
+        text[n - 1] = 0;
+    return text;
+}
+
+/* Takes the first pair of "key=value,key=value" (W3C Baggage, the format of OpenTelemetry's
+ * variables), in place. *ret_value is NULL for an empty entry. */
+static enum status next_pair(char **rest, const char *variable, char **ret_key, char **ret_value,
+                             struct error *err)
+{
+    char *pair = strsep(rest, ",");
+    char *equals = strchr(pair, '=');
+    *ret_key = trimmed(pair);
+    *ret_value = NULL;
+    if (!**ret_key && !equals)
+        return STATUS_OK; /* an empty list, a comma at the end */
+    if (!equals || equals == pair)
+        return error_set(err, STATUS_CONFIG, "%s must be written as key=value,key=value", variable);
+    *equals = 0;
+    *ret_key = trimmed(pair);
+    *ret_value = trimmed(equals + 1);
+    decode_percent(*ret_value);
+    return STATUS_OK;
+}
+
+/* Writes the attributes of the resource. STATUS_CONFIG: OTEL_RESOURCE_ATTRIBUTES is malformed. */
+static enum status write_resource(struct writer *w, json_node *attributes, struct error *err)
+{
+    const char *variable = "OTEL_RESOURCE_ATTRIBUTES", *given = getenv(variable);
+    const char *service = getenv("OTEL_SERVICE_NAME");
+    char host[256] = "", *copy = strdup(given ? given : ""), *rest = copy, *key, *value;
+    enum status status = check_memory(copy, "for attributes of traces", err);
+    bool is_named = service && service[0];
+    add_text(w, attributes, "service.name", service);
+    while (status == STATUS_OK && rest) {
+        status = next_pair(&rest, variable, &key, &value, err);
+        if (status != STATUS_OK || !value || (is_named && !strcmp(key, "service.name")))
+            continue;
+        write_members(w, attributes, "{key=%s value{stringValue=%s}}", key, value);
+        is_named = is_named || !strcmp(key, "service.name");
+    }
+    free(copy);
+    add_text(w, attributes, "service.name", is_named ? NULL : "lensd");
+    add_text(w, attributes, "service.version", LENSD_VERSION);
+    if (gethostname(host, sizeof host - 1) == 0)
+        add_text(w, attributes, "host.name", host);
+    return status;
 }
 
 /* Returns the nanoseconds to add to clock_now() for the time since 1970. */
@@ -165,9 +223,7 @@ static char *batch_json(struct trace_exporter *exporter, size_t count)
     struct writer w = {.root = write_root()};
     json_node *entry = write_object(&w, write_array(&w, w.root, "resourceSpans"), NULL);
     json_node *attributes = write_array(&w, write_object(&w, entry, "resource"), "attributes");
-    for (size_t i = 0; i < exporter->resource_count; i++)
-        write_members(&w, attributes, "{key=%s value{stringValue=%s}}", exporter->keys[i],
-                      exporter->values[i]);
+    w.failed |= write_resource(&w, attributes, NULL) != STATUS_OK;
     entry = write_object(&w, write_array(&w, entry, "scopeSpans"), NULL);
     write_members(&w, entry, "scope{name=%s version=%s}", "lensd", LENSD_VERSION);
     json_node *list = write_array(&w, entry, "spans");
@@ -193,7 +249,8 @@ static int on_progress(void *context, long long total, long long now, long long 
                        long long sent)
 {
     (void)total, (void)now, (void)sent_total, (void)sent;
-    const int64_t end = stop_at(context);
+    const struct trace_exporter *exporter = context;
+    const int64_t end = exporter->stop_at;
     return end && clock_now() > end;
 }
 
@@ -266,7 +323,7 @@ static void send_batch(struct trace_exporter *exporter, size_t count)
     for (int i = 0; sent == SEND_AGAIN && i < RETRY_TIMES; i++) {
         int64_t asked;
         sent = post(exporter, json, count, &asked);
-        if (sent != SEND_AGAIN || stop_at(exporter))
+        if (sent != SEND_AGAIN || exporter->stop_at)
             break; /* when lensd ends, there is only one attempt */
         pause_until(exporter, clock_now() + (asked ? asked : wait));
         wait = wait * 2 < RETRY_LONGEST ? wait * 2 : RETRY_LONGEST;
@@ -341,87 +398,6 @@ enum status trace_endpoint_port(const char *endpoint, int *ret_port, struct erro
     return STATUS_OK;
 }
 
-/* Decodes percent-escapes: "%2C" becomes ",". */
-static void decode_percent(char *text)
-{
-    char *out = text;
-    for (const char *in = text; *in; out++) {
-        if (in[0] == '%' && isxdigit((unsigned char)in[1]) && isxdigit((unsigned char)in[2])) {
-            *out = (char)strtol((char[]){in[1], in[2], 0}, NULL, 16);
-            in += 3;
-        } else {
-            *out = *in++;
-        }
-    }
-    *out = 0;
-}
-
-static char *trimmed(char *text)
-{
-    text += strspn(text, " ");
-    for (size_t n = strlen(text); n && text[n - 1] == ' '; n--)
-        text[n - 1] = 0;
-    return text;
-}
-
-/* Takes the first pair of "key=value,key=value" (W3C Baggage, the format of OpenTelemetry's
- * variables), in place. *ret_value is NULL for an empty entry. */
-static enum status next_pair(char **rest, const char *variable, char **ret_key, char **ret_value,
-                             struct error *err)
-{
-    char *pair = strsep(rest, ",");
-    char *equals = strchr(pair, '=');
-    *ret_key = trimmed(pair);
-    *ret_value = NULL;
-    if (!**ret_key && !equals)
-        return STATUS_OK; /* an empty list, a comma at the end */
-    if (!equals || equals == pair)
-        return error_set(err, STATUS_CONFIG, "%s must be written as key=value,key=value", variable);
-    *equals = 0;
-    *ret_key = trimmed(pair);
-    *ret_value = trimmed(equals + 1);
-    decode_percent(*ret_value);
-    return STATUS_OK;
-}
-
-static void add_resource(struct trace_exporter *exporter, const char *key, const char *value)
-{
-    if (exporter->resource_count == RESOURCE_MAX)
-        return;
-    exporter->keys[exporter->resource_count] = key;
-    exporter->values[exporter->resource_count++] = value;
-}
-
-/* Sets keys and values of the resource. exporter->environment holds their texts: the list of
- * attributes, then the host's name. */
-static enum status read_resource(struct trace_exporter *exporter, struct error *err)
-{
-    enum { HOST_BYTES = 256 };
-    const char *given = getenv("OTEL_RESOURCE_ATTRIBUTES");
-    const char *service = getenv("OTEL_SERVICE_NAME");
-    const size_t size = strlen(given ? given : "") + 1;
-    exporter->environment = calloc(1, size + HOST_BYTES);
-    TRY(check_memory(exporter->environment, "for attributes of traces", err));
-    char *host = exporter->environment + size;
-    memcpy(exporter->environment, given ? given : "", size);
-    bool is_named = service && service[0];
-    if (is_named)
-        add_resource(exporter, "service.name", service);
-    for (char *rest = exporter->environment, *key, *value; rest;) {
-        TRY(next_pair(&rest, "OTEL_RESOURCE_ATTRIBUTES", &key, &value, err));
-        const bool is_name = strcmp(key, "service.name") == 0;
-        if (value && !(is_name && is_named))
-            add_resource(exporter, key, value);
-        is_named = is_named || is_name;
-    }
-    if (!is_named)
-        add_resource(exporter, "service.name", "lensd");
-    add_resource(exporter, "service.version", LENSD_VERSION);
-    if (gethostname(host, HOST_BYTES - 1) == 0)
-        add_resource(exporter, "host.name", host);
-    return STATUS_OK;
-}
-
 static enum status add_header(struct trace_exporter *exporter, const char *line, struct error *err)
 {
     struct curl_list *longer = curl.append(exporter->headers, line);
@@ -453,22 +429,22 @@ static enum status read_headers(struct trace_exporter *exporter, struct error *e
     return status;
 }
 
-static enum status set_up(struct trace_exporter *exporter,
-                          const struct trace_exporter_options *options, struct error *err)
+static enum status set_up(struct trace_exporter *exporter, const char *endpoint, double sample,
+                          struct metrics *metrics, struct error *err)
 {
     int port;
-    TRY(trace_endpoint_port(options->endpoint, &port, err));
+    TRY(trace_endpoint_port(endpoint, &port, err));
     TRY(curl_load("--trace-endpoint", err));
-    const size_t length = strlen(options->endpoint);
-    const bool has_slash = options->endpoint[length - 1] == '/';
-    snprintf(exporter->url, sizeof exporter->url, "%s%sv1/traces", options->endpoint,
-             has_slash ? "" : "/");
-    exporter->sampled_below =
-        options->sample >= 1 ? UINT64_MAX : (uint64_t)(options->sample * 0x1p64);
-    exporter->batch = alloc_array(BATCH, sizeof *exporter->batch);
+    snprintf(exporter->url, sizeof exporter->url, "%s%sv1/traces", endpoint,
+             text_ends(endpoint, "/") ? "" : "/");
+    exporter->sampled_below = sample >= 1 ? UINT64_MAX : (uint64_t)(sample * 0x1p64);
     exporter->handle = curl.init();
-    TRY(check_memory(exporter->batch && exporter->handle, "for traces", err));
-    TRY(read_resource(exporter, err));
+    TRY(check_memory(exporter->handle, "for traces", err));
+    struct writer unused = {.root = write_root()}; /* write_resource() checks the variable */
+    const enum status status =
+        write_resource(&unused, write_array(&unused, unused.root, "attributes"), err);
+    free(write_finish(&unused));
+    TRY(status);
     TRY(read_headers(exporter, err));
     curl.setopt(exporter->handle, OPT_URL, exporter->url);
     curl.setopt(exporter->handle, OPT_HTTPHEADER, exporter->headers);
@@ -491,7 +467,7 @@ static enum status set_up(struct trace_exporter *exporter,
          "Traces that were not sent: the queue was full, or the collector did not accept them."},
         {&exporter->failed, METRIC_COUNTER, "lensd_trace_failures_total",
          "Requests to the collector that failed or had rejected spans."}};
-    metrics_get_all(options->metrics, "", rows, COUNT_OF(rows));
+    metrics_get_all(metrics, "", rows, COUNT_OF(rows));
     return STATUS_OK;
 }
 
@@ -503,17 +479,17 @@ static void free_exporter(struct trace_exporter *exporter)
         curl.free_list(exporter->headers);
     pthread_cond_destroy(&exporter->changed);
     pthread_mutex_destroy(&exporter->lock);
-    FREE_ALL(exporter->environment, exporter->batch, exporter);
+    free(exporter);
 }
 
-enum status trace_exporter_create(const struct trace_exporter_options *options,
+enum status trace_exporter_create(const char *endpoint, double sample, struct metrics *metrics,
                                   struct trace_exporter **ret, struct error *err)
 {
     struct trace_exporter *exporter = calloc(1, sizeof *exporter);
     TRY(check_memory(exporter, "for traces", err));
     condition_init(&exporter->changed);
     pthread_mutex_init(&exporter->lock, NULL);
-    enum status status = set_up(exporter, options, err);
+    enum status status = set_up(exporter, endpoint, sample, metrics, err);
     if (status == STATUS_OK &&
         !thread_start(&exporter->thread, "traces", exporter_thread, exporter))
         status = error_set(err, STATUS_NO_MEMORY, "cannot start the thread that sends traces");
@@ -530,7 +506,7 @@ void trace_exporter_free(struct trace_exporter *exporter)
     if (!exporter)
         return;
     pthread_mutex_lock(&exporter->lock);
-    __atomic_store_n(&exporter->stop_at, clock_now() + LAST_WAIT, __ATOMIC_RELEASE);
+    exporter->stop_at = clock_now() + LAST_WAIT;
     pthread_cond_broadcast(&exporter->changed);
     pthread_mutex_unlock(&exporter->lock);
     pthread_join(exporter->thread, NULL);

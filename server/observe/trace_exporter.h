@@ -36,19 +36,15 @@ struct trace_record {
 
 struct trace_exporter;
 
-struct trace_exporter_options {
-    const char *endpoint;    /* "http://localhost:4318"; /v1/traces is appended */
-    double sample;           /* share of requests to record if they have no traceparent: 0 … 1 */
-    struct metrics *metrics; /* borrowed; may be NULL */
-};
-
 /* The variable that names a PEM file with the certificates that https:// trusts. */
 #define TRACE_CERTIFICATE "OTEL_EXPORTER_OTLP_CERTIFICATE"
 
-/* Starts the thread. Uses these environment variables: TRACE_CERTIFICATE, OTEL_SERVICE_NAME,
+/* Starts the thread. Appends /v1/traces to `endpoint` ("http://localhost:4318"). `sample`, 0 … 1,
+ * is the share of requests to record if they have no traceparent. Borrows `metrics`. Uses these
+ * environment variables, which must not change: TRACE_CERTIFICATE, OTEL_SERVICE_NAME,
  * OTEL_RESOURCE_ATTRIBUTES and OTEL_EXPORTER_OTLP_HEADERS. STATUS_CONFIG: libcurl is not installed,
  * or the address or a variable is invalid; STATUS_NO_MEMORY. */
-enum status trace_exporter_create(const struct trace_exporter_options *options,
+enum status trace_exporter_create(const char *endpoint, double sample, struct metrics *metrics,
                                   struct trace_exporter **ret, struct error *err) MUST_USE;
 
 /* Sends the queued traces, for at most two seconds, and ends the thread. Accepts NULL. */
