@@ -28,16 +28,15 @@
 
 /* ---- names ---- */
 
-/* True if `written`, of `length` characters, is `name`; it may have '_' instead of '-'. */
-static bool is_option_name(const char *name, const char *written, size_t length)
+/* True if `written` is `name`; it may have '_' instead of '-'. */
+static bool is_option_name(const char *name, const char *written)
 {
-    size_t k = 0;
-    while (k < length && (name[k] == written[k] || (name[k] == '-' && written[k] == '_')))
-        k++;
-    return k == length && !name[k];
+    for (; *name && (*name == *written || (*name == '-' && *written == '_')); name++)
+        written++;
+    return !*name && !*written;
 }
 
-static const struct option *find_option(const char *name, size_t length)
+static const struct option *find_option(const char *name)
 {
     /* KServe passes these options to the containers of its runtimes. */
     static const struct {
@@ -46,15 +45,11 @@ static const struct option *find_option(const char *name, size_t length)
                    {"rest-port", "port"},
                    {"http-port", "port"},
                    {"log", "log-format"}};
-    for (size_t i = 0; i < COUNT_OF(aliases); i++) {
-        if (!is_option_name(aliases[i].alias, name, length))
-            continue;
-        name = aliases[i].name;
-        length = strlen(name);
-        break;
-    }
+    for (size_t i = 0; i < COUNT_OF(aliases); i++)
+        if (is_option_name(aliases[i].alias, name))
+            name = aliases[i].name;
     for (size_t i = 0; i < config_option_count; i++)
-        if (is_option_name(config_options[i].name, name, length))
+        if (is_option_name(config_options[i].name, name))
             return &config_options[i];
     return NULL;
 }
@@ -94,7 +89,7 @@ static bool *mark_of(struct config_reading *reading, const struct option *option
 
 static bool *mark_named(struct config_reading *reading, const char *name)
 {
-    return mark_of(reading, find_option(name, strlen(name)));
+    return mark_of(reading, find_option(name));
 }
 
 /* Sets an option for which no stronger source has a value. */
@@ -105,11 +100,8 @@ static enum status take_option(struct config_reading *reading, const struct opti
     return config_set(reading->config, option, origin, text, err);
 }
 
-static enum status unknown_flag(enum command command, const char *flag, size_t length,
-                                struct error *err)
+static enum status unknown_flag(enum command command, const char *name, struct error *err)
 {
-    char name[64];
-    snprintf(name, sizeof name, "%.*s", length < 60 ? (int)length : 60, flag);
     const char *nearest = suggest(name, command);
     if (nearest)
         return error_set(err, STATUS_CONFIG,
@@ -123,11 +115,13 @@ static enum status unknown_flag(enum command command, const char *flag, size_t l
 static enum status read_flag(struct config_reading *reading, const char *flag, int argc,
                              char *const *argv, int *at, struct error *err)
 {
-    enum command command = reading->config->command;
-    size_t length = strcspn(flag, "=");
-    const struct option *option = find_option(flag, length);
+    const enum command command = reading->config->command;
+    const size_t length = strcspn(flag, "=");
+    char name[64], origin[80];
+    snprintf(name, sizeof name, "%.*s", length < 60 ? (int)length : 60, flag);
+    const struct option *option = find_option(name);
     if (!option || !(option->commands & command))
-        return unknown_flag(command, flag, length, err);
+        return unknown_flag(command, name, err);
     const char *text;
     if (flag[length] == '=')
         text = flag + length + 1;
@@ -138,7 +132,6 @@ static enum status read_flag(struct config_reading *reading, const char *flag, i
     else
         return error_set(err, STATUS_CONFIG, "option '--%s' needs a value: --%s %s", option->name,
                          option->name, option->value);
-    char origin[80];
     snprintf(origin, sizeof origin, "--%s", option->name);
     return take_option(reading, option, origin, text, err);
 }
@@ -146,7 +139,7 @@ static enum status read_flag(struct config_reading *reading, const char *flag, i
 static enum status config_add_model(struct config_reading *reading, const char *model,
                                     struct error *err)
 {
-    const struct option *option = find_option("model", 5);
+    const struct option *option = find_option("model");
     if (*mark_of(reading, option))
         return error_set(err, STATUS_CONFIG, "MODEL is given twice: '%.80s' and '%.80s'",
                          reading->config->model ? reading->config->model : "", model);
@@ -265,7 +258,7 @@ static enum status read_variable(struct config_reading *reading, const char *ent
     variable[length] = '\0';
     for (size_t k = 0; k + 6 <= length; k++)
         name[k] = variable[k + 6] == '_' ? '-' : (char)tolower((unsigned char)variable[k + 6]);
-    const struct option *option = find_option(name, strlen(name));
+    const struct option *option = find_option(name);
     if (!*text) { /* empty: treat as unset */
         if (option && !strcmp(option->name, "model"))
             reading->empty_model = "LENSD_MODEL";
@@ -336,7 +329,7 @@ static enum status preload_immich(struct config_reading *reading, struct error *
     }
     if (used >= sizeof names)
         return error_set(err, STATUS_CONFIG, "MACHINE_LEARNING_PRELOAD__… exceed 1,023 bytes");
-    const struct option *option = find_option("preload", strlen("preload"));
+    const struct option *option = find_option("preload");
     if (!used || *mark_of(reading, option))
         return STATUS_OK;
     return take_option(reading, option, "MACHINE_LEARNING_PRELOAD__…", names, err);
@@ -367,7 +360,7 @@ static enum status read_immich(struct config_reading *reading, struct error *err
     TRY(check_memory(config->loader.models, NULL, err));
     config->http.is_immich = true;
     for (size_t i = 0; i < COUNT_OF(settings); i++) {
-        const struct option *option = find_option(settings[i].option, strlen(settings[i].option));
+        const struct option *option = find_option(settings[i].option);
         const char *text = getenv(settings[i].variable);
         text = text && *text ? immich_value(option->name, text, room) : settings[i].value;
         if (text && !*mark_of(reading, option))
@@ -380,7 +373,7 @@ static enum status set_from_file(void *context, const char *key, const char *tex
                                  struct error *err)
 {
     struct config_reading *reading = context;
-    const struct option *option = find_option(key, strlen(key));
+    const struct option *option = find_option(key);
     if (option && !strcmp(option->name, "config"))
         return error_set(err, STATUS_CONFIG,
                          "a file of settings cannot name another one; remove \"config\"");
@@ -447,63 +440,58 @@ static enum status read_defaults(struct config_reading *reading, struct error *e
 }
 
 /* True if `name` is a device's name such as "cpu" or "cuda:0", even if this machine lacks it. */
-static bool names_device(const char *name, size_t length)
+static bool names_device(const char *name)
 {
-    if (length == 3 && !memcmp(name, "cpu", 3))
-        return true;
-    return length > 5 && length <= 8 && !memcmp(name, "cuda:", 5) &&
-           strspn(name + 5, "0123456789") >= length - 5;
+    const size_t digits = strncmp(name, "cuda:", 5) ? 0 : strspn(name + 5, "0123456789");
+    return !strcmp(name, "cpu") || (digits > 0 && digits <= 3 && !name[5 + digits]);
 }
 
 /* Several machines may share their settings: an absent device's limit causes only a note. */
-static void note_memory(struct config *config, const char *option, const char *names, size_t length)
+static void note_memory(struct config *config, const char *option, const char *names)
 {
     if (!config->notes[NOTE_MEMORY][0])
         snprintf(config->notes[NOTE_MEMORY], sizeof *config->notes,
-                 "%s sets a limit for %.*s, which --device %.80s does not use; it has no effect",
-                 option, (int)length, names, config->device);
+                 "%s sets a limit for %s, which --device %.80s does not use; it has no effect",
+                 option, names, config->device);
 }
 
 /* Reads one "BYTES" or "DEVICE=BYTES" of --memory. */
-static enum status set_memory(struct config *config, const char *part, struct error *err)
+static enum status set_memory(struct config *config, char *part, struct error *err)
 {
-    const char *equals = strchr(part, '='), *bytes = equals ? equals + 1 : part;
-    size_t length = equals ? (size_t)(equals - part) : 0;
+    char *equals = strchr(part, '=');
     int64_t value;
     bool found = !equals;
-    if (!config_read_bytes(bytes, &value) || value < 0)
+    if (!config_read_bytes(equals ? equals + 1 : part, &value) || value < 0)
         return error_set(err, STATUS_CONFIG,
                          "--memory is '%.60s'; it must be bytes, such as 512M or 4G, or those of "
                          "each device: cpu=2G,cuda:0=12G",
                          part);
+    if (equals)
+        *equals = '\0'; /* leaves the device's name */
     for (size_t i = 0; i < config->model_host.device_count; i++) {
-        char name[DEVICE_TEXT];
-        device_text(config->model_host.devices[i], name);
-        if (equals && (strlen(name) != length || memcmp(name, part, length) != 0))
+        if (equals && strcmp(DEVICE_STRING(config->model_host.devices[i]), part) != 0)
             continue;
         config->model_host.memory_limits[i] = (size_t)value;
         found = true;
     }
-    if (!found && !names_device(part, length))
+    if (!found && !names_device(part))
         return error_set(err, STATUS_CONFIG,
-                         "--memory has a limit for '%.*s', which is not a device; devices are cpu, "
-                         "cuda:0, cuda:1, …",
-                         length < 40 ? (int)length : 40, part);
+                         "--memory has a limit for '%.40s', which is not a device; devices are "
+                         "cpu, cuda:0, cuda:1, …",
+                         part);
     if (!found)
-        note_memory(config, "--memory", part, length);
+        note_memory(config, "--memory", part);
     return STATUS_OK;
 }
 
 static enum status read_memory(struct config *config, struct error *err)
 {
-    const char *rest = config->memory;
-    do {
-        char part[64];
-        size_t length = strcspn(rest, ",");
-        snprintf(part, sizeof part, "%.*s", length < sizeof part ? (int)length : 63, rest);
-        TRY(set_memory(config, part, err));
-        rest += length;
-    } while (*rest++ == ',');
+    char *copy = strdup(config->memory), *rest = copy;
+    enum status status = check_memory(copy, NULL, err);
+    while (status == STATUS_OK && rest)
+        status = set_memory(config, strsep(&rest, ","), err);
+    free(copy);
+    TRY(status);
     bool has_gpu = false;
     for (size_t i = 0; i < config->model_host.device_count; i++) {
         if (config->model_host.devices[i].kind == DEVICE_CPU)
@@ -513,7 +501,7 @@ static enum status read_memory(struct config *config, struct error *err)
             config->model_host.memory_limits[i] = (size_t)config->gpu_memory;
     }
     if (config->gpu_memory > 0 && !has_gpu)
-        note_memory(config, "--gpu-memory", "GPUs", 4);
+        note_memory(config, "--gpu-memory", "GPUs");
     return STATUS_OK;
 }
 
