@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "engine/backend/tuning_store.h"
+#include "engine/base/file.h"
 #include "server/observe/log.h"
 
 void process_protect(bool core_dumps)
@@ -31,36 +32,31 @@ void process_protect(bool core_dumps)
     (void)prctl(PR_SET_DUMPABLE, 0);
 }
 
-/* Reads the first bytes of a regular file; -1 if it cannot be read or is not a regular file. */
-static ssize_t read_regular(const char *path, char *bytes, size_t size)
+/* Reads a file of one number, perhaps with blanks or line ends around it. STATUS_CONFIG: the file
+ * holds anything else. */
+static enum status read_number(const char *path, long *ret, struct error *err)
 {
-    struct stat info;
-    ssize_t got = -1;
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    if (fd < 0)
-        return -1;
-    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
-        got = read(fd, bytes, size);
-    int cause = errno;
-    close(fd);
-    errno = cause;
-    return got;
-}
-
-/* True if `text` is one number, perhaps with blanks or line ends around it. */
-static bool is_number(const char *text, long *ret)
-{
+    uint8_t *bytes = NULL;
+    size_t size = 0;
+    enum status status = file_read(path, 63, &bytes, &size, err);
+    if (status == STATUS_TOO_LARGE)
+        return STATUS_CONFIG;
+    TRY(status);
+    const char *text = (const char *)bytes;
     char *end;
     errno = 0;
     *ret = strtol(text, &end, 10);
-    return end > text && errno == 0 && end[strspn(end, " \t\r\n")] == '\0';
+    if (end == text || errno != 0 || end + strspn(end, " \t\r\n") != text + size)
+        status = STATUS_CONFIG;
+    free(bytes);
+    return status;
 }
 
 enum status process_check_number_file(const char *option, const char *path, bool only_numbers,
                                       struct error *err)
 {
     struct stat info;
-    char text[64] = "";
+    struct error cause;
     long number;
     if (lstat(path, &info) != 0)
         return STATUS_OK; /* it does not exist, or writing it will report the error */
@@ -74,17 +70,15 @@ enum status process_check_number_file(const char *option, const char *path, bool
                                                  : "a device, pipe or socket");
     if (!only_numbers || info.st_size == 0)
         return STATUS_OK;
-    ssize_t got = read_regular(path, text, sizeof text - 1);
-    if (got < 0)
-        return error_set(err, STATUS_CONFIG, "cannot read %s '%.200s': %s", option, path,
-                         strerror(errno));
-    if ((size_t)got != (size_t)info.st_size || strlen(text) != (size_t)got ||
-        !is_number(text, &number))
+    const enum status status = read_number(path, &number, &cause);
+    if (status == STATUS_CONFIG)
         return error_set(err, STATUS_CONFIG,
                          "%s '%.200s' is not a pid file: it holds something else, which would be "
                          "lost; name another, or remove it",
                          option, path);
-    return STATUS_OK;
+    return status == STATUS_OK ? status
+                               : error_set(err, STATUS_CONFIG, "cannot read %s '%.200s': %s",
+                                           option, path, cause.message);
 }
 
 /* Creates `path` for writing, in place of a regular file that a killed process left there. Returns
@@ -127,11 +121,8 @@ enum status process_write_number(const char *option, const char *path, long numb
 
 void process_remove_number(const char *path, long number)
 {
-    char text[64] = "";
     long held;
-    if (read_regular(path, text, sizeof text - 1) <= 0 || !is_number(text, &held) || held != number)
-        return;
-    if (unlink(path) == 0)
+    if (read_number(path, &held, NULL) != STATUS_OK || held != number || unlink(path) == 0)
         return;
     /* Empty the file instead. If this fails, too, the file stays. */
     int fd = open(path, O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
