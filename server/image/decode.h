@@ -78,16 +78,6 @@ int exif_orientation(const uint8_t *tiff, size_t size);
  * 1. */
 int exif_or_xmp(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, size_t xmp_size);
 
-/* The orientation in the APP1 segments of a JPEG: that of the first EXIF segment, else that of the
- * last XMP packet. `value` is initially 1. */
-struct app1_orientation {
-    bool has_exif, is_final;
-    int value;
-};
-
-/* Reads the next APP1 segment; `body` begins after the segment's length. */
-void exif_read_app1(struct app1_orientation *found, const uint8_t *body, size_t size);
-
 /* Read the orientation from a file: a PNG's first eXIf chunk; a WebP's first EXIF chunk, else its
  * first XMP chunk. 1 if there is none. */
 int exif_from_png(const uint8_t *data, size_t size);

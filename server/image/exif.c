@@ -147,20 +147,6 @@ int exif_or_xmp(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, size_
     return xmp ? xmp_orientation(xmp, xmp_size) : 1;
 }
 
-void exif_read_app1(struct app1_orientation *found, const uint8_t *body, size_t size)
-{
-    static const char exif_name[] = "Exif\0";                      /* a byte of any value follows */
-    static const char xmp_name[] = "http://ns.adobe.com/xap/1.0/"; /* with its terminator */
-    if (!found->has_exif && size > sizeof exif_name - 1 &&
-        memcmp(body, exif_name, sizeof exif_name - 1) == 0) {
-        found->has_exif = true;
-        found->is_final =
-            find_orientation(body + sizeof exif_name, size - sizeof exif_name, &found->value);
-    }
-    if (!found->is_final && size >= sizeof xmp_name && memcmp(body, xmp_name, sizeof xmp_name) == 0)
-        found->value = xmp_orientation(body + sizeof xmp_name, size - sizeof xmp_name);
-}
-
 int exif_from_png(const uint8_t *data, size_t size)
 {
     enum { SIGNATURE = 8, CHUNK = 12 }; /* a chunk: length, name, data, CRC */

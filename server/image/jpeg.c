@@ -31,7 +31,8 @@ struct jpeg_reader {
     struct jpeg_progress_mgr progress;
     jmp_buf failed;
     struct decode *photo;
-    struct app1_orientation found;
+    const uint8_t *exif, *xmp; /* the first EXIF segment and the last XMP packet; NULL: none */
+    size_t exif_size, xmp_size;
     enum status status; /* the reason for jumping to `failed` */
     struct error *err;
 };
@@ -137,13 +138,24 @@ static void jpeg_on_progress(j_common_ptr common)
 /* libjpeg calls it at the length of an APP1 segment, which may have EXIF or XMP. */
 static boolean jpeg_on_app1(j_decompress_ptr cinfo)
 {
+    static const char exif_name[] = "Exif\0";                      /* a byte of any value follows */
+    static const char xmp_name[] = "http://ns.adobe.com/xap/1.0/"; /* with its terminator */
     struct jpeg_reader *reader = cinfo->client_data;
     const uint8_t *at = cinfo->src->next_input_byte;
     if (cinfo->src->bytes_in_buffer < 2)
         fail_truncated(reader);
     const size_t given = read_u16(at, true), length = given < 2 ? 2 : given; /* counts itself */
     cinfo->src->skip_input_data(cinfo, (long)length);
-    exif_read_app1(&reader->found, at + 2, length - 2);
+    const size_t size = length - 2;
+    at += 2;
+    if (!reader->exif && size >= sizeof exif_name &&
+        memcmp(at, exif_name, sizeof exif_name - 1) == 0) {
+        reader->exif = at + sizeof exif_name;
+        reader->exif_size = size - sizeof exif_name;
+    } else if (size >= sizeof xmp_name && memcmp(at, xmp_name, sizeof xmp_name) == 0) {
+        reader->xmp = at + sizeof xmp_name;
+        reader->xmp_size = size - sizeof xmp_name;
+    }
     return TRUE;
 }
 
@@ -153,7 +165,6 @@ static void jpeg_reader_init(struct jpeg_reader *reader, struct decode *photo, s
 {
     memset(reader, 0, sizeof *reader);
     reader->photo = photo;
-    reader->found.value = 1;
     reader->err = err;
     reader->cinfo.err = jpeg_std_error(&reader->errors);
     reader->errors.error_exit = jpeg_on_error;
@@ -173,7 +184,8 @@ static void jpeg_read_head(struct jpeg_reader *reader)
     cinfo->progress = &reader->progress;
     (void)jpeg_read_header(cinfo, TRUE); /* never suspends: the whole file is in memory */
 
-    photo->orientation = reader->found.value;
+    photo->orientation =
+        exif_or_xmp(reader->exif, reader->exif_size, reader->xmp, reader->xmp_size);
     enum status status =
         decode_set_size(photo, cinfo->image_width, cinfo->image_height, reader->err);
     if (status != STATUS_OK)
