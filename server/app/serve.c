@@ -539,14 +539,14 @@ static void drain(struct serve *serve, const char *cause)
 /* SIGUSR1 makes the log one level more verbose, SIGUSR2 one less. */
 static void change_level(int step)
 {
-    int before = (int)log_lowest(), after = before + step;
+    int before = (int)log_lowest, after = before + step;
     if (after < LOG_DEBUG || after > LOG_ERROR)
         return;
     /* Log at the less verbose of the old and the new level, so that the line is written. */
     enum log_level seen = (enum log_level)(after > before ? after : before);
-    log_set_lowest((enum log_level)(after < before ? after : before));
+    log_lowest = (enum log_level)(after < before ? after : before);
     log_event(seen, "log", LOG_STR("level", log_level_name((enum log_level)after)));
-    log_set_lowest((enum log_level)after);
+    log_lowest = (enum log_level)after;
 }
 
 static void reload(struct serve *serve)
@@ -680,8 +680,8 @@ int command_serve(const struct config *config)
     struct error err;
     bool json = config->log_format == CONFIG_LOG_JSON ||
                 (config->log_format == CONFIG_LOG_AUTO && !isatty(STDERR_FILENO));
-    log_set_json(json);
-    log_set_lowest((enum log_level)config->log_level);
+    log_as_json = json;
+    log_lowest = (enum log_level)config->log_level;
     for (size_t i = 0; i < CONFIG_NOTES; i++)
         if (config->notes[i][0])
             log_event(LOG_WARN, events[i], LOG_STR("text", config->notes[i]));

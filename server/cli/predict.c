@@ -585,7 +585,7 @@ int command_predict(const struct config *config)
     struct prediction_run run = {.config = config, .started = clock_now()};
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
     struct error err;
-    log_set_lowest(LOG_WARN);
+    log_lowest = LOG_WARN;
     enum status status = open_model_host(config, &run.host, &err);
     progress_clear();
     IF_OK(status, config->text ? STATUS_OK : prepare_run(&run, &err));

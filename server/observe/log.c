@@ -21,8 +21,8 @@
 #define VALUE_MAX  1024
 #define HALF_BYTES ((size_t)256 << 10)
 
-static _Atomic bool write_json;
-static _Atomic int lowest_level = LOG_INFO;
+_Atomic bool log_as_json;
+_Atomic enum log_level log_lowest = LOG_INFO;
 static _Atomic unsigned long lost_total;
 static _Atomic size_t written_total; /* bytes */
 static bool is_journal;              /* set before any thread starts */
@@ -33,26 +33,6 @@ struct log_line {
     size_t used, size;
     bool full;
 };
-
-void log_set_json(bool json)
-{
-    atomic_store_explicit(&write_json, json, memory_order_relaxed);
-}
-
-void log_set_lowest(enum log_level lowest)
-{
-    atomic_store_explicit(&lowest_level, (int)lowest, memory_order_relaxed);
-}
-
-bool log_is_json(void)
-{
-    return atomic_load_explicit(&write_json, memory_order_relaxed);
-}
-
-enum log_level log_lowest(void)
-{
-    return (enum log_level)atomic_load_explicit(&lowest_level, memory_order_relaxed);
-}
 
 void log_find_journal(void)
 {
@@ -314,7 +294,7 @@ static size_t format_now(enum log_level level, const struct log_field *fields,
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    return log_format(log_is_json(), is_journal, &now, level, fields, line);
+    return log_format(log_as_json, is_journal, &now, level, fields, line);
 }
 
 static void tell_lost_locked(void)
@@ -328,7 +308,7 @@ static void tell_lost_locked(void)
     };
     char line[LOG_LINE_MAX];
     writer.lost = 0;
-    if (LOG_WARN >= log_lowest())
+    if (LOG_WARN >= log_lowest)
         put_locked(line, format_now(LOG_WARN, fields, line));
 }
 
@@ -462,7 +442,7 @@ void log_fields(enum log_level level, const struct log_field *fields)
 {
     char line[LOG_LINE_MAX];
     const int saved = errno; /* callers may log before they read errno */
-    if (level < log_lowest())
+    if (level < log_lowest)
         return;
     put(line, format_now(level, fields, line));
     errno = saved;

@@ -49,11 +49,10 @@ struct log_field {
  * as "<4>", and omits the time in the text form. Call it before any thread starts. */
 void log_find_journal(void);
 
-/* Format and level may change at any time, from any thread. The defaults are text and LOG_INFO. */
-void log_set_json(bool json);
-void log_set_lowest(enum log_level lowest);
-bool log_is_json(void);
-enum log_level log_lowest(void);
+/* The format (initially text), and the lowest level that is written (initially LOG_INFO). Any
+ * thread may change both at any time. */
+extern _Atomic bool log_as_json;
+extern _Atomic enum log_level log_lowest;
 
 /* Returns "debug", "info", "warn" or "error". */
 const char *log_level_name(enum log_level level);

@@ -70,7 +70,7 @@ static void start_server(void)
                                          .cors_origin = "https://a.example",
                                          .trusted_proxies = "unix,10.0.0.0/8",
                                          .routes = &table};
-    log_set_lowest(LOG_ERROR);
+    log_lowest = LOG_ERROR;
     const int length =
         snprintf(address.sun_path, sizeof address.sun_path, "%s/s", scratch_folder());
     HOLDS(length < (int)sizeof address.sun_path);

@@ -7,12 +7,12 @@
 
 static struct logging_settings current(void)
 {
-    enum log_level lowest = log_lowest();
+    enum log_level lowest = log_lowest;
     return (struct logging_settings){.error = true,
                                      .warning = lowest <= LOG_WARN,
                                      .info = lowest <= LOG_INFO,
                                      .verbose = lowest <= LOG_DEBUG,
-                                     .as_json = log_is_json()};
+                                     .as_json = log_as_json};
 }
 
 static void change(struct exchange *x, const struct logging_settings *wanted)
@@ -22,13 +22,13 @@ static void change(struct exchange *x, const struct logging_settings *wanted)
                             : wanted->warning   ? LOG_WARN
                                                 : LOG_ERROR;
     /* Log with the more verbose of both levels, so that the line appears if one shows info. */
-    enum log_level before = log_lowest();
-    log_set_lowest(lowest < before ? lowest : before);
+    enum log_level before = log_lowest;
+    log_lowest = lowest < before ? lowest : before;
     log_event(LOG_INFO, "log", LOG_STR("level", log_level_name(lowest)),
               LOG_STR("format", wanted->as_json ? "json" : "text"),
               LOG_STR("by", exchange_client(x)));
-    log_set_json(wanted->as_json);
-    log_set_lowest(lowest);
+    log_as_json = wanted->as_json;
+    log_lowest = lowest;
 }
 
 void logging_handle(struct exchange *x)

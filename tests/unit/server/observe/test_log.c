@@ -142,8 +142,8 @@ Test(log, lowest_level_and_one_write_to_standard_error)
     cr_assert_eq(pipe2(ends, O_DIRECT | O_NONBLOCK), 0);
     int kept = dup(STDERR_FILENO);
     dup2(ends[1], STDERR_FILENO);
-    log_set_json(true);
-    log_set_lowest(LOG_WARN);
+    log_as_json = true;
+    log_lowest = LOG_WARN;
     log_event(LOG_INFO, "quiet", LOG_INT("n", 1));
     log_event(LOG_WARN, "loud", LOG_INT("n", 2));
     log_event(LOG_ERROR, "louder");

@@ -457,6 +457,6 @@ int main(void)
         {"one at a time nothing waits", test_one_at_a_time_nothing_waits},
         {"everything at once", test_everything_at_once},
     };
-    log_set_lowest(LOG_ERROR);
+    log_lowest = LOG_ERROR;
     return tap_run(tests, COUNT_OF(tests), no_session_is_left);
 }
