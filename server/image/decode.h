@@ -28,9 +28,9 @@ struct decode {
     const uint8_t *data;
     size_t size;
     const struct image_limits *limits;
-    unsigned reduction;            /* 1, 2, 4, 8: decode a JPEG at 1 / `reduction`, rounded up */
     const struct preprocess *part; /* what will be read of the upright photo; NULL: all */
-    struct pixel_buffer *buffer;   /* NULL: only read the header */
+    bool reduces; /* may decode a JPEG at a half, a quarter or an eighth; needs `part` */
+    struct pixel_buffer *buffer; /* NULL: only read the header */
     struct pixel_account *account;
     /* Set by the reader. Sizes are before the EXIF orientation: of the photo in the file, and of
      * the decoded pixels. */

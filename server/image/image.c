@@ -1,5 +1,5 @@
 /* Decodes a picture: selects the format's reader by the first bytes, decodes, and turns the pixels
- * upright. Also selects the scale of a reduced JPEG. */
+ * upright. */
 #include "server/image/image.h"
 
 #include <pthread.h>
@@ -7,7 +7,6 @@
 
 #include "engine/base/size.h"
 #include "server/image/decode.h"
-#include "server/image/frame.h"
 
 #define LARGE_PIXELS UINT64_C(4000000)
 
@@ -25,10 +24,14 @@ static const struct format_reader {
     image_decode_fn *decode;
     const char *(*load)(void); /* NULL: nothing to load */
 } readers[IMAGE_FORMATS] = {
-    [IMAGE_JPEG] = {"JPEG", jpeg_decode, NULL},      [IMAGE_PNG] = {"PNG", png_decode, NULL},
-    [IMAGE_BMP] = {"BMP", bmp_decode, NULL},         [IMAGE_GIF] = {"GIF", gif_decode, NULL},
-    [IMAGE_WEBP] = {"WebP", webp_decode, webp_load}, [IMAGE_TIFF] = {"TIFF", tiff_decode, tiff_load},
-    [IMAGE_AVIF] = {"AVIF", heif_decode, avif_load}, [IMAGE_HEIC] = {"HEIC", heif_decode, heic_load},
+    [IMAGE_JPEG] = {"JPEG", jpeg_decode, NULL},
+    [IMAGE_PNG] = {"PNG", png_decode, NULL},
+    [IMAGE_BMP] = {"BMP", bmp_decode, NULL},
+    [IMAGE_GIF] = {"GIF", gif_decode, NULL},
+    [IMAGE_WEBP] = {"WebP", webp_decode, webp_load},
+    [IMAGE_TIFF] = {"TIFF", tiff_decode, tiff_load},
+    [IMAGE_AVIF] = {"AVIF", heif_decode, avif_load},
+    [IMAGE_HEIC] = {"HEIC", heif_decode, heic_load},
 };
 
 static pthread_once_t readers_once = PTHREAD_ONCE_INIT;
@@ -157,33 +160,6 @@ bool image_is_large(const uint8_t *data, size_t size)
            (uint64_t)info.width * info.height >= LARGE_PIXELS;
 }
 
-/* Returns the largest of 8, 4, 2, 1 that leaves both sides at least as large as the resize. */
-static unsigned reduction_for(uint32_t width, uint32_t height, const struct crop_frame *frame)
-{
-    unsigned reduction = 8;
-    while (reduction > 1 && (width / reduction < (uint32_t)frame->resized_width ||
-                             height / reduction < (uint32_t)frame->resized_height))
-        reduction /= 2;
-    return reduction;
-}
-
-/* Reads the header of a JPEG to find its reduction; 1 for other photos. */
-static enum status find_reduction(const struct decode *whole, unsigned *ret, struct error *err)
-{
-    struct decode photo = *whole;
-    struct image_info info;
-    struct crop_frame frame;
-    *ret = 1;
-    photo.buffer = NULL;
-    if (image_sniff(photo.data, photo.size) != IMAGE_JPEG)
-        return STATUS_OK;
-    TRY(read_photo(&photo, &info, err));
-    const struct source_frame source = frame_source(photo.part, info.width, info.height);
-    TRY(frame_of(photo.part, source.width, source.height, &frame, err));
-    *ret = reduction_for(source.width, source.height, &frame);
-    return STATUS_OK;
-}
-
 enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
                          const struct image_limits *limits, const struct preprocess *p,
                          bool reduces, struct image *ret, struct error *err)
@@ -191,13 +167,11 @@ enum status image_decode(struct image_decoder *decoder, const uint8_t *data, siz
     struct decode photo = {.data = data,
                            .size = size,
                            .limits = limits,
-                           .reduction = 1,
+                           .reduces = reduces,
                            .part = p,
                            .buffer = &decoder->stored,
                            .account = &decoder->account};
     struct image_info info;
-    if (p && reduces)
-        TRY(find_reduction(&photo, &photo.reduction, err));
     TRY(read_photo(&photo, &info, err));
     uint8_t *pixels = decoder->stored.data;
     if (photo.orientation != 1) {

@@ -289,6 +289,27 @@ static size_t coefficient_bytes(struct jpeg_decompress_struct *cinfo)
     return blocks * DCTSIZE2 * sizeof(JCOEF);
 }
 
+/* For --fast-decode: returns the largest of 8, 4, 2, 1 that leaves both sides at least as large as
+ * the resize. */
+static unsigned reduction_of(const struct decode *photo)
+{
+    const bool is_swapped = photo->orientation >= 5;
+    const uint32_t width = is_swapped ? photo->full_height : photo->full_width;
+    const uint32_t height = is_swapped ? photo->full_width : photo->full_height;
+    struct crop_frame frame;
+    struct error ignored; /* the resize reports it */
+    if (!photo->reduces || !photo->part)
+        return 1;
+    const struct source_frame source = frame_source(photo->part, width, height);
+    if (frame_of(photo->part, source.width, source.height, &frame, &ignored) != STATUS_OK)
+        return 1;
+    unsigned reduction = 8;
+    while (reduction > 1 && (source.width / reduction < (uint32_t)frame.resized_width ||
+                             source.height / reduction < (uint32_t)frame.resized_height))
+        reduction /= 2;
+    return reduction;
+}
+
 static void jpeg_read_pixels(struct jpeg_reader *reader)
 {
     struct jpeg_decompress_struct *cinfo = &reader->cinfo;
@@ -296,7 +317,7 @@ static void jpeg_read_pixels(struct jpeg_reader *reader)
     const bool ink = cinfo->num_components == 4;
     cinfo->out_color_space = ink ? JCS_CMYK : JCS_RGB;
     cinfo->scale_num = 1;
-    cinfo->scale_denom = photo->reduction;
+    cinfo->scale_denom = reduction_of(photo);
     jpeg_calc_output_dimensions(cinfo);
     photo->width = cinfo->output_width; /* of all columns, also those that are not decoded */
     photo->height = cinfo->output_height;
