@@ -68,41 +68,29 @@ static const struct filter {
     [RESAMPLE_BLURRED] = {bilinear, 2.5},
 };
 
-static void free_tables(struct resample_axis *axis)
-{
-    FREE_ALL(axis->start, axis->weights);
-    axis->start = NULL;
-    axis->weights = NULL;
-    axis->outputs_capacity = axis->weights_capacity = 0;
-}
-
 void resample_axis_done(struct resample_axis *axis)
 {
-    free_tables(axis);
+    FREE_ALL(axis->start, axis->weights);
     *axis = (struct resample_axis){0};
 }
 
-/* Reserves memory for the axis' outputs, whose windows have `length` inputs. */
-static enum status reserve_tables(struct resample_axis *axis, int length, struct error *err)
+/* Makes new tables for the axis' outputs, whose windows have `length` inputs. */
+static enum status make_tables(struct resample_axis *axis, int length, struct error *err)
 {
     const size_t count = (size_t)axis->count;
     size_t weights;
     if (!size_mul(count, (size_t)length, &weights))
         return error_set(err, STATUS_TOO_LARGE, "the resize needs too large a table of weights");
-    if (count > axis->outputs_capacity || weights > axis->weights_capacity) {
-        free_tables(axis);
-        axis->start = alloc_array(count, sizeof *axis->start);
-        axis->weights = alloc_array(weights, sizeof *axis->weights);
-        if (!axis->start || !axis->weights)
-            return error_set(err, STATUS_NO_MEMORY,
-                             "no memory for a resize with %zu weights; send a smaller picture or "
-                             "try again",
-                             weights);
-        axis->outputs_capacity = count;
-        axis->weights_capacity = weights;
-    }
+    FREE_ALL(axis->start, axis->weights);
+    axis->start = alloc_array(count, sizeof *axis->start);
+    axis->weights = alloc_array(weights, sizeof *axis->weights);
     axis->length = length;
-    return STATUS_OK;
+    return axis->start && axis->weights
+               ? STATUS_OK
+               : error_set(err, STATUS_NO_MEMORY,
+                           "no memory for a resize with %zu weights; send a smaller picture or try "
+                           "again",
+                           weights);
 }
 
 /* Uses one input sample per output, also if nothing is resized. As ImagingScaleAffine in Pillow's
@@ -110,7 +98,7 @@ static enum status reserve_tables(struct resample_axis *axis, int length, struct
  * result. */
 static enum status fill_nearest(struct resample_axis *axis, struct error *err)
 {
-    TRY(reserve_tables(axis, 1, err));
+    TRY(make_tables(axis, 1, err));
     const double step = (double)axis->in / axis->out;
     double position = step * 0.5;
     for (int i = 0; i < axis->first + axis->count; i++, position += step) {
@@ -126,7 +114,7 @@ static enum status fill_nearest(struct resample_axis *axis, struct error *err)
 /* As cv::resize() does, uses float32 positions, and rounds each of the two weights separately. */
 static enum status fill_linear(struct resample_axis *axis, struct error *err)
 {
-    TRY(reserve_tables(axis, 2, err));
+    TRY(make_tables(axis, 2, err));
     const double scale = 1.0 / ((double)axis->out / axis->in);
     for (int i = 0; i < axis->count; i++) {
         const float position = (float)((axis->first + i + 0.5) * scale - 0.5);
@@ -187,7 +175,7 @@ static enum status fill_filtered(struct resample_axis *axis, struct error *err)
         window_of(axis, i, scale, support, &low, &high);
         length = high - low > length ? high - low : length;
     }
-    TRY(reserve_tables(axis, length, err));
+    TRY(make_tables(axis, length, err));
     double *scratch = alloc_array((size_t)length, sizeof *scratch);
     TRY(check_memory(scratch, "for a resize; try again", err));
     for (int i = 0; i < axis->count; i++)
@@ -225,7 +213,7 @@ static enum status fill_blurred(struct resample_axis *axis, struct error *err)
 {
     const double sigma = fmax(0, ((double)axis->padded / axis->out - 1) / 2);
     const int radius = (int)ceil(3 * sigma), window = 2 * radius + 2;
-    TRY(reserve_tables(axis, window < axis->in ? window : axis->in, err));
+    TRY(make_tables(axis, window < axis->in ? window : axis->in, err));
     double *blur = alloc_array((size_t)window * 2, sizeof *blur), total = 0;
     TRY(check_memory(blur, "for a resize; try again", err));
     for (int t = 0; t <= 2 * radius; t++)

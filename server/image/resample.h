@@ -34,7 +34,6 @@ struct resample_axis {
     int length;
     int *start;
     int32_t *weights;
-    size_t outputs_capacity, weights_capacity;
 };
 
 /* Fills the tables, unless they hold these values already. in, out: 1 … 2^24; first >= 0, count >=
