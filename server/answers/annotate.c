@@ -250,7 +250,7 @@ enum status annotate_image(const struct predict_image *image, enum annotate_form
 {
     /* The photo was decoded within the limits before. */
     const struct image_limits none = {0};
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     struct image photo;
     enum status status =
         decoder ? image_decode(decoder, image->data, image->size, &none, NULL, false, &photo, err)

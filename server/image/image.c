@@ -54,14 +54,12 @@ const char *image_format_missing(enum image_format format)
     return missing[format];
 }
 
-struct image_decoder *image_decoder_create(void)
+struct image_decoder *image_decoder_create(const struct image_memory *memory)
 {
-    return calloc(1, sizeof(struct image_decoder));
-}
-
-void image_decoder_ask(struct image_decoder *decoder, const struct image_memory *memory)
-{
-    decoder->account.memory = memory;
+    struct image_decoder *decoder = calloc(1, sizeof *decoder);
+    if (decoder)
+        decoder->account.memory = memory;
+    return decoder;
 }
 
 void image_decoder_done(struct image_decoder *decoder, bool all)

@@ -90,14 +90,11 @@ const char *image_format_missing(enum image_format format);
 /* Lists the names of the formats that can be decoded; returns their number. */
 size_t image_formats(const char *ret_names[static IMAGE_FORMATS]);
 
-/* Creates a decoder for one worker thread; NULL when out of memory. Free with image_decoder_free
- * (accepts NULL). */
-struct image_decoder *image_decoder_create(void);
+/* Creates a decoder for one worker thread; NULL when out of memory. Large photos reserve their
+ * memory from `memory` (borrowed; NULL: no budget); then call image_decoder_done() after each
+ * photo, decoded or not. Free with image_decoder_free (accepts NULL). */
+struct image_decoder *image_decoder_create(const struct image_memory *memory);
 void image_decoder_free(struct image_decoder *decoder);
-
-/* Makes large photos reserve their memory from `memory` (borrowed). Call image_decoder_done() after
- * each photo, decoded or not. */
-void image_decoder_ask(struct image_decoder *decoder, const struct image_memory *memory);
 
 /* Gives back the memory of the last photo; its pixels are then undefined. `all`: also frees the
  * buffers kept for the next photo. */

@@ -18,7 +18,7 @@ enum status probes_open(const struct model *model, const struct image_limits *li
     TRY(check_memory(probes, "for probe images", err));
     probes->model = model;
     probes->limits = limits;
-    probes->decoder = image_decoder_create();
+    probes->decoder = image_decoder_create(NULL);
     probes->transform = transform_create();
     enum status status =
         probes->decoder && probes->transform

@@ -196,8 +196,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench_image [-n ROUNDS] [-k plain|avx2|avx512] FILE...\n");
         return 2;
     }
-    struct bench bench = {
-        .decoder = image_decoder_create(), .transform = transform_create(), .rounds = (int)rounds};
+    struct bench bench = {.decoder = image_decoder_create(NULL),
+                          .transform = transform_create(),
+                          .rounds = (int)rounds};
     preprocess_default(&bench.preprocess);
     bench.dst = calloc((size_t)bench.preprocess.width * (size_t)bench.preprocess.height * 3,
                        sizeof *bench.dst);

@@ -51,7 +51,7 @@ static enum status read_config(const char *config, struct preprocess *ret, struc
 static enum status prepare(const char *path, const struct preprocess *p, struct error *err)
 {
     const struct image_limits limits = {0};
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     struct transform *transform = transform_create();
     const size_t count = (size_t)p->width * (size_t)p->height * (size_t)preprocess_channels(p);
     float *numbers = alloc_array(count, sizeof *numbers);

@@ -133,7 +133,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static struct transform *transform;
     if (!decoder) {
         image_use_old_libheif(true);
-        decoder = image_decoder_create();
+        decoder = image_decoder_create(NULL);
         transform = transform_create();
         HOLDS(decoder && transform);
     }

@@ -55,13 +55,12 @@ void *worker_start(void *context)
                                            .take = take_memory,
                                            .give = give_memory,
                                            .context = worker};
-    worker->decoder = image_decoder_create();
+    worker->decoder = image_decoder_create(&worker->memory);
     worker->transform = transform_create();
     if (!worker->decoder || !worker->transform) {
         worker_stop(worker);
         return NULL;
     }
-    image_decoder_ask(worker->decoder, &worker->memory);
     return worker;
 }
 

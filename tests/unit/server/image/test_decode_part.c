@@ -158,8 +158,8 @@ Test(decode_part, reads_what_the_whole_has)
     static const int samplings[][2] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}, {4, 2}, {1, 4}};
     static const int sizes[][2] = {{203, 97},  {97, 203}, {160, 64},
                                    {129, 128}, {66, 61},  {17, 400}};
-    struct parts parts = {.whole = image_decoder_create(),
-                          .part = image_decoder_create(),
+    struct parts parts = {.whole = image_decoder_create(NULL),
+                          .part = image_decoder_create(NULL),
                           .transform = transform_create(),
                           .white = make(GRAY, 1, 1, 401, 401, 1)};
     int all = 0;
@@ -182,7 +182,7 @@ Test(decode_part, refuses_what_the_whole_refuses)
 {
     static const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     const struct preprocess p = crop(64, 56, 56, RESAMPLE_BILINEAR);
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     struct file file = make(COLOR, 2, 2, 300, 100, 1);
     struct image image;
     struct error whole = {0}, part = {0};

@@ -114,7 +114,7 @@ static struct image read_back(struct image_decoder *decoder, const uint8_t *byte
 
 Test(encode, pictures_are_read_back)
 {
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     struct error err;
     uint8_t *bytes;
     size_t size;

@@ -76,7 +76,7 @@ TestSuite(formats, .init = use_any_libheif);
 
 Test(formats, decodes_as_pillow)
 {
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         glob_t found;
         const size_t count = find_files(&kinds[i], &found);
@@ -108,7 +108,7 @@ static enum status decode_anything(struct image_decoder *decoder, const uint8_t 
 Test(formats, limits_come_first)
 {
     const struct image_limits side = {.max_side = 12}, pixels = {.max_pixels = 300};
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         glob_t found;
         const size_t count = find_files(&kinds[i], &found);
@@ -131,7 +131,7 @@ Test(formats, limits_come_first)
 Test(formats, survives_cut_and_mutated_files, .timeout = 150)
 {
     const struct image_limits small = {.max_pixels = 1 << 16, .max_side = 1024};
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     uint64_t random = 0xF0F0;
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         glob_t found;
@@ -165,7 +165,7 @@ Test(formats, refuses_lab_colours)
     glob_t found;
     if (!find_files(&tiffs, &found))
         return;
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     struct file file = read_file(found.gl_pathv[0]);
     struct image image;
     struct error err;

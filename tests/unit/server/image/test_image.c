@@ -59,7 +59,7 @@ static void decode_pattern(const char *pattern, size_t count)
     glob_t found;
     cr_assert_eq(glob(path, 0, NULL, &found), 0, "%s: nothing found", path);
     cr_assert_eq(found.gl_pathc, count, "%s: %zu files", pattern, (size_t)found.gl_pathc);
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     for (size_t i = 0; i < found.gl_pathc; i++)
         decode_as_pillow(decoder, found.gl_pathv[i]);
     image_decoder_free(decoder);
@@ -165,7 +165,7 @@ Test(image, names_what_it_refuses)
         {BYTES("\x89PNG\r\n\x1A\n\0\0\0\x0DJHDR\0\0\0\1\0\0\0\1\x08\2\0\0\0\1\2\3\4"),
          STATUS_BAD_IMAGE, "header chunk"},
     };
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     for (size_t i = 0; i < COUNT_OF(cases); i++)
         refuse(decoder, cases[i].word, cases[i].bytes, cases[i].size, &limits, cases[i].status,
                cases[i].word);
@@ -174,7 +174,7 @@ Test(image, names_what_it_refuses)
 
 Test(image, refuses_jpeg_that_cannot_be_bounded)
 {
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     struct file file = read_image("refused_arithmetic.jpg");
     refuse(decoder, "arithmetic", file.data, file.size, &limits, STATUS_UNSUPPORTED_MEDIA,
            "arithmetic");
@@ -200,7 +200,7 @@ Test(image, refuses_truncated_files)
         "png_gray_1_interlaced.png",
         "exif_png_after.png",
     };
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         struct file file = read_image(names[i]);
         const size_t marker = image_sniff(file.data, file.size) == IMAGE_JPEG ? 2 : 0;
@@ -213,7 +213,7 @@ Test(image, refuses_truncated_files)
 
 Test(image, refuses_a_truncated_large_file_at_every_97th_byte)
 {
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     struct file file = read_image("source_a.png");
     for (size_t size = 97; size < file.size; size += 97)
         refuse(decoder, "source_a.png", file.data, size, &limits, STATUS_BAD_IMAGE, NULL);
@@ -226,7 +226,7 @@ Test(image, refuses_every_flipped_bit_of_a_png)
 {
     static const char *const names[] = {"png_palette_2.png", "png_7x13_interlaced.png",
                                         "png_gray_1_trns.png"};
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         struct file file = read_image(names[i]);
         for (size_t bit = 0; bit < file.size * 8; bit++) {
@@ -266,7 +266,7 @@ Test(image, refuses_giants_by_their_header_alone)
                                     0xC3, 0x50, 0,   0,   0xC3, 0x50, /* 50000 x 50000 */
                                     8,    2,    0,   0,   0,    0,    0,    0,    0};
     const long before = peak_kilobytes();
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     refuse(decoder, "PNG", png, sizeof png, &limits, STATUS_TOO_LARGE, "50000 x 50000");
     refuse(decoder, "PNG", png, sizeof png, &limits, STATUS_TOO_LARGE, "16384 (--max-side)");
     const struct image_limits pixels_only = {.max_pixels = 50000000};
@@ -293,7 +293,7 @@ Test(image, refuses_giants_by_their_header_alone)
 
 Test(image, limits_are_inclusive)
 {
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     static const char *const names[] = {"jpeg_444.jpg", "png_rgb_8.png"}; /* 37 x 29 */
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         struct file file = read_image(names[i]);
@@ -340,7 +340,7 @@ static struct file repeat_first_scan(struct file file, size_t times)
 
 Test(image, bounds_the_scans_of_a_progressive_jpeg)
 {
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     struct file file = read_image("jpeg_420_progressive.jpg");
     struct file bomb = repeat_first_scan(file, 5000);
     refuse(decoder, "5000 scans", bomb.data, bomb.size, &limits, STATUS_TOO_LARGE,
@@ -409,7 +409,7 @@ static void mutate(uint8_t *data, size_t size, uint64_t *random)
 Test(image, survives_mutated_files)
 {
     const struct image_limits small = {.max_pixels = 1 << 20, .max_side = 4096, .max_scans = 50};
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     glob_t found;
     cr_assert_eq(glob(TEST_IMAGES "/*.[jp][pn]g", 0, NULL, &found), 0);
     uint64_t random = 0x1E57ED;
@@ -623,10 +623,9 @@ Test(image, memory_is_asked_for)
     } cases[] = {{"jpeg_420.jpg", 3, 3}, {"exif_6.jpg", 6, 6}, {"jpeg_420_progressive.jpg", 9, 6}};
     struct asked asked = {0};
     const struct image_memory memory = {.take = take_bytes, .give = give_bytes, .context = &asked};
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(&memory);
     struct image image;
     struct error err;
-    image_decoder_ask(decoder, &memory);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct file file = read_image(cases[i].name);
         cr_assert_eq(

@@ -144,7 +144,7 @@ Test(transform, resizes_as_pillow_and_opencv)
         char source;
         int width, height;
     } cases[] = {{'a', 53, 41}, {'b', 47, 64}, {'c', 97, 71}, {'c', 64, 20}, {'c', 3, 48}};
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct image image = load_source(decoder, cases[i].source);
         for (int filter = 0; filter < FILTERS; filter++) {
@@ -165,7 +165,7 @@ Test(transform, crops_and_letterboxes_as_torchvision_and_ultralytics)
     const struct preprocess boxed = letterbox(72, 61);
     struct preprocess blurred = exact(40, 40, RESAMPLE_BLURRED);
     blurred.pads_square = true;
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     for (size_t i = 0; i < 3; i++) {
         const char letter = "abc"[i];
         struct image image = load_source(decoder, letter);
@@ -187,7 +187,7 @@ Test(transform, crops_and_letterboxes_as_torchvision_and_ultralytics)
 
 Test(transform, pads_and_inverts_as_pillow)
 {
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     struct image image = load_source(decoder, 'c');
     struct preprocess p = no_resize(73, 55);
     expect_file(&image, &p, "c_none_crop73x55");
@@ -209,7 +209,7 @@ Test(transform, makes_of_photos_what_pillow_does)
     glob_t found;
     if (glob(pattern, 0, NULL, &found) != 0)
         cr_skip("there is no %s", pattern);
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     size_t compared = 0;
     for (size_t i = 0; i < found.gl_pathc; i++) {
         const char *path = found.gl_pathv[i], *begin = strrchr(path, '/') + 1;
@@ -402,7 +402,7 @@ static void expect_normalised(struct transform *transform, const struct image *i
 Test(transform, normalises_in_channel_order)
 {
     static const char *const names[] = {"RGB", "BGR", "GRAY"};
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     struct image image = load_source(decoder, 'b');
     struct transform *transform = transform_create();
     for (int k = 0; resample_kernels_at(k); k++) {
@@ -436,7 +436,7 @@ Test(transform, normalises_in_channel_order)
 Test(transform, writes_numbers_as_the_session_reads_them)
 {
     enum { GUARD = 16, MARK = 0xA5 };
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     struct image image = load_source(decoder, 'b');
     struct transform *transform = transform_create();
     for (int channels = CHANNELS_RGB; channels <= CHANNELS_GRAY; channels++) {
@@ -681,7 +681,7 @@ static void transformed(struct transform *transform, const struct image *image,
 Test(transform, of_a_reduced_decode_is_near_but_not_within_the_contract)
 {
     enum { SIDE = 100, PICTURES = 64 };
-    struct image_decoder *decoder = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL);
     struct transform *transform = transform_create();
     const struct preprocess p = short_side(SIDE, SIDE, SIDE, RESAMPLE_BILINEAR);
     uint8_t *rgb = malloc((size_t)PICTURE_SIDE * PICTURE_SIDE * 3);
@@ -723,7 +723,7 @@ Test(transform, of_a_reduced_decode_is_near_but_not_within_the_contract)
  * told, the pixels are no fewer than the resize wants, and the result is where the exact one is. */
 Test(transform, of_a_reduced_decode_keeps_the_frame)
 {
-    struct image_decoder *decoder = image_decoder_create(), *other = image_decoder_create();
+    struct image_decoder *decoder = image_decoder_create(NULL), *other = image_decoder_create(NULL);
     struct transform *transform = transform_create();
     const struct preprocess p = short_side(4, 4, 4, RESAMPLE_BILINEAR);
     glob_t found;

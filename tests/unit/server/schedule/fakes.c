@@ -276,19 +276,15 @@ struct transform {
     char nothing;
 };
 
-struct image_decoder *image_decoder_create(void)
+struct image_decoder *image_decoder_create(const struct image_memory *memory)
 {
+    (void)memory;
     return calloc(1, sizeof(struct image_decoder));
 }
 
 void image_decoder_free(struct image_decoder *decoder)
 {
     free(decoder);
-}
-
-void image_decoder_ask(struct image_decoder *decoder, const struct image_memory *memory)
-{
-    (void)decoder, (void)memory;
 }
 
 void image_decoder_done(struct image_decoder *decoder, bool all)
