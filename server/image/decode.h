@@ -78,10 +78,8 @@ int exif_orientation(const uint8_t *tiff, size_t size);
  * 1. */
 int exif_or_xmp(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, size_t xmp_size);
 
-/* Read the orientation from a file: a PNG's first eXIf chunk; a WebP's first EXIF chunk, else its
- * first XMP chunk. 1 if there is none. */
+/* Reads the orientation from the first eXIf chunk of a PNG; 1 if there is none. */
 int exif_from_png(const uint8_t *data, size_t size);
-int exif_from_webp(const uint8_t *data, size_t size);
 
 /* The functions of each format.
  *

@@ -159,20 +159,6 @@ static boolean jpeg_on_app1(j_decompress_ptr cinfo)
     return TRUE;
 }
 
-/* Prepares `reader` for setjmp. jpeg_read_head() creates the decompress object, because that can
- * fail. */
-static void jpeg_reader_init(struct jpeg_reader *reader, struct decode *photo, struct error *err)
-{
-    memset(reader, 0, sizeof *reader);
-    reader->photo = photo;
-    reader->err = err;
-    reader->cinfo.err = jpeg_std_error(&reader->errors);
-    reader->errors.error_exit = jpeg_on_error;
-    reader->errors.emit_message = jpeg_on_message;
-    reader->cinfo.client_data = reader;
-    reader->progress.progress_monitor = jpeg_on_progress;
-}
-
 /* Reads up to the first scan, and makes all checks that need no pixel memory. Jumps on failure. */
 static void jpeg_read_head(struct jpeg_reader *reader)
 {
@@ -347,8 +333,12 @@ static void jpeg_run(struct jpeg_reader *reader)
 
 enum status jpeg_decode(struct decode *photo, struct error *err)
 {
-    struct jpeg_reader reader;
-    jpeg_reader_init(&reader, photo, err);
+    struct jpeg_reader reader = {
+        .photo = photo, .err = err, .progress.progress_monitor = jpeg_on_progress};
+    reader.cinfo.client_data = &reader;
+    reader.cinfo.err = jpeg_std_error(&reader.errors);
+    reader.errors.error_exit = jpeg_on_error;
+    reader.errors.emit_message = jpeg_on_message;
     jpeg_run(&reader);
     jpeg_destroy_decompress(&reader.cinfo);
     return reader.status;

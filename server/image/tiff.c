@@ -93,6 +93,9 @@ struct tiff_file {
     struct decode *photo;
     size_t at;
     char text[160]; /* libtiff's first message about the file */
+    /* Set by tiff_read_head(). */
+    size_t working;     /* bytes of a strip or tile */
+    bool is_multiplied; /* the colours were multiplied with their alpha */
 };
 
 static tiff_size tiff_on_read(void *context, void *bytes, tiff_size count)
@@ -167,11 +170,6 @@ static bool tiff_is_known(uint16_t compression)
     return false;
 }
 
-struct tiff_head {
-    size_t working; /* bytes of a strip or tile */
-    bool is_multiplied;
-};
-
 /* Reads the orientation as Pillow does, but of a BigTIFF as libtiff does. */
 static int tiff_orientation(struct tiff *handle, const struct decode *photo)
 {
@@ -183,8 +181,7 @@ static int tiff_orientation(struct tiff *handle, const struct decode *photo)
     return orientation >= 1 && orientation <= 8 ? orientation : 1;
 }
 
-static enum status tiff_read_head(struct tiff *handle, const struct tiff_file *file,
-                                  struct tiff_head *ret, struct error *err)
+static enum status tiff_read_head(struct tiff *handle, struct tiff_file *file, struct error *err)
 {
     struct decode *photo = file->photo;
     uint32_t width = 0, height = 0, tile_width = 0, tile_height = 0;
@@ -226,7 +223,8 @@ static enum status tiff_read_head(struct tiff *handle, const struct tiff_file *f
     if (kind == ALPHA_SEPARATE)
         tiff.set(handle, TIFF_EXTRA_SAMPLES, 1, &multiplied);
     photo->orientation = tiff_orientation(handle, photo);
-    *ret = (struct tiff_head){(size_t)part, kind == ALPHA_MULTIPLIED};
+    file->working = (size_t)part;
+    file->is_multiplied = kind == ALPHA_MULTIPLIED;
     return STATUS_OK;
 }
 
@@ -246,17 +244,17 @@ static void tiff_to_rgb(uint8_t *pixels, size_t count, bool is_multiplied)
 }
 
 static enum status tiff_read_pixels(struct tiff *handle, const struct tiff_file *file,
-                                    const struct tiff_head *head, struct error *err)
+                                    struct error *err)
 {
     struct decode *photo = file->photo;
     uint16_t orientation = 1;
-    TRY(decode_reserve(photo, 4, head->working, err));
+    TRY(decode_reserve(photo, 4, file->working, err));
     uint8_t *pixels = photo->buffer->data;
     tiff.get_or_default(handle, TIFF_ORIENTATION, &orientation);
     /* Keeps the file's orientation; image.c turns the picture. malloc() aligns the buffer. */
     if (!tiff.read(handle, photo->width, photo->height, (uint32_t *)(void *)pixels, orientation, 1))
         return tiff_damaged(file, err);
-    tiff_to_rgb(pixels, (size_t)photo->width * photo->height, head->is_multiplied);
+    tiff_to_rgb(pixels, (size_t)photo->width * photo->height, file->is_multiplied);
     return STATUS_OK;
 }
 
@@ -279,12 +277,11 @@ static enum status tiff_open(struct tiff_file *file, struct tiff **ret, struct e
 enum status tiff_decode(struct decode *photo, struct error *err)
 {
     struct tiff_file file = {.photo = photo};
-    struct tiff_head head = {0};
     struct tiff *handle;
     TRY(tiff_open(&file, &handle, err));
-    enum status status = tiff_read_head(handle, &file, &head, err);
+    enum status status = tiff_read_head(handle, &file, err);
     if (photo->buffer)
-        IF_OK(status, tiff_read_pixels(handle, &file, &head, err));
+        IF_OK(status, tiff_read_pixels(handle, &file, err));
     tiff.close(handle);
     return status;
 }

@@ -95,6 +95,24 @@ static enum status webp_first_frame(const uint8_t *data, size_t size, struct web
     return STATUS_OK;
 }
 
+/* Reads the orientation of the first EXIF chunk, else of the first XMP chunk; 1 without one. */
+static int webp_orientation(const uint8_t *data, size_t size)
+{
+    size_t at = RIFF_HEADER, length;
+    const uint8_t *chunk, *xmp = NULL, *exif = NULL;
+    size_t xmp_size = 0, exif_size = 0;
+    for (const char *name; (name = webp_chunk(data, size, &at, &chunk, &length));) {
+        if (!exif && memcmp(name, "EXIF", 4) == 0) {
+            exif = chunk;
+            exif_size = length;
+        } else if (!xmp && memcmp(name, "XMP ", 4) == 0) {
+            xmp = chunk;
+            xmp_size = length;
+        }
+    }
+    return exif_or_xmp(exif, exif_size, xmp, xmp_size);
+}
+
 static enum status webp_read_head(struct decode *photo, struct webp_frame *ret, struct error *err)
 {
     struct webp_frame frame = {.data = photo->data, .size = photo->size};
@@ -106,7 +124,7 @@ static enum status webp_read_head(struct decode *photo, struct webp_frame *ret, 
     if (frame.features.has_animation)
         TRY(webp_first_frame(photo->data, photo->size, &frame, err));
     *ret = frame;
-    photo->orientation = exif_from_webp(photo->data, photo->size);
+    photo->orientation = webp_orientation(photo->data, photo->size);
     return STATUS_OK;
 }
 
@@ -132,21 +150,4 @@ enum status webp_decode(struct decode *photo, struct error *err)
     return webp.decode(frame.data, frame.size, pixels + begin, bytes - begin, (int)stride)
                ? STATUS_OK
                : webp_damaged(err);
-}
-
-int exif_from_webp(const uint8_t *data, size_t size)
-{
-    size_t at = RIFF_HEADER, length;
-    const uint8_t *chunk, *xmp = NULL, *exif = NULL;
-    size_t xmp_size = 0, exif_size = 0;
-    for (const char *name; (name = webp_chunk(data, size, &at, &chunk, &length));) {
-        if (!exif && memcmp(name, "EXIF", 4) == 0) {
-            exif = chunk;
-            exif_size = length;
-        } else if (!xmp && memcmp(name, "XMP ", 4) == 0) {
-            xmp = chunk;
-            xmp_size = length;
-        }
-    }
-    return exif_or_xmp(exif, exif_size, xmp, xmp_size);
 }

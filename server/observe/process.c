@@ -120,8 +120,6 @@ static void update_host(struct metrics *metrics)
 
 void process_metrics_update(struct metrics *metrics)
 {
-    if (!metrics)
-        return;
     update_from_stat(metrics);
     update_files(metrics);
     update_host(metrics);
