@@ -1,6 +1,7 @@
 /* Decodes BMP: bottom-up and top-down; palettes of 1, 2, 4 and 8 bits, of 4 and 8 also run-length
- * encoded; 16, 24 and 32 bits, with masks or without. Ignores the alpha of 32 bits, like Pillow. A
- * palette index beyond the palette is black. Pixels that run-length codes skip have index 0.
+ * encoded; 16, 24 and 32 bits, with masks or without. Ignores alpha in pixels of 32 bits, as Pillow
+ * does. A palette index beyond the palette is black. Pixels that run-length codes skip have index
+ * 0.
  *
  * Source: "Bitmap Storage", Win32 documentation. Refuses BMP with a JPEG or PNG inside (for
  * printers) and OS/2's Huffman code. */
@@ -16,7 +17,7 @@ struct bmp_head {
     unsigned bits, compression;
     bool is_top_down;
     uint32_t masks[3];         /* masks of red, green and blue in pixels of 16 or 32 bits */
-    uint8_t palette[256][3];   /* RGB; black where the file has none */
+    uint8_t palette[256][3];   /* RGB; black beyond the file's palette */
     const uint8_t *data, *end; /* the pixels as they are in the file */
 };
 
@@ -45,7 +46,7 @@ static bool bmp_is_known(const struct bmp_head *head)
     }
 }
 
-/* `at` is the end of the header, `unit` the bytes per colour: 3 after the oldest header, else 4. */
+/* The palette begins at data[at]. A colour has `unit` bytes: 3 after the oldest header, else 4. */
 static void bmp_read_palette(const uint8_t *data, size_t size, size_t at, uint32_t count,
                              size_t unit, struct bmp_head *head)
 {
@@ -146,7 +147,7 @@ static void bmp_read_row(const struct bmp_head *head, const uint8_t *row, uint8_
 
 static enum status bmp_read_rows(const struct bmp_head *head, uint8_t *pixels, struct error *err)
 {
-    /* Sides are below 2^31, a pixel has at most 32 bits: a product of two fits into 64 bits. */
+    /* No overflow: sides are below 2^31, and a pixel has at most 32 bits. */
     const uint64_t row_bits = (uint64_t)head->width * head->bits;
     const uint64_t stride = (row_bits + 31) / 32 * 4, last = (row_bits + 7) / 8;
     size_t before;
@@ -163,7 +164,7 @@ static enum status bmp_read_rows(const struct bmp_head *head, uint8_t *pixels, s
 struct bmp_runs {
     const struct bmp_head *head;
     uint8_t *pixels;
-    uint32_t x, y; /* from the lower left corner */
+    uint32_t x, y; /* the next pixel, counted from the lower left corner */
 };
 
 /* Drops pixels beyond the end of a row. */

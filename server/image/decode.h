@@ -3,7 +3,7 @@
 
 #include "server/image/image.h"
 
-/* The memory that the current photo has reserved from the budget. */
+/* Where decoders reserve memory, and how much the current photo has reserved there. */
 struct pixel_account {
     const struct image_memory *memory; /* NULL: no budget */
     size_t taken;
@@ -13,7 +13,7 @@ struct pixel_account {
 struct pixel_buffer {
     uint8_t *data;
     size_t capacity;
-    unsigned small_uses; /* successive uses that needed far less than a giant buffer */
+    unsigned small_uses; /* successive uses of a giant buffer for much smaller images */
 };
 
 /* Makes room for `size` bytes; the content is undefined afterwards. Frees a giant buffer after many
@@ -24,38 +24,38 @@ void pixel_buffer_done(struct pixel_buffer *buffer);
 
 /* A photo that a reader decodes. */
 struct decode {
-    const char *name; /* the format's, for errors */
+    const char *name; /* of the format, for errors: "JPEG" */
     const uint8_t *data;
     size_t size;
     const struct image_limits *limits;
-    const struct preprocess *part; /* what will be read of the upright photo; NULL: all */
+    const struct preprocess *part; /* only pixels that this reads are needed; NULL: all pixels */
     bool reduces; /* may decode a JPEG at a half, a quarter or an eighth; needs `part` */
     struct pixel_buffer *buffer; /* NULL: only read the header */
     struct pixel_account *account;
-    /* Set by the reader. Sizes are before the EXIF orientation: of the photo in the file, and of
-     * the decoded pixels. */
+    /* Set by the reader, before the turn to upright: full_width and full_height of the photo in the
+     * file, width and height of the decoded pixels. */
     uint32_t full_width, full_height, width, height;
     int orientation; /* EXIF's, 1 … 8; initially 1 */
 };
 
-/* Sets the sizes of the photo. Errors: those of limits_check(). */
+/* Checks the size of a photo with limits_check(), and sets the four members for it. */
 enum status decode_set_size(struct decode *photo, uint64_t width, uint64_t height,
                             struct error *err) MUST_USE;
 
-/* Makes room in the buffer for photo->width x photo->height pixels of `bytes` bytes, and books the
- * photo's memory in the budget. `working`: bytes that the decoder needs in addition. */
+/* Makes room in photo->buffer for photo->width x photo->height pixels of `bytes` bytes each.
+ * Reserves this memory and `working` bytes for the decoder's own use in the budget. */
 enum status decode_reserve(struct decode *photo, size_t bytes, size_t working,
                            struct error *err) MUST_USE;
 
 /* Refuses a size over the limits (STATUS_TOO_LARGE with limit and value) or with a side of 0
- * (STATUS_BAD_IMAGE). `name` is the format's, for the error. */
+ * (STATUS_BAD_IMAGE). The error begins with `name`, such as "JPEG". */
 enum status limits_check(const char *name, uint64_t width, uint64_t height,
                          const struct image_limits *limits, struct error *err) MUST_USE;
 
 /* True if the data ends within a JPEG or PNG signature. */
 bool sniff_is_beginning(const uint8_t *data, size_t size);
 
-/* Read the number of 2 or 4 bytes at p, big-endian or little-endian. */
+/* Read an unsigned number of 2 or 4 bytes at p; `big`: big-endian, else little-endian. */
 static inline uint32_t read_u16(const uint8_t *p, bool big)
 {
     return big ? (uint32_t)p[0] << 8 | p[1] : (uint32_t)p[1] << 8 | p[0];
@@ -67,15 +67,15 @@ static inline uint32_t read_u32(const uint8_t *p, bool big)
                : read_u16(p + 2, big) << 16 | read_u16(p, big);
 }
 
-/* Returns a static text for an error about an unknown format: "a PDF document", "an HTML page". */
+/* Says for an error what data of an unknown format is, such as "a PDF document"; static text. */
 const char *sniff_describe(const uint8_t *data, size_t size);
 
-/* Reads orientation 1 … 8 from TIFF-shaped EXIF data (the bytes after "Exif\0\0"); 1 if it is
- * absent or malformed. Never reads outside tiff[0 … size). */
+/* Reads the orientation, 1 … 8, from EXIF data, a TIFF structure (the bytes after "Exif\0\0").
+ * Returns 1 if the orientation is absent or malformed. Never reads outside tiff[0 … size). */
 int exif_orientation(const uint8_t *tiff, size_t size);
 
-/* Reads the orientation from EXIF data (NULL: none), else from an XMP packet (NULL: none); else
- * 1. */
+/* Returns the orientation in EXIF data; without one, that in an XMP packet; without both, 1. `exif`
+ * and `xmp` may be NULL. */
 int exif_or_xmp(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, size_t xmp_size);
 
 /* Reads the orientation from the first eXIf chunk of a PNG; 1 if there is none. */
@@ -83,11 +83,12 @@ int exif_from_png(const uint8_t *data, size_t size);
 
 /* The functions of each format.
  *
- * _load: loads the format's library. Returns NULL, or what is missing or unusable, static. Call it
- * before decoding, and before a decode worker confines itself. _decode: reads the header, checks
- * the limits, sets sizes and orientation. Then, if there is a buffer, writes the pixels as stored,
- * before the EXIF orientation, as contiguous RGB. A JPEG's columns outside photo->part are
- * undefined. After a failure the buffer's content is undefined, and nothing is leaked. */
+ * …_load() loads the format's library. It returns NULL, or else a static text that names what is
+ * missing or unusable. Call it before decoding, and before a decode worker confines itself.
+ * …_decode() reads the header, checks the limits, and sets sizes and orientation. If photo->buffer
+ * is not NULL, it also writes the pixels there: contiguous RGB, in the order of the file, not
+ * turned upright. Columns of a JPEG that photo->part does not read are undefined. After a failure
+ * the buffer's content is undefined. */
 typedef enum status image_decode_fn(struct decode *photo, struct error *err);
 image_decode_fn jpeg_decode, png_decode, bmp_decode, gif_decode, webp_decode, tiff_decode;
 image_decode_fn heif_decode; /* AVIF and HEIC */

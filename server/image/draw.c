@@ -35,7 +35,7 @@ static void mix_pixel(uint8_t *pixel, struct rgb_colour colour, float share)
     pixel[2] = mix(pixel[2], colour.blue, share);
 }
 
-/* Rounds `at` up to the index of a pixel; at least 0, at most `side`. */
+/* Rounds `at` up to an integer, and limits it to 0 … `side`. */
 static uint32_t first_pixel(float at, uint32_t side)
 {
     const float up = ceilf(at);
@@ -55,8 +55,7 @@ static float distance_to(const struct stroke *stroke, float x, float y)
     return hypotf(x - stroke->x - share * stroke->dx, y - stroke->y - share * stroke->dy);
 }
 
-/* Finds the columns that the line may touch in the row with centre y, from the part of the line
- * that is no farther from this row than reach + 1. */
+/* Finds the columns that the line may touch in the row of pixels whose centre is at y. */
 static void columns_of(const struct stroke *stroke, float y, float *ret_first, float *ret_last)
 {
     const float reach = stroke->reach + 1;
@@ -127,7 +126,7 @@ void draw_column(const struct canvas *canvas, uint32_t x, uint32_t y, uint32_t c
 /* Returns the strokes of the character at *text and moves *text past it; NULL at the end. */
 static const char *next_letter(const char **text)
 {
-    /* U+00C0 … U+00FF without their accents. */
+    /* the letters U+00C0 … U+00FF without accents */
     static const char latin[] = "AAAAAAACEEEEIIIIDNOOOOOxOUUUUYPsaaaaaaaceeeeiiiidnooooo/ouuuuypy";
     unsigned char first = (unsigned char)**text;
     if (!first)

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Rows of 3 bytes per pixel, `stride` bytes apart; borrowed. */
+/* RGB pixels of 3 bytes, borrowed. Rows begin `stride` bytes apart. */
 struct canvas {
     uint8_t *pixels;
     size_t stride;
@@ -20,8 +20,8 @@ struct rgb_colour {
 
 #define DRAW_WHITE ((struct rgb_colour){255, 255, 255})
 
-/* Returns the colour of a class: always the same, different from neighbouring classes, and dark
- * enough for white letters. */
+/* Returns the colour of class `index`. Classes with neighbouring indexes differ in colour, and
+ * white letters are readable on each colour. */
 struct rgb_colour draw_colour(uint32_t index);
 
 /* Draws a line with round ends. Pixel centres are at .5. */
@@ -31,11 +31,11 @@ void draw_line(const struct canvas *canvas, float x1, float y1, float x2, float 
 void draw_disc(const struct canvas *canvas, float x, float y, float radius,
                struct rgb_colour colour);
 
-/* Fills the pixels with their centre in the rectangle. */
+/* Fills each pixel whose centre is in the rectangle. */
 void draw_fill(const struct canvas *canvas, float x1, float y1, float x2, float y2,
                struct rgb_colour colour);
 
-/* Mixes `opacity` (0 … 1) of the colour into `count` pixels of column x, starting at row y. */
+/* Draws over `count` pixels of column x, from row y down. `opacity`: 0 … 1. */
 void draw_column(const struct canvas *canvas, uint32_t x, uint32_t y, uint32_t count, float opacity,
                  struct rgb_colour colour);
 

@@ -7,9 +7,8 @@
  * with it. */
 #include "server/image/draw_font.h"
 
-/* ASCII, starting at the space. For each letter its left and right edge, then the points of its
- * strokes. A coordinate is written as the character at that distance from 'R'; a space separates
- * strokes. */
+/* For each character: its left and right edge, then x and y of each point of its strokes, with a
+ * space between two strokes. The character 'R' is the coordinate 0, 'S' is 1, 'Q' is -1. */
 const char *const draw_font[DRAW_FONT_LETTERS] = {
     "JZ",
     "MWRFRT RYQZR[SZRY",

@@ -5,8 +5,8 @@
 #define DRAW_FONT_FIRST   32
 #define DRAW_FONT_LETTERS 95
 
-/* y of the top of capitals and of the base line, in units of the font. 0 is the middle of a line,
- * and y points down. */
+/* The y of the top of capital letters, and of the base line, in units of the font. y = 0 is the
+ * middle of a line of text, and y grows downwards. */
 #define DRAW_FONT_TOP  (-12)
 #define DRAW_FONT_BASE 9
 

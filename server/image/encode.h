@@ -4,19 +4,19 @@
 #include "engine/base/status.h"
 #include "server/image/draw.h"
 
-/* Encodes a canvas. On success the caller frees *ret. STATUS_TOO_LARGE if a side is longer than a
- * JPEG allows (65,500 pixels); STATUS_INTERNAL with the library's message. */
+/* Encodes a canvas. On success the caller frees *ret. STATUS_TOO_LARGE: a side is longer than the
+ * 65,500 pixels of a JPEG. STATUS_INTERNAL: an error of libjpeg, whose message *err has. */
 enum status image_encode_jpeg(const struct canvas *canvas, uint8_t **ret, size_t *ret_size,
                               struct error *err) MUST_USE;
 
 enum png_kind {
     PNG_KIND_RGB8,
-    PNG_KIND_GREY1,  /* a byte per pixel, 0 or 1 */
+    PNG_KIND_GREY1,  /* one byte per pixel in memory, 0 or 1; one bit in the file */
     PNG_KIND_GREY16, /* two bytes per pixel, in the machine's byte order */
 };
 
-/* Encodes contiguous rows of pixels of the given kind. On success the caller frees *ret.
- * STATUS_INTERNAL with the library's message. */
+/* Encodes contiguous rows of pixels of this kind. On success the caller frees *ret.
+ * STATUS_INTERNAL: an error of libpng, whose message *err has. */
 enum status image_encode_png(enum png_kind kind, const void *pixels, uint32_t width,
                              uint32_t height, uint8_t **ret, size_t *ret_size,
                              struct error *err) MUST_USE;

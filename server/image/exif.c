@@ -1,23 +1,21 @@
-/* Reads the orientation of EXIF and XMP straight from the file's bytes.
+/* Reads the orientation from EXIF data and XMP packets.
  *
- * Only one number is needed, so there is no EXIF library and no copy of the metadata: one function
- * finds a PNG's EXIF block (libjpeg finds a JPEG's), and one searches the first image directory
- * (IFD0) of the TIFF structure in the block (TIFF 6.0 section 2, EXIF 2.32 section 4.6). All input
- * is hostile: offsets are checked against the length before use, and no loop follows an offset
- * twice. Malformed data means orientation 1, because a bad tag must not make a good picture
- * unusable.
+ * The orientation is in the first image directory (IFD0) of the TIFF structure that EXIF data is
+ * (TIFF 6.0 section 2, EXIF 2.32 section 4.6). All input is hostile: offsets are checked against
+ * the length before use, and no loop follows an offset twice. Malformed data means orientation 1,
+ * because a bad tag must not make a good picture unusable.
  *
  * The rules are those of ImageOps.exif_transpose in Pillow 13: the first EXIF segment of a JPEG
- * counts, and in it the first entry of a known type whose values lie in the segment; of several
- * values, the first counts. Numbers of all types are valid; bytes and texts are not. Without such
- * an entry the last XMP packet of a JPEG counts. Orientation in a PNG's text chunks (XMP,
- * ImageMagick's "Raw profile type exif") is ignored. */
+ * counts. In this segment the first orientation entry counts whose type is known and whose values
+ * lie in the segment; of several values, the first counts. Every type of number is valid, but not
+ * BYTE, ASCII and UNDEFINED. Without such an entry the last XMP packet of a JPEG counts.
+ * Orientation in a PNG's text chunks (XMP, ImageMagick's "Raw profile type exif") is ignored. */
 #include <math.h>
 #include <string.h>
 
 #include "server/image/decode.h"
 
-/* Bytes of a value, by TIFF's type. */
+/* Bytes of a value of each TIFF type. */
 static const uint8_t exif_units[] = {0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
 
 /* Reads a value of type `type` at p; NAN for BYTE, ASCII and UNDEFINED. */
@@ -58,13 +56,13 @@ static double exif_number(const uint8_t *p, unsigned type, bool big)
     }
 }
 
-/* The result of reading an entry of the directory. */
+/* What read_entry() finds. ENTRY_LAST ends the search. */
 enum exif_entry { ENTRY_VALID, ENTRY_ABSENT, ENTRY_LAST };
 
-/* Reads an IFD entry: tag u16, type u16, count u32, then the values if they fit into 4 bytes, else
- * their offset. An entry is ignored if its type is unknown, if it has no values, or if the values
- * of all entries so far (*total) take more bytes than the block has. Values outside the block end
- * the search. */
+/* Reads an entry of the directory: tag u16, type u16, count u32, then the values if they fit into 4
+ * bytes, else their offset. ENTRY_ABSENT: the type is unknown, there are no values, or the values
+ * of all entries so far (*total) take more than `size` bytes. ENTRY_LAST: the values lie outside
+ * tiff[0 … size). */
 static enum exif_entry read_entry(const uint8_t *tiff, size_t size, const uint8_t *entry, bool big,
                                   uint64_t *total, const uint8_t **ret_values)
 {
@@ -123,7 +121,7 @@ int exif_orientation(const uint8_t *tiff, size_t size)
     return find_orientation(tiff, size, &orientation) ? orientation : 1;
 }
 
-/* Reads the first tiff:Orientation="N" or tiff:Orientation>N of an XMP packet; 1 without one. */
+/* Reads the first tiff:Orientation="N" or tiff:Orientation>N of an XMP packet; 1 without both. */
 static int xmp_orientation(const uint8_t *xmp, size_t size)
 {
     static const char name[] = "tiff:Orientation";

@@ -67,11 +67,11 @@ static enum status resized_size(const struct preprocess *p, uint64_t width, uint
     return STATUS_OK;
 }
 
-/* Returns where a canvas of `have` pixels begins in a centred crop of `want` pixels; negative if
- * the crop begins inside the canvas. */
+/* Returns the position of the first of `have` pixels of the canvas in a centred crop of `want`
+ * pixels; negative if the crop cuts it off. */
 static int crop_begin(int have, int want, bool floors)
 {
-    if (want >= have) /* with `floors`, (have - want) / 2 is rounded down: -13.5 to -14 */
+    if (want >= have) /* `floors` rounds (have - want) / 2 down: -13.5 to -14 */
         return (want - have + floors) / 2;
     const int rest = have - want, half = rest / 2;
     /* round(rest / 2.0): a half goes to the even neighbour. */
@@ -122,7 +122,7 @@ struct source_frame frame_source(const struct preprocess *p, uint32_t width, uin
                                  kept_height};
 }
 
-/* Orientations 5 … 8 exchange rows and columns; 2, 3, 7 and 8 reverse the stored columns. */
+/* Orientations 5 … 8 exchange rows and columns. Orientations 2, 3, 7 and 8 reverse the columns. */
 void frame_columns(const struct preprocess *p, uint32_t width, uint32_t height, int orientation,
                    uint32_t *ret_begin, uint32_t *ret_end)
 {
@@ -136,7 +136,7 @@ void frame_columns(const struct preprocess *p, uint32_t width, uint32_t height, 
     *ret_begin = 0;
     *ret_end = width;
     if (frame_of(p, source.width, source.height, &frame, &ignored) != STATUS_OK)
-        return; /* the resize reports the error */
+        return; /* transform.c will report the error */
     const int resized = is_swapped ? frame.resized_height : frame.resized_width;
     const int place = is_swapped ? frame.top : frame.left, side = is_swapped ? p->height : p->width;
     const int first = place < 0 ? -place : 0;

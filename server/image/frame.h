@@ -12,10 +12,10 @@
 struct crop_frame {
     int resized_width, resized_height;
     int left, top; /* of the resized photo */
-    /* The letterbox around the photo, filled with pad_value; in modes without one, the photo
-     * itself. Pixels outside it are zero. */
+    /* The canvas: the photo with its letterbox, which is filled with pad_value, or the photo alone
+     * in modes without a letterbox. Pixels of the input outside the canvas are zero. */
     int canvas_width, canvas_height, canvas_left, canvas_top;
-    double map[6]; /* for RESIZE_BODY: from frame_body(); identity if no resize is needed */
+    double map[6]; /* for RESIZE_BODY: from frame_body(); identity if the sizes are equal */
 };
 
 /* Computes the frame of an upright picture of `width` x `height` pixels, 1 … 2^24 each.
@@ -26,8 +26,8 @@ enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height
 /* VitPose's padding_factor. */
 #define BODY_PADDING 1.25
 
-/* For RESIZE_BODY: writes the map for warp_affine(), from pixels of the model's input to pixels of
- * a photo or box of `width` x `height`. */
+/* For RESIZE_BODY: writes the map for warp_affine() that takes a pixel of the model's input to its
+ * place in a photo or box of `width` x `height` pixels. */
 static inline void frame_body(const struct preprocess *p, double width, double height,
                               double map[static 6])
 {
@@ -48,7 +48,7 @@ struct source_frame {
 };
 struct source_frame frame_source(const struct preprocess *p, uint32_t width, uint32_t height);
 
-/* Finds the columns [*ret_begin, *ret_end) that `p` reads of a stored photo with `width` x `height`
- * pixels before the EXIF turn. All columns if the frame cannot be computed. */
+/* Finds the columns [*ret_begin, *ret_end) that `p` reads of a photo which has `width` x `height`
+ * pixels in the file, before it is turned upright. All columns if frame_of() fails. */
 void frame_columns(const struct preprocess *p, uint32_t width, uint32_t height, int orientation,
                    uint32_t *ret_begin, uint32_t *ret_end);

@@ -11,9 +11,9 @@ struct gif_head {
     uint32_t width, height;                      /* size of the screen */
     uint32_t left, top, part_width, part_height; /* the picture's place on the screen */
     bool is_interlaced;
-    unsigned fill;             /* colour of pixels that the picture does not cover */
-    uint8_t palette[256][3];   /* grey if the file has none, black beyond its end */
-    const uint8_t *data, *end; /* the code size, then the blocks */
+    unsigned fill;           /* colour of pixels that the picture does not cover */
+    uint8_t palette[256][3]; /* grey if the file has no palette; black beyond the file's palette */
+    const uint8_t *data, *end; /* the LZW code size, then the blocks of codes */
 };
 
 static enum status gif_cut(struct error *err)
@@ -49,7 +49,7 @@ static bool gif_read_palette(const uint8_t **at, const uint8_t *end, unsigned fl
     return true;
 }
 
-/* Reads the file up to the codes of the first picture. */
+/* Reads all that precedes the codes of the first picture. */
 static enum status gif_read_head(struct decode *photo, struct gif_head *ret, struct error *err)
 {
     enum { SCREEN_END = 13, EXTENSION = 0x21, PICTURE = 0x2C, CONTROL = 0xF9 };
@@ -101,10 +101,10 @@ static enum status gif_read_head(struct decode *photo, struct gif_head *ret, str
 struct gif_cursor {
     const struct gif_head *head;
     uint8_t *pixels;
-    uint32_t x, row, step; /* step: between rows of an interlaced picture (appendix E) */
+    uint32_t x, row, step; /* step: rows to the next one (appendix E) */
 };
 
-/* Returns false after the last pixel. */
+/* Writes a pixel with palette index `index`. Returns false if it was the last one. */
 static bool gif_put(struct gif_cursor *cursor, uint8_t index)
 {
     const struct gif_head *head = cursor->head;
@@ -124,10 +124,10 @@ static bool gif_put(struct gif_cursor *cursor, uint8_t index)
     return cursor->row < head->part_height;
 }
 
-/* Reads codes of a few bits across block boundaries. */
+/* Reads codes, which may begin in one block and end in the next. */
 struct gif_bits {
     const uint8_t *at, *end;
-    unsigned block; /* bytes left in the block */
+    unsigned block; /* bytes left in the current block */
     uint32_t bits;
     unsigned count;
 };
@@ -154,7 +154,7 @@ static bool gif_read_code(struct gif_bits *in, unsigned width, unsigned *ret)
 
 enum { GIF_CODES = 4096, GIF_CODE_BITS = 12, GIF_NONE = GIF_CODES };
 
-/* Each code's string is that of its prefix plus one byte. */
+/* The string of a code is the string of prefix[code], then the byte last[code]. */
 struct gif_table {
     uint16_t prefix[GIF_CODES];
     uint8_t last[GIF_CODES];
@@ -195,7 +195,7 @@ static enum status gif_read_codes(const struct gif_head *head, uint8_t *pixels, 
             return error_set(
                 err, STATUS_BAD_IMAGE,
                 "the GIF is damaged (a code that is not defined yet); send an intact file");
-        /* The next undefined code stands for the previous string plus that string's first byte. */
+        /* A code that is about to be defined: the previous string, then its first byte again. */
         const bool is_new = code == next;
         size_t length = gif_string(&table, is_new ? before : code, clear);
         const uint8_t first = table.string[GIF_CODES + 1 - length];

@@ -84,12 +84,13 @@ void image_use_old_libheif(bool uses)
     uses_old = uses;
 }
 
-/* The values are also exit statuses of a child process. Libraries that end a process use others. */
+/* Also the exit statuses of heif_load_in_child()'s process. A library that ends the process gives
+ * another exit status. */
 enum heif_state { HEIF_UNKNOWN, HEIF_USABLE = 50, HEIF_ABSENT, HEIF_TOO_OLD, HEIF_FAILED };
 
 static enum heif_state heif_state;
 
-/* NULL in a libheif before 1.19. */
+/* heif_context_get_security_limits(); NULL with a libheif before 1.19 */
 static struct heif_limits *(*heif_limits_of)(struct heif_context *context);
 
 static enum heif_state heif_load(void)
@@ -128,8 +129,8 @@ static enum heif_state heif_load(void)
     return heif.init(NULL).code == 0 ? HEIF_USABLE : HEIF_FAILED;
 }
 
-/* libheif ends the process if memory runs out while it loads. So a child process loads it first. If
- * the child dies, lensd only reports it, and an unusable libheif costs this process no memory. */
+/* If memory runs out while libheif loads, libheif ends the process. So a child process loads it
+ * first. If libheif is unusable, this process does not load it. */
 static enum heif_state heif_load_in_child(void)
 {
     int status = 0;
@@ -199,7 +200,7 @@ static enum status heif_failure(const char *name, struct heif_error cause, struc
                      text);
 }
 
-/* Reads the header; *file is initially zero. */
+/* Reads the header. *file is initially zero; heif_decode() frees its members. */
 static enum status heif_open(struct decode *photo, struct heif_file *file, struct error *err)
 {
     const struct image_limits *limits = photo->limits;
@@ -225,7 +226,7 @@ static enum status heif_open(struct decode *photo, struct heif_file *file, struc
 static enum status heif_read_pixels(struct decode *photo, const struct heif_file *file,
                                     struct error *err)
 {
-    enum { DECODERS = 8 }; /* bytes per pixel of the decoder's and libheif's planes and of RGB */
+    enum { DECODERS = 8 }; /* bytes per pixel: planes of decoder and libheif, and RGB */
     struct heif_image *image = NULL;
     const size_t row = (size_t)photo->width * 3;
     const size_t sample = heif.luma_bits(file->handle) > 8 ? 2 : 1;

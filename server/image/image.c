@@ -11,9 +11,9 @@
 #define LARGE_PIXELS UINT64_C(4000000)
 
 struct image_decoder {
-    struct pixel_buffer stored;  /* pixels in the file's order */
-    struct pixel_buffer upright; /* used for turned pictures only */
-    uint8_t *last;               /* the buffer with the last picture */
+    struct pixel_buffer stored;  /* pixels as in the file, before the turn to upright */
+    struct pixel_buffer upright; /* only for pictures that had to be turned */
+    uint8_t *last;               /* upright pixels of the last picture, in one of the buffers */
     struct pixel_account account;
 };
 
@@ -22,7 +22,7 @@ struct image_decoder {
 static const struct format_reader {
     const char *name;
     image_decode_fn *decode;
-    const char *(*load)(void); /* NULL: nothing to load */
+    const char *(*load)(void); /* NULL: the format needs no library at run time */
 } readers[IMAGE_FORMATS] = {
     [IMAGE_JPEG] = {"JPEG", jpeg_decode, NULL},
     [IMAGE_PNG] = {"PNG", png_decode, NULL},
@@ -121,7 +121,7 @@ size_t image_formats(const char *ret_names[static IMAGE_FORMATS])
     return count;
 }
 
-/* Orientations 5 … 8 exchange width and height. */
+/* Returns the size after the turn to upright. Orientations 5 … 8 exchange width and height. */
 static struct image_info upright_info(enum image_format format, const struct decode *photo)
 {
     bool swapped = photo->orientation >= 5;

@@ -43,15 +43,15 @@ struct image_limits {
 
 struct image_info {
     enum image_format format;
-    uint32_t width, height; /* upright, after the EXIF turn */
-    int orientation;        /* EXIF 1 … 8; 1 if absent or malformed */
+    uint32_t width, height; /* after the turn to upright */
+    int orientation;        /* EXIF's, 1 … 8; 1 if absent or malformed */
 };
 
 /* Upright RGB pixels, 3 bytes per pixel, rows `stride` bytes apart. The decoder owns the memory,
  * which is valid until its next image_decode(), image_decoder_done() or image_decoder_free(). */
 struct image {
-    struct image_info info; /* of the whole photo */
-    uint32_t width, height; /* of these pixels; smaller than in `info` if the photo was reduced */
+    struct image_info info; /* of the photo in the file */
+    uint32_t width, height; /* of `pixels`; smaller than in `info` after --fast-decode */
     size_t stride;
     const uint8_t *pixels;
 };
@@ -63,23 +63,23 @@ uint8_t *image_pixels(const struct image_decoder *decoder);
 
 /* The decoders' memory budget for large photos. */
 struct image_memory {
-    size_t small; /* bytes; photos that need no more reserve nothing */
+    size_t small; /* a photo that needs at most this many bytes reserves nothing */
 
-    /* Reserves the memory of one photo at once; may wait. The decoder's thread calls it while the
-     * decoder holds no memory of the budget. If it fails, decoding fails. */
+    /* take() reserves all memory for one photo; it may wait. The decoder calls it when it holds no
+     * reserved memory. If take() fails, decoding fails. */
     enum status (*take)(void *context, size_t bytes, struct error *err);
     void (*give)(void *context, size_t bytes);
     void *context;
 };
 
-/* Detects the format by the first bytes; never by a header or a file name. */
+/* Detects the format by the first bytes. */
 enum image_format image_sniff(const uint8_t *data, size_t size);
 
-/* Returns "JPEG" … "HEIC"; not valid for IMAGE_UNKNOWN. */
+/* Returns a name such as "JPEG". `format` must not be IMAGE_UNKNOWN. */
 const char *image_format_name(enum image_format format);
 
-/* Lets AVIF and HEIC use a libheif before 1.23, too. With it, a small hostile file can use memory
- * beyond all limits. Call it from one thread before any other function here. */
+/* `uses`: also decode AVIF and HEIC if libheif is older than 1.23. A small hostile file can then
+ * use memory beyond all limits. Call this before any other function of this header. */
 void image_use_old_libheif(bool uses);
 
 /* Returns NULL if this server can decode the format. Otherwise returns what is missing or unusable,
@@ -87,7 +87,7 @@ void image_use_old_libheif(bool uses);
  * AVIF and HEIC and starts a process; call it before the process confines itself. Any thread. */
 const char *image_format_missing(enum image_format format);
 
-/* Lists the names of the formats that can be decoded; returns their number. */
+/* Writes the names of the formats that this server can decode; returns their number. */
 size_t image_formats(const char *ret_names[static IMAGE_FORMATS]);
 
 /* Creates a decoder for one worker thread; NULL when out of memory. Large photos reserve their
@@ -96,11 +96,11 @@ size_t image_formats(const char *ret_names[static IMAGE_FORMATS]);
 struct image_decoder *image_decoder_create(const struct image_memory *memory);
 void image_decoder_free(struct image_decoder *decoder);
 
-/* Gives back the memory of the last photo; its pixels are then undefined. `all`: also frees the
- * buffers kept for the next photo. */
+/* Gives the memory of the last photo back to the budget. The photo's pixels are then undefined.
+ * `all`: also frees the buffers that the decoder keeps for the next photo. */
 void image_decoder_done(struct image_decoder *decoder, bool all);
 
-/* Reads only the header: format, upright size, orientation. Fails with image_decode()'s errors. */
+/* Reads only the header. Errors are those of image_decode(). */
 enum status image_probe(const uint8_t *data, size_t size, const struct image_limits *limits,
                         struct image_info *ret, struct error *err) MUST_USE;
 
@@ -108,22 +108,22 @@ enum status image_probe(const uint8_t *data, size_t size, const struct image_lim
  * on one core. False if the header cannot be read. */
 bool image_is_large(const uint8_t *data, size_t size);
 
-/* Decodes `size` untrusted bytes. The pixels that `p` reads (transform.h) are exact; other pixels
- * of a JPEG may be undefined. NULL: all pixels. `reduces`, for --fast-decode: a JPEG that `p` makes
- * much smaller is decoded at a half, a quarter or an eighth, never below the resized size. That is
- * faster, but the pixels differ by more than rounding, because DCT scaling filters differently.
- * STATUS_UNSUPPORTED_MEDIA: not a photo (the error says what it looks like: HTML, text …), a format
- * whose library is not installed, or an unsupported variant: rare compressions of TIFF and BMP, or
- * JPEGs that browsers do not support either (arithmetic coding, lossless, 12 bit, two components).
- * STATUS_BAD_IMAGE: empty, truncated, corrupt. STATUS_TOO_LARGE: above a limit; the error names it
- * with its value. STATUS_NO_MEMORY. On failure *ret does not change and the decoder stays usable. A
- * truncated JPEG is refused. */
+/* Decodes `size` untrusted bytes. With `p`, pixels of a JPEG that transform_numbers() does not read
+ * may be undefined. `p` may be NULL. `reduces` (--fast-decode): a JPEG may be decoded at a half, a
+ * quarter or an eighth of its size if neither side becomes smaller than the size to which `p`
+ * resizes the photo. This is faster, but the pixels differ by more than rounding, because DCT
+ * scaling filters differently. STATUS_UNSUPPORTED_MEDIA: the data is not a photo (the error says
+ * what it looks like: HTML, text …), the format's library is not installed, or the variant is not
+ * supported (rare compressions of TIFF and BMP; JPEGs with arithmetic coding, without loss, of 12
+ * bits or of two components). STATUS_BAD_IMAGE: the data is empty, truncated or corrupt.
+ * STATUS_TOO_LARGE: the error names the limit and its value. STATUS_NO_MEMORY. On failure *ret does
+ * not change and the decoder stays usable. */
 enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
                          const struct image_limits *limits, const struct preprocess *p,
                          bool reduces, struct image *ret, struct error *err) MUST_USE;
 
-/* Writes the photo src [height, width, 3], with rows `stride` bytes apart, turned upright into dst,
- * contiguous; for orientations 5 … 8 dst is [width, height, 3]. `orientation` is EXIF's, 1 … 8: 3
- * turns by 180 degrees, 8 by 90 degrees counter-clockwise. No overlap. */
+/* Turns a photo upright: src [height, width, 3], whose rows are `stride` bytes apart, to dst
+ * [height, width, 3], contiguous; for orientations 5 … 8 to dst [width, height, 3]. `orientation`
+ * is EXIF's, 1 … 8: 3 turns by 180 degrees, 8 by 90 degrees counter-clockwise. No overlap. */
 void image_orient(const uint8_t *src, size_t stride, uint32_t width, uint32_t height,
                   int orientation, uint8_t *dst);

@@ -4,15 +4,16 @@
  * - By default libjpeg ends the process on an error. jpeg_give_up() jumps back instead. All memory
  *   of a decode belongs to the decompress object, so one jpeg_destroy frees it.
  * - libjpeg only warns about a file that ends early, and fills the rest of the picture with grey.
- *   Here it is an error, as in Pillow.
+ *   This reader refuses such a file, as Pillow does.
  * - Each scan of a progressive file covers the whole picture. The number of scans and the memory
  *   for coefficients are limited.
  * - The tables of a decompress object outlive an image: a file without tables would be decoded with
  *   those of another client's picture. So each decode gets a new object (about 2 microseconds).
- * - Adobe's programs store CMYK and YCCK inverted. Like Pillow, this reader assumes that of every
- *   file with four components. Its conversion to RGB equals Pillow's cmyk2rgb to the bit.
- * - Arithmetic coding has no end of data: 200 bytes could claim 50 million pixels. It is refused,
- *   as in browsers. Lossless and 12-bit JPEG are refused, since libjpeg-turbo cannot read them. */
+ * - Adobe's programs store CMYK and YCCK inverted. Like Pillow, this reader assumes that every file
+ *   with four components is inverted. The conversion to RGB equals Pillow's cmyk2rgb to the bit.
+ * - Arithmetic coding has no end of data: 200 bytes could claim 50 million pixels. Like browsers,
+ *   this reader refuses it. It also refuses lossless and 12-bit JPEG, which libjpeg-turbo cannot
+ *   read. */
 #include <setjmp.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,7 +25,7 @@
 #include "server/image/decode.h"
 #include "server/image/frame.h"
 
-/* The state of one decode. cinfo.client_data points back to the struct. */
+/* The state of one decode. cinfo.client_data points to the struct. */
 struct jpeg_reader {
     struct jpeg_decompress_struct cinfo;
     struct jpeg_error_mgr errors;
@@ -33,7 +34,7 @@ struct jpeg_reader {
     struct decode *photo;
     const uint8_t *exif, *xmp; /* the first EXIF segment and the last XMP packet; NULL: none */
     size_t exif_size, xmp_size;
-    enum status status; /* the reason for jumping to `failed` */
+    enum status status; /* of the error that caused the jump to `failed` */
     struct error *err;
 };
 
@@ -76,7 +77,7 @@ static _Noreturn void jpeg_on_error(j_common_ptr common)
         jpeg_give_up(
             reader, error_set(reader->err, STATUS_NO_MEMORY,
                               "no memory to decode the JPEG; send a smaller picture or try again"));
-    case JERR_NO_BACKING_STORE: /* more than mem->max_memory_to_use */
+    case JERR_NO_BACKING_STORE: /* libjpeg needs more than mem->max_memory_to_use */
         jpeg_give_up(reader, error_set(reader->err, STATUS_TOO_LARGE,
                                        "the JPEG needs more working memory than its size "
                                        "justifies; save it again as baseline JPEG"));
@@ -101,9 +102,9 @@ static _Noreturn void jpeg_on_error(j_common_ptr common)
 }
 
 /* Implements jpeg_error_mgr.emit_message. Level -1 is a warning, other levels are traces. A warning
- * is an error here if libjpeg makes up pixels after it. After other warnings (stray bytes between
- * segments, an odd JFIF version, an unknown Adobe transform) the picture is whole, and Pillow shows
- * it, too. */
+ * after which libjpeg makes up pixels is an error here. After other warnings (stray bytes between
+ * segments, an odd JFIF version, an unknown Adobe transform) the picture is whole, and Pillow also
+ * shows it. */
 static void jpeg_on_message(j_common_ptr common, int level)
 {
     struct jpeg_reader *reader = common->client_data;
@@ -138,8 +139,9 @@ static void jpeg_on_progress(j_common_ptr common)
 /* libjpeg calls it at the length of an APP1 segment, which may have EXIF or XMP. */
 static boolean jpeg_on_app1(j_decompress_ptr cinfo)
 {
-    static const char exif_name[] = "Exif\0";                      /* a byte of any value follows */
-    static const char xmp_name[] = "http://ns.adobe.com/xap/1.0/"; /* with its terminator */
+    static const char exif_name[] = "Exif\0"; /* then a byte of any value */
+    static const char xmp_name[] =
+        "http://ns.adobe.com/xap/1.0/"; /* the terminating 0 belongs to the name */
     struct jpeg_reader *reader = cinfo->client_data;
     const uint8_t *at = cinfo->src->next_input_byte;
     if (cinfo->src->bytes_in_buffer < 2)
@@ -159,7 +161,8 @@ static boolean jpeg_on_app1(j_decompress_ptr cinfo)
     return TRUE;
 }
 
-/* Reads up to the first scan, and makes all checks that need no pixel memory. Jumps on failure. */
+/* Reads the headers before the first scan, and makes the checks that need no pixels. After an error
+ * it jumps to reader->failed. */
 static void jpeg_read_head(struct jpeg_reader *reader)
 {
     struct jpeg_decompress_struct *cinfo = &reader->cinfo;
@@ -188,8 +191,8 @@ static void jpeg_read_head(struct jpeg_reader *reader)
         WORKING_MEMORY + (long)cinfo->image_width * (long)cinfo->image_height * BYTES_PER_PIXEL;
 }
 
-/* Pillow's cmyk2rgb on Adobe's inverted ink. With c = 255 - stored and white = stored black:
- * out = white - c * white / 255, rounded. */
+/* Converts inverted CMYK to RGB, as Pillow's cmyk2rgb does: with white = stored black,
+ * rgb[c] = white - (255 - ink[c]) * white / 255, rounded. */
 static void ink_to_rgb(const uint8_t *ink, uint32_t width, uint8_t *rgb)
 {
     for (uint32_t x = 0; x < width; x++, ink += 4, rgb += 3) {
@@ -213,7 +216,7 @@ static void read_ink_rows(struct jpeg_decompress_struct *cinfo, uint8_t *pixels)
     }
 }
 
-/* libjpeg writes directly into the picture, several rows in a call. */
+/* libjpeg writes several rows in a call, directly into `pixels`. */
 static void read_rgb_rows(struct jpeg_decompress_struct *cinfo, uint8_t *pixels, size_t stride)
 {
     enum { ROWS = 16 };
@@ -227,8 +230,8 @@ static void read_rgb_rows(struct jpeg_decompress_struct *cinfo, uint8_t *pixels,
     }
 }
 
-/* True if decoding only some columns gives the same pixels: with one scan, full scale, and one
- * component or the usual samplings. */
+/* True if pixels do not change when libjpeg decodes only some columns: the file has one scan, is
+ * not reduced, and has one component or one of the usual samplings. */
 static bool can_crop(struct jpeg_decompress_struct *cinfo)
 {
     const jpeg_component_info *c = cinfo->comp_info;
@@ -241,10 +244,9 @@ static bool can_crop(struct jpeg_decompress_struct *cinfo)
            c[2].v_samp_factor == 1;
 }
 
-/* Skips the inverse transform, upsampling and colour conversion of unused columns. The whole file
- * is still read, so damage is found. Returns the first decoded column. Upsampling needs the
- * neighbouring sample, so this decodes one more block on each side. Does nothing if cropping would
- * save less than an eighth, because it has a cost. */
+/* Makes libjpeg skip the inverse transform, upsampling and colour conversion of columns that
+ * photo->part does not read. libjpeg still reads the whole file, so it finds damage. Returns the
+ * first decoded column. Does nothing if that would save less than an eighth of the columns. */
 static JDIMENSION crop_columns(struct jpeg_decompress_struct *cinfo, const struct decode *photo)
 {
     /* In pixels: upsampling needs a neighbouring sample, and libjpeg-turbo decodes whole blocks. */
@@ -263,7 +265,7 @@ static JDIMENSION crop_columns(struct jpeg_decompress_struct *cinfo, const struc
     return first;
 }
 
-/* A file of several scans is kept as coefficients, two bytes each, until the last one is read. */
+/* Returns the bytes of the coefficients, all of which libjpeg keeps if there are several scans. */
 static size_t coefficient_bytes(struct jpeg_decompress_struct *cinfo)
 {
     size_t blocks = 0;
@@ -275,15 +277,15 @@ static size_t coefficient_bytes(struct jpeg_decompress_struct *cinfo)
     return blocks * DCTSIZE2 * sizeof(JCOEF);
 }
 
-/* For --fast-decode: returns the largest of 8, 4, 2, 1 that leaves both sides at least as large as
- * the resize. */
+/* For --fast-decode: returns the largest of 8, 4, 2 and 1 by which both sides can be divided
+ * without becoming smaller than the resized photo. */
 static unsigned reduction_of(const struct decode *photo)
 {
     const bool is_swapped = photo->orientation >= 5;
     const uint32_t width = is_swapped ? photo->full_height : photo->full_width;
     const uint32_t height = is_swapped ? photo->full_width : photo->full_height;
     struct crop_frame frame;
-    struct error ignored; /* the resize reports it */
+    struct error ignored; /* transform.c will report the error */
     if (!photo->reduces || !photo->part)
         return 1;
     const struct source_frame source = frame_source(photo->part, width, height);
@@ -305,7 +307,7 @@ static void jpeg_read_pixels(struct jpeg_reader *reader)
     cinfo->scale_num = 1;
     cinfo->scale_denom = reduction_of(photo);
     jpeg_calc_output_dimensions(cinfo);
-    photo->width = cinfo->output_width; /* of all columns, also those that are not decoded */
+    photo->width = cinfo->output_width; /* counts also the columns that are not decoded */
     photo->height = cinfo->output_height;
     enum status status = decode_reserve(photo, 3, coefficient_bytes(cinfo), reader->err);
     if (status != STATUS_OK)

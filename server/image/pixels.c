@@ -6,9 +6,9 @@
 #include "engine/base/size.h"
 #include "server/image/decode.h"
 
-/* Frees a buffer above GIANT bytes after SMALL_USES successive uses that needed less than a quarter
- * of it. So one giant photo does not keep its memory in every worker, and a series of giants does
- * not fault in fresh pages each time. */
+/* A buffer above GIANT bytes is freed after SMALL_USES successive uses that needed less than a
+ * quarter of it. So a worker does not keep memory for a giant photo for ever, and need not allocate
+ * new pages for each of several giant photos in a row. */
 enum { GIANT = 32 << 20, SMALL_USES = 8 };
 
 enum status limits_check(const char *name, uint64_t width, uint64_t height,
@@ -65,7 +65,7 @@ enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, struc
 enum status decode_reserve(struct decode *photo, size_t bytes, size_t working, struct error *err)
 {
     const struct image_memory *memory = photo->account->memory;
-    const size_t copies = photo->orientation == 1 ? 1 : 2; /* the second one is turned upright */
+    const size_t copies = photo->orientation == 1 ? 1 : 2; /* one as in the file, one upright */
     size_t size, all;
     if (!size_mul(photo->width, photo->height, &size) || !size_mul(size, bytes, &size) ||
         !size_mul(size, copies, &all) || !size_add(all, working, &all))
@@ -84,8 +84,8 @@ void pixel_buffer_done(struct pixel_buffer *buffer)
     *buffer = (struct pixel_buffer){.data = NULL};
 }
 
-/* A strided access map: reads the source with a constant step for each upright column and row.
- * Tiles keep the columns of a transposed picture in the cache. */
+/* How to read an upright picture from the stored one: the first pixel is at `start`, the next
+ * column is column_step farther, the next row row_step. */
 struct orientation_map {
     ptrdiff_t start, column_step, row_step; /* bytes */
     uint32_t columns, rows;                 /* of the upright picture */

@@ -19,16 +19,16 @@
 #include "server/image/decode.h"
 
 #define IDAT         0x49444154
-#define EXCESS_BYTES (64 * 1024) /* in addition to 8 bytes for each pixel of the last row */
+#define EXCESS_BYTES (64 * 1024) /* and 8 more bytes for each pixel of the last row */
 
 struct png_reader {
     png_structp png;
     png_infop info;
     struct decode *photo;
-    size_t at; /* bytes of the file that were read */
+    size_t at; /* bytes of the file that libpng has read */
     bool is_last_row;
     size_t last_bytes; /* bytes of IDAT that may be read after the last row has begun */
-    bool no_memory;    /* an allocation failed, which causes libpng's next errors */
+    bool no_memory;    /* an allocation has failed; libpng's next error is its result */
     jmp_buf failed;
     enum status status; /* why the decode failed */
     struct error *err;
@@ -40,7 +40,7 @@ static _Noreturn void png_give_up(struct png_reader *reader, enum status status)
     longjmp(reader->failed, 1);
 }
 
-/* Called by libpng on errors: must not return. */
+/* libpng calls it after an error; it must not return. */
 static _Noreturn void png_on_error(png_structp png, png_const_charp text)
 {
     struct png_reader *reader = png_get_error_ptr(png);
@@ -116,7 +116,7 @@ static void set_bounds(png_structp png)
     png_set_chunk_malloc_max(png, CHUNK_BYTES);
     png_set_chunk_cache_max(png, CHUNKS);
     png_set_crc_action(png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
-    /* -1: all chunks but IHDR, PLTE, tRNS, IDAT and IEND. */
+    /* -1: applies to all chunks but IHDR, PLTE, tRNS, IDAT and IEND */
     png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
 }
 
@@ -131,7 +131,7 @@ static void set_transforms(png_structp png, png_infop info)
         png_set_strip_16(png);
     if (!(colour & PNG_COLOR_MASK_COLOR))
         png_set_gray_to_rgb(png);
-    /* Palettes need this, too: their lookup expands tRNS to alpha. */
+    /* libpng also makes alpha of the tRNS chunk of a palette. */
     png_set_strip_alpha(png);
 }
 
@@ -153,7 +153,7 @@ static void png_read_pixels(struct png_reader *reader)
             reader->is_last_row = pass == passes - 1 && y == height - 1;
             png_read_row(reader->png, reader->photo->buffer->data + stride * y, NULL);
         }
-    png_read_end(reader->png, NULL); /* checks everything up to IEND, so nothing is missing */
+    png_read_end(reader->png, NULL); /* also checks that the file is complete up to IEND */
 }
 
 /* Calls setjmp in its own function, below the one that holds the reader: variables that change

@@ -93,9 +93,9 @@ static enum status make_tables(struct resample_axis *axis, int length, struct er
                            weights);
 }
 
-/* Uses one input sample per output, also if nothing is resized. As ImagingScaleAffine in Pillow's
- * Geometry.c: the position is a running sum, not a product, and its rounding errors are part of the
- * result. */
+/* Uses one input sample per output; also for an axis that keeps its size. As in Pillow's
+ * ImagingScaleAffine (Geometry.c), the position is a running sum, not a product, because its
+ * rounding errors change the result. */
 static enum status fill_nearest(struct resample_axis *axis, struct error *err)
 {
     TRY(make_tables(axis, 1, err));
@@ -111,7 +111,7 @@ static enum status fill_nearest(struct resample_axis *axis, struct error *err)
     return STATUS_OK;
 }
 
-/* As cv::resize() does, uses float32 positions, and rounds each of the two weights separately. */
+/* Like cv::resize(), uses float32 positions, and rounds each of the two weights separately. */
 static enum status fill_linear(struct resample_axis *axis, struct error *err)
 {
     TRY(make_tables(axis, 2, err));
@@ -127,7 +127,7 @@ static enum status fill_linear(struct resample_axis *axis, struct error *err)
     return STATUS_OK;
 }
 
-/* Finds the window of output `i` before padding, as Pillow does in precompute_coeffs(). */
+/* Finds the inputs [*ret_low, *ret_high) of output `i`, as Pillow does in precompute_coeffs(). */
 static void window_of(const struct resample_axis *axis, int i, double scale, double support,
                       int *ret_low, int *ret_high)
 {
@@ -152,7 +152,8 @@ static void fill_output(struct resample_axis *axis, const struct filter *filter,
         scratch[t] = filter->weight((t + low - center + 0.5) * inverse);
         sum += scratch[t];
     }
-    /* Zeros fill up the weights at the end, or at the front if the input has no more samples. */
+    /* Weights of 0 make all windows equally long: at the end, or in front if the input ends there.
+     */
     const int start = low + axis->length <= axis->in ? low : axis->in - axis->length;
     int32_t *weights = axis->weights + (size_t)i * (size_t)axis->length;
     memset(weights, 0, (size_t)axis->length * sizeof *weights);
@@ -184,9 +185,9 @@ static enum status fill_filtered(struct resample_axis *axis, struct error *err)
     return STATUS_OK;
 }
 
-/* Computes the weights of output `i`. It interpolates between two samples, clamped at the edges
- * like torch's interpolate(). Each of the two is blurred over `radius` samples to both sides, which
- * are mirrored at the edges. */
+/* Computes the weights of output `i`. The output interpolates between two samples, clamped at the
+ * edges as in torch's interpolate(). Each sample is first blurred with its `radius` neighbours on
+ * both sides; at the edges the neighbours are mirrored. */
 static void fill_blurred_output(struct resample_axis *axis, int i, const double *blur, int radius,
                                 double *sums)
 {

@@ -1,6 +1,6 @@
 /* Private to server/image: Pillow's resampling (src/libImaging/Resample.c, Pillow 9.4 … 13) and
- * OpenCV's INTER_LINEAR (modules/imgproc/src/resize.cpp, 4 … 5), in two halves: tables of weights
- * per axis (resample.c), and the pixel loops (resample_plain.c, resample_x86.c). */
+ * OpenCV's INTER_LINEAR (modules/imgproc/src/resize.cpp, 4 … 5). resample.c makes a table of
+ * weights for each axis; resample_plain.c and resample_x86.c have the loops over pixels. */
 #pragma once
 
 #include <stdint.h>
@@ -22,34 +22,36 @@ enum { RESAMPLE_BLOCK = 64 };
 /* How one axis of `in` samples becomes `out` samples; only outputs first … first + count - 1 are
  * kept. Output first + i is the sum over t < length of
  * input[start[i] + t] * weights[i * length + t], plus a half, shifted by RESAMPLE_BITS, clipped to
- * 0 … 255. All windows have the length of the longest one, because the processor predicts loops of
- * one length, but not of two. Shorter windows are filled with weights of 0. Every window lies
- * inside the input, and start never falls from one output to the next.
+ * 0 … 255. All windows have the length of the longest one, filled up with weights of 0, because the
+ * processor predicts a loop better if its length does not change. Every window lies inside the
+ * input, and start[i] <= start[i + 1].
  *
- * RESAMPLE_LINEAR has two weights of RESAMPLE_LINEAR_BITS. Its windows may begin one sample before
- * the input or end one sample after it: the sample at the edge is then used twice. */
+ * With RESAMPLE_LINEAR a window has two weights of RESAMPLE_LINEAR_BITS. A window may begin one
+ * sample before the input or end one sample after it; then the sample at the edge is used twice. */
 struct resample_axis {
-    enum resample filter; /* this and the five below: what the tables hold now */
+    enum resample filter; /* this and the five below are those of the present tables */
     int in, padded, out, first, count;
     int length;
     int *start;
     int32_t *weights;
 };
 
-/* Fills the tables, unless they hold these values already. in, out: 1 … 2^24; first >= 0, count >=
- * 1, first + count <= out. `padded` samples are resized: `in`, or with RESAMPLE_BLURRED also black
- * ones beyond `in`. STATUS_NO_MEMORY leaves the axis empty but usable. */
+/* Makes the tables, unless *axis has them for these arguments already. in, out: 1 … 2^24; first >=
+ * 0, count >= 1, first + count <= out. With RESAMPLE_BLURRED, `padded` samples are resized: `in`
+ * samples, then black ones; with other filters `padded` is not used. After STATUS_NO_MEMORY *axis
+ * has no tables but stays usable. */
 enum status resample_axis_prepare(struct resample_axis *axis, enum resample filter, int in,
                                   int padded, int out, int first, int count,
                                   struct error *err) MUST_USE;
 void resample_axis_done(struct resample_axis *axis);
 
-/* Finds the input samples [*ret_begin, *ret_end) that outputs first … first + count - 1 may use,
- * and a few more on each side. */
+/* Finds input samples [*ret_begin, *ret_end) that contain all those of outputs first … first +
+ * count
+ * - 1. */
 void resample_reach(enum resample filter, int in, int out, int first, int count, int *ret_begin,
                     int *ret_end);
 
-/* The two passes of a filter. Between the passes a row holds numbers of `sample` bytes. */
+/* The two passes of a filter. Between the passes a number ("sample") has `sample` bytes. */
 struct resample_passes {
     size_t sample;
 
@@ -66,7 +68,7 @@ struct resample_passes {
                      size_t count);
 };
 
-/* The pixel loops, one table per instruction set; all give equal bytes. Thread-safe. */
+/* The pixel loops for one instruction set. All tables give equal bytes. Thread-safe. */
 struct resample_kernels {
     const char *name;
     struct resample_passes pillow, linear;
@@ -81,6 +83,6 @@ const struct resample_kernels *resample_kernels_at(int i);
 /* Returns the fastest table; never NULL. */
 const struct resample_kernels *resample_kernels_pick(void);
 
-/* Makes `transform` use these kernels instead of the fastest: for tests and measurements. */
+/* Makes `transform` use other kernels than the fastest; only tests and measurements need this. */
 struct transform;
 void transform_use_kernels(struct transform *transform, const struct resample_kernels *kernels);

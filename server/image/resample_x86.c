@@ -2,14 +2,15 @@
  * with the compilers' vector types; only widening and narrowing need intrinsics. All arithmetic is
  * on integers, so that every instruction set gives equal bytes.
  *
- * Horizontal: four rows advance together, because their windows and weights are the same. 16
- * numbers hold one pixel of each row in 4 bytes, of which the last, of the next pixel, is ignored:
+ * The horizontal pass computes four rows together, because their windows and weights are the same.
+ * A register of 16 numbers holds one pixel of each row. The fourth number of each row belongs to
+ * the next pixel, and is ignored:
  *
  *     row 0        row 1        row 2        row 3
  *     R  G  B  .   R  G  B  .   R  G  B  .   R  G  B  .
  *
- * Vertical: all bytes of a row have the same weights; the sums of a block stay in registers for the
- * whole window. */
+ * In the vertical pass all bytes of a row have the same weight. The sums of a block stay in
+ * registers for the whole window. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -26,7 +27,7 @@ enum { LANES = 8 };
 #define KERNELS_NAME "avx2"
 #endif
 
-/* 16 sums of 32 bits, in as many registers as necessary. */
+/* 16 sums of 32 bits, in REGISTERS registers */
 enum { REGISTERS = 16 / LANES };
 typedef int32_t words __attribute__((vector_size(LANES * 4)));
 struct sums {
@@ -63,7 +64,7 @@ INLINE __m128i sums_to_bytes(const struct sums *sums)
     const __m512i value = (__m512i)(sums->part[0] >> RESAMPLE_BITS);
     return _mm512_cvtusepi32_epi8(_mm512_max_epi32(value, _mm512_setzero_si512()));
 #else
-    /* Packing works within halves of a register, in the order 0-3, 8-11, 4-7, 12-15. */
+    /* _mm256_packs_epi32() gives sums 0-3, 8-11, 4-7 and 12-15, in this order. */
     const __m256i low = (__m256i)(sums->part[0] >> RESAMPLE_BITS);
     const __m256i high = (__m256i)(sums->part[1] >> RESAMPLE_BITS);
     const __m256i packed = _mm256_packs_epi32(low, high);

@@ -1,6 +1,6 @@
-/* Detects formats by their first bytes, never by a header or a file name. Errors name what the
- * bytes look like, because "unsupported" alone does not help: the usual causes are another image
- * format, an error page saved as .jpg, or Base64 sent as if it were bytes. */
+/* Detects formats by their first bytes. Errors say what the bytes look like, because the usual
+ * causes are another image format, an error page that was saved as .jpg, and Base64 that was not
+ * decoded. */
 #include <ctype.h>
 #include <string.h>
 
@@ -10,18 +10,19 @@
 static const uint8_t png_signature[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
 static const uint8_t jpeg_signature[3] = {0xFF, 0xD8, 0xFF};
 
-/* Finds the format of an ISO base media file by its brands (ISO/IEC 23008-12, AVIF 1.1). "mif1"
- * means any HEIF, so a later brand decides. */
+/* Finds the format of an ISO base media file by its brands (ISO/IEC 23008-12, AVIF 1.1). The brand
+ * "mif1" means any HEIF; another brand decides, if there is one. */
 static enum image_format sniff_brands(const uint8_t *data, size_t size)
 {
     static const char heic[][4] = {"heic", "heix", "heim", "heis", "hevc", "hevx"};
-    const size_t box = size >= 16 ? (size_t)data[2] << 8 | data[3] : 0; /* its size: below 64 KiB */
+    const size_t box = size >= 16 ? (size_t)data[2] << 8 | data[3]
+                                  : 0; /* size of the box; sizes from 64 KiB on are refused */
     const size_t end = box < size ? box : size;
     bool is_heif = false;
     if (size < 16 || memcmp(data, "\0\0", 2) != 0 || memcmp(data + 4, "ftyp", 4) != 0)
         return IMAGE_UNKNOWN;
     for (size_t at = 8; at + 4 <= end;
-         at += at == 8 ? 8 : 4) { /* a version follows the first brand */
+         at += at == 8 ? 8 : 4) { /* skips the version after the first brand */
         if (memcmp(data + at, "avif", 4) == 0 || memcmp(data + at, "avis", 4) == 0)
             return IMAGE_AVIF;
         for (size_t i = 0; i < COUNT_OF(heic); i++)

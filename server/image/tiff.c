@@ -1,13 +1,13 @@
 /* Decodes the first picture of a TIFF with libtiff: grey, palettes, RGB, CMYK and YCbCr of 1 … 16
- * bits, in strips or tiles. Alpha is dropped; colours that were multiplied with it are divided
- * again, as in Pillow. 16 bits are reduced to 8.
+ * bits, in strips or tiles. Drops alpha; divides colours by alpha if the file has them multiplied,
+ * as Pillow does. Reduces 16 bits to 8.
  *
  * Hostile files: only the compressions listed below are read, because others use further decoders
  * (libtiff's JBIG, LERC, ZSTD …). Sides, tiles and strips are checked before libtiff allocates
- * them. It may not allocate more than ALLOCATION at once. Its messages go to the error of this
- * decode, not to stderr.
+ * memory for them. An allocation of libtiff may not exceed ALLOCATION bytes. libtiff's messages go
+ * to the error of this decode, not to stderr.
  *
- * Source: tiffio.h of libtiff 4.5, the first with options per file. */
+ * Source: tiffio.h of libtiff 4.5, the first version with options for each file. */
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -118,7 +118,8 @@ static tiff_offset tiff_on_seek(void *context, tiff_offset offset, int from)
 {
     struct tiff_file *file = context;
     const size_t base = from == SEEK_CUR ? file->at : from == SEEK_END ? file->photo->size : 0;
-    file->at = base + (size_t)offset; /* a step back wraps around; reads check the position */
+    file->at =
+        base + (size_t)offset; /* a negative offset wraps around; tiff_on_read() checks `at` */
     return file->at;
 }
 
@@ -162,7 +163,7 @@ static enum status tiff_damaged(const struct tiff_file *file, struct error *err)
 
 static bool tiff_is_known(uint16_t compression)
 {
-    /* none, three for fax, LZW, JPEG, two for Deflate, PackBits */
+    /* none; CCITT: 2, 3, 4; LZW; JPEG; Deflate: 8, 32946; PackBits */
     static const uint16_t known[] = {1, 2, 3, 4, 5, 7, 8, 32946, 32773};
     for (size_t i = 0; i < COUNT_OF(known); i++)
         if (known[i] == compression)
@@ -170,7 +171,7 @@ static bool tiff_is_known(uint16_t compression)
     return false;
 }
 
-/* Reads the orientation as Pillow does, but of a BigTIFF as libtiff does. */
+/* Reads the orientation: of a BigTIFF with libtiff, of other files as Pillow does. */
 static int tiff_orientation(struct tiff *handle, const struct decode *photo)
 {
     enum { BIG = 43 }; /* BigTIFF's version, in either byte order */
@@ -219,7 +220,7 @@ static enum status tiff_read_head(struct tiff *handle, struct tiff_file *file, s
         return tiff_damaged(file, err);
     tiff.get(handle, TIFF_EXTRA_SAMPLES, &extra, &kinds);
     const uint16_t kind = extra ? kinds[0] : 0;
-    /* Otherwise libtiff would multiply the colours with their alpha. */
+    /* Without this, libtiff would multiply the colours by alpha. */
     if (kind == ALPHA_SEPARATE)
         tiff.set(handle, TIFF_EXTRA_SAMPLES, 1, &multiplied);
     photo->orientation = tiff_orientation(handle, photo);

@@ -5,9 +5,9 @@
  *     source rows ──horizontal──▶ ring of rows ──vertical──▶ one row ──normalise──▶ slot
  *                   four at once  (kept columns)                                    of the batch
  *
- * The ring holds as many rows as the longest vertical window, so the rows between the two passes
- * stay in the cache however large the picture is. Rows and columns outside the crop are never
- * computed. Pillow computes them and cuts them off; the bytes that remain are equal. */
+ * The ring has only the rows of one vertical window and of the last group of four, so that it stays
+ * in the cache for pictures of every size. Rows and columns outside the crop are not computed.
+ * Pillow computes them and cuts them off; the remaining bytes are equal. */
 #include "server/image/transform.h"
 
 #include <stdlib.h>
@@ -32,19 +32,19 @@ struct transform {
     struct scratch ring, line, last_row, window;
 };
 
-/* Maps the bytes of a channel to the numbers of the sink. */
+/* The number for each channel of the model and each byte, in the sink's format. */
 union number_table {
     float floats[CHANNELS][256];
     uint16_t halves[CHANNELS][256];
 };
 
-/* The destination of finished rows: normalised numbers, or bytes. */
+/* Where finished rows are written: as normalised numbers, or as bytes. */
 struct sink {
     uint8_t *dst;
     bool is_normalised;
     size_t size; /* bytes of a number: 4, 2 or 1 */
     enum channel_order channels;
-    union number_table table; /* indexed by channel of the model, and byte */
+    union number_table table;
 };
 
 /* A resize in progress. */
@@ -84,7 +84,7 @@ void transform_use_kernels(struct transform *transform, const struct resample_ke
     transform->kernels = kernels;
 }
 
-/* New memory is zeroed: the kernels read whole blocks, beyond the written part. */
+/* Zeroes new memory, because the kernels read whole blocks, also beyond the written bytes. */
 static enum status scratch_reserve(struct scratch *scratch, size_t count, size_t size,
                                    struct error *err)
 {
@@ -118,7 +118,7 @@ static uint8_t luma(const uint8_t *rgb)
     return (uint8_t)((rgb[0] * 19595u + rgb[1] * 38470u + rgb[2] * 7471u + 0x8000u) >> 16);
 }
 
-/* dst[channels * i + c] = table[c][…] for i < pixels, by channel order. */
+/* Writes table[c][byte] for each channel c of each pixel. */
 #define LOOK_UP(name, type)                                                                        \
     static void name(type *dst, const uint8_t *rgb, const type table[CHANNELS][256],               \
                      enum channel_order order, size_t pixels)                                      \
@@ -188,8 +188,8 @@ static int smaller_of(int a, int b)
     return a < b ? a : b;
 }
 
-/* Filters the next GROUP source rows horizontally into the ring. A group that exceeds the picture
- * repeats the picture's last row, into unused slots. */
+/* Filters the next GROUP source rows horizontally into the ring. Below the picture, the picture's
+ * last row is repeated. */
 static void fill_ring(struct resize_job *job)
 {
     struct transform *transform = job->transform;
@@ -238,8 +238,8 @@ static enum status job_prepare(struct resize_job *job, struct error *err)
                               job->frame.resized_height, job->y0, job->y1 - job->y0, err));
     job->passes =
         p->resample == RESAMPLE_LINEAR ? &transform->kernels->linear : &transform->kernels->pillow;
-    /* Rows for a window and the rest of its last group. A row also has room for the sample that the
-     * kernel writes past the end. */
+    /* A window, and the rest of its last group. A row has room for one sample more, which the
+     * kernel writes after the end. */
     job->ring_rows = transform->vertical.length + GROUP - 1;
     job->ring_stride = job->passes->sample *
                        size_align((size_t)(job->x1 - job->x0) * CHANNELS + 1, RESAMPLE_BLOCK);
@@ -247,7 +247,8 @@ static enum status job_prepare(struct resize_job *job, struct error *err)
     TRY(scratch_reserve(&transform->line, 1, job->ring_stride, err));
     TRY(scratch_reserve(&transform->window, (size_t)transform->vertical.length, sizeof(uint8_t *),
                         err));
-    /* The kernel reads a byte past a row's end, which the last row does not have. */
+    /* The kernel reads one byte beyond each row. Memory may end after the last row, so this is a
+     * copy. */
     const size_t row_bytes = (size_t)image->width * CHANNELS;
     TRY(scratch_reserve(&transform->last_row, 1, row_bytes + 1, err));
     memcpy(transform->last_row.data, image->pixels + (size_t)(image->height - 1) * image->stride,
@@ -280,7 +281,7 @@ static void emit_row(struct resize_job *job, int y, struct sink *sink)
     sink_fill(sink, 0, width - canvas_end);
 }
 
-/* Implements RESIZE_BODY. `shrink` is the factor by which the decoder has shrunk the picture. */
+/* Implements RESIZE_BODY. shrink[]: how many times larger the photo in the file is, per axis. */
 static enum status warp_body(struct transform *transform, const struct image *image,
                              const struct preprocess *p, struct sink *sink, struct error *err)
 {
@@ -303,7 +304,7 @@ static enum status warp_body(struct transform *transform, const struct image *im
 static enum status resize_run(struct transform *transform, const struct image *whole,
                               const struct preprocess *p, struct sink *sink, struct error *err)
 {
-    enum { SOURCE_MAX = 1 << 24 }; /* limit of struct resample_axis; a JPEG has at most 65500 */
+    enum { SOURCE_MAX = 1 << 24 }; /* the limit of resample_axis_prepare() */
     if (whole->width > SOURCE_MAX || whole->height > SOURCE_MAX)
         return error_set(
             err, STATUS_TOO_LARGE,
@@ -318,7 +319,8 @@ static enum status resize_run(struct transform *transform, const struct image *w
     image.pixels += source.top * whole->stride + (size_t)source.left * CHANNELS;
     struct resize_job job = {
         .transform = transform, .image = &image, .preprocess = p, .flip = p->invert ? 255 : 0};
-    /* A photo that was decoded at a fraction of its size gets the frame of the whole photo. */
+    /* After a decode at a fraction of the size, the frame is still that of the photo in the file.
+     */
     const struct source_frame full = frame_source(p, whole->info.width, whole->info.height);
     TRY(frame_of(p, full.width, full.height, &job.frame, err));
     job.x0 = larger_of(0, -job.frame.left);

@@ -9,8 +9,8 @@
 
 enum { PLACES = 32, TAPS = 4, WEIGHT_ONE = 32768 };
 
-/* Computes the weights of four neighbours for a position between the second and the third: Keys'
- * cubic with a = -0.75. */
+/* Computes the weights of four neighbours for a position that is x after the second and 1 - x
+ * before the third: Keys' cubic with a = -0.75. */
 static void cubic_weights(float x, float ret[static TAPS])
 {
     const float a = -0.75f;
@@ -20,8 +20,8 @@ static void cubic_weights(float x, float ret[static TAPS])
     ret[3] = 1.f - ret[0] - ret[1] - ret[2];
 }
 
-/* Multiplies and rounds the weights of both axes. Adjusts the largest or smallest of the lower
- * right 2 x 2 weights so that all weights add up to WEIGHT_ONE, as OpenCV does. */
+/* Multiplies the weights of both axes and rounds the products. Then changes one of the products 10,
+ * 11, 14 and 15, the largest or the smallest, so that the sum is WEIGHT_ONE, as OpenCV does. */
 static void square_weights(int x, int y, int16_t ret[static TAPS * TAPS])
 {
     float across[TAPS], down[TAPS];
@@ -140,7 +140,7 @@ static void blend_pixel(const struct image *image, int64_t across, int64_t down,
         ret[c] = (uint8_t)((sums[c] + PLACES * PLACES / 2) / (PLACES * PLACES));
 }
 
-/* Interpolates at the exact position, like scipy. */
+/* Interpolates without rounding the position, as scipy does. */
 static void blend_exactly(const struct image *image, double across, double down, uint8_t *ret)
 {
     const double last_column = image->width - 1.0, last_row = image->height - 1.0;

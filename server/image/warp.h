@@ -8,7 +8,8 @@
  * are repeated. The pixels equal cv2.warpPerspective(image, cv2.getPerspectiveTransform(corners,
  * [[0, 0], [width, 0], [width, height], [0, height]]), (width, height), flags=INTER_CUBIC,
  * borderMode=BORDER_REPLICATE) of OpenCV 4, except a few in 100,000 (positions exactly between two
- * 32nds of a pixel). OpenCV 5 does not round positions; pixels differ by up to 7. Any thread. */
+ * 32nds of a pixel). OpenCV 5 does not round positions, so its pixels differ by up to 7. Any
+ * thread. */
 void warp_quadrilateral(const struct image *image, const float corners[static 4][2], uint32_t width,
                         uint32_t height, uint8_t *ret);
 

@@ -1,5 +1,5 @@
-/* Decodes WebP with libwebp; of an animation the first frame, on black where it does not cover the
- * canvas. Drops alpha, like Pillow.
+/* Decodes WebP with libwebp. Of an animation it decodes the first frame; the rest of the canvas is
+ * black. Drops alpha, as Pillow does.
  *
  * Source: webp/decode.h of libwebp 1.5 (ABI 0x0209, since 0.6); RFC 9649 for the container. An ANMF
  * chunk ends in the chunks of a still picture, which libwebp also reads without a container. */
@@ -118,7 +118,7 @@ static enum status webp_read_head(struct decode *photo, struct webp_frame *ret, 
     struct webp_frame frame = {.data = photo->data, .size = photo->size};
     if (webp.features(photo->data, photo->size, &frame.features, WEBP_ABI) != WEBP_OK)
         return webp_damaged(err);
-    frame.width = (uint32_t)frame.features.width; /* at most 2^14, or 2^24 of an animation */
+    frame.width = (uint32_t)frame.features.width; /* at most 2^14; in an animation 2^24 */
     frame.height = (uint32_t)frame.features.height;
     TRY(decode_set_size(photo, frame.width, frame.height, err));
     if (frame.features.has_animation)
