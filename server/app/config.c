@@ -21,8 +21,8 @@
 #define CONFIG_FILE_MAX (1024 * 1024 - 1)
 #define OPTIONS_MAX     160
 
-/* For a photo of 48 kB, even the smallest model needs about eight times as long as the HTTP server
- * needs for the request. */
+/* With a photo of 48 kB, even the smallest model takes about eight times as long for a request as
+ * the HTTP server takes. */
 #define CORES_PER_HTTP_THREAD 8
 #define MOST_HTTP_THREADS     64 /* the maximum of --http-threads */
 
@@ -74,7 +74,7 @@ static const char *command_name(enum command command)
 
 /* ---- flags ---- */
 
-/* The state of reading the sources. `set` marks the options that a stronger source has set. */
+/* What has been read so far. Options that are set[] do not change any more. */
 struct config_reading {
     struct config *config;
     bool set[OPTIONS_MAX];
@@ -92,7 +92,7 @@ static bool *mark_named(struct config_reading *reading, const char *name)
     return mark_of(reading, find_option(name));
 }
 
-/* Sets an option for which no stronger source has a value. */
+/* Sets an option that no stronger source has set. */
 static enum status take_option(struct config_reading *reading, const struct option *option,
                                const char *origin, const char *text, struct error *err)
 {
@@ -185,7 +185,7 @@ static enum status check_arguments(const struct config_reading *reading, char *c
     return STATUS_OK;
 }
 
-/* Sets the options that flags give, and copies the other arguments to `words`, in their order. */
+/* Sets the options that flags give, and copies the other arguments to `words`. */
 static enum status read_flags(struct config_reading *reading, int argc, char *const *argv,
                               char **words, size_t *ret_count, struct error *err)
 {
@@ -218,8 +218,8 @@ static enum status read_flags(struct config_reading *reading, int argc, char *co
 
 /* ---- environment, file, defaults ---- */
 
-/* True for the variables in `known`, which lensd's engine or tests read, and for those that
- * Kubernetes sets for a service named lensd. `name` is without "LENSD_". */
+/* True for a variable that is no option: lensd's engine or tests read it, or Kubernetes sets it for
+ * a service named lensd. `name` is without "LENSD_". */
 static bool is_foreign(const char *name, const char *value)
 {
     static const char *const known[] = {"SHARED",      "FAMILIES",    "SKIP_PACKAGES",
@@ -232,7 +232,7 @@ static bool is_foreign(const char *name, const char *value)
            !strncmp(value, "tcp://", 6) || !strncmp(value, "udp://", 6);
 }
 
-/* An unknown variable is usually a typing error: warn and start anyway. */
+/* Notes an unknown variable, which is usually a typing error; lensd starts all the same. */
 static void warn_of(struct config *config, const char *variable, const char *option)
 {
     const char *nearest = suggest(option, config->command);
@@ -259,7 +259,7 @@ static enum status read_variable(struct config_reading *reading, const char *ent
     for (size_t k = 0; k + 6 <= length; k++)
         name[k] = variable[k + 6] == '_' ? '-' : (char)tolower((unsigned char)variable[k + 6]);
     const struct option *option = find_option(name);
-    if (!*text) { /* empty: treat as unset */
+    if (!*text) { /* an empty variable counts as unset */
         if (option && !strcmp(option->name, "model"))
             reading->empty_model = "LENSD_MODEL";
         else if (option && !strcmp(option->name, "models"))
@@ -305,7 +305,7 @@ static const char *immich_value(const char *option, const char *text, char room[
     return room;
 }
 
-/* Sets --preload from MACHINE_LEARNING_PRELOAD__…, each of which is a list of models such as
+/* Sets --preload from the variables MACHINE_LEARNING_PRELOAD__…. Each has a list of models such as
  * "a,b". */
 static enum status preload_immich(struct config_reading *reading, struct error *err)
 {
@@ -385,7 +385,7 @@ static enum status set_from_file(void *context, const char *key, const char *tex
                          nearest ? "\"? " : "", command_name(reading->config->command));
     }
     bool *set = mark_of(reading, option);
-    /* One file serves several commands, so options of other commands are checked, too. */
+    /* A file may have options of several commands. Those of other commands are only checked. */
     struct config scratch = {.command = reading->config->command};
     bool counts = !*set && option->commands & reading->config->command;
     char origin[80];
@@ -446,7 +446,8 @@ static bool names_device(const char *name)
     return !strcmp(name, "cpu") || (digits > 0 && digits <= 3 && !name[5 + digits]);
 }
 
-/* Several machines may share their settings: an absent device's limit causes only a note. */
+/* Notes a limit for a device that is not in use. It is no error, because machines with different
+ * devices may share their settings. */
 static void note_memory(struct config *config, const char *option, const char *names)
 {
     if (!config->notes[NOTE_MEMORY][0])
@@ -518,7 +519,7 @@ static bool is_origin(const char *text, size_t length)
                                        !strpbrk(origin, " \t*?#") && !strchr(host + 3, '/'));
 }
 
-/* Refuses an origin that no browser sends: it would silently never match. */
+/* Refuses an origin that no browser sends, because no request would ever match. */
 static enum status check_origins(const struct config *config, struct error *err)
 {
     const char *list = config->http.cors_origin;
@@ -547,8 +548,8 @@ static int cpu_lanes(const struct config *config)
     return config->command & (COMMAND_SERVE | COMMAND_PREDICT | COMMAND_EMBED) ? lanes : 1;
 }
 
-/* Notes options that set more threads than there are cores, because the threads then wait for each
- * other. --workers and --http-threads may each be up to four times the number of cores. */
+/* Notes options that set too many threads: --threads more than there are cores, --workers or
+ * --http-threads more than four times as many. Too many threads wait for each other. */
 static void note_threads(struct config *config)
 {
     const int cores = device_cpu_threads(), lanes = cpu_lanes(config);
@@ -681,10 +682,10 @@ static enum status check_together(struct config *config, struct error *err)
     return STATUS_OK;
 }
 
-/* Call this after each source. MODEL, --models and --immich exclude each other. A stronger source
- * that sets one of them overrides the others, so one model can be given to a container image whose
- * environment names a folder. A port and a Unix socket also exclude each other. The strongest
- * source that sets one decides, and must not set both. */
+/* Call this after each source. Of MODEL, --models and --immich only one may be in force: that of
+ * the strongest source that sets one. So a flag can name one model for a container image whose
+ * environment names a folder. Of --unix and --host or --port, too, the strongest source that sets
+ * one decides; a source must not set both. */
 static enum status settle(struct config_reading *reading, struct error *err)
 {
     bool *model = mark_named(reading, "model"), *models = mark_named(reading, "models"),

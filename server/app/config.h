@@ -2,8 +2,8 @@
  * --immich the variables of Immich's service, defaults.
  *
  * One table (config_options.c) defines each option: name, kind, range, default, commands, help.
- * Parsing, environment names, the file's keys, validation and --help all use the table, so that
- * they cannot diverge. Defaults are parsed like the user's values. */
+ * Flags, variables, keys of the file, checks and --help all follow from the table. Defaults are
+ * parsed like the user's values. */
 #pragma once
 
 #include <stdbool.h>
@@ -37,45 +37,45 @@ enum config_note {
     CONFIG_NOTES
 };
 
-/* The settings of one run. It owns texts and lists; `arguments` points to strings of argv. */
+/* The settings of one run. The struct owns its texts and lists, but not arguments[0], [1] …. */
 struct config {
     enum command command;
     bool wants_help; /* print the command's help instead; the other options are not read */
     char *config_file;
     char notes[CONFIG_NOTES][512]; /* sentences for the user; "" for none */
 
-    /* Options of the server, the model host and the loader that the user sets; serve.c and
-     * config_model_host() add the rest. The struct also owns their texts. */
+    /* Options that the user sets. serve.c and config_model_host() set the other members of these
+     * structs. struct config owns the texts. */
     struct http_options http;
     struct model_host_options model_host;
-    struct loader_options loader; /* pull: `models` gets the new model */
+    struct loader_options loader; /* pull: the new model goes to the folder loader.models */
 
     char *model;      /* path of an .onnx file or a folder; NULL: the embedded digits */
-    char *immich;     /* serve: Immich's cache of models, also copied to `loader`; NULL: none */
+    char *immich;     /* serve: folder of Immich's models, also in loader.models; NULL: none */
     char **arguments; /* predict, embed: photos; key: the NAME; pull: the model */
     size_t argument_count;
-    char *confidence, *iou, *classes, *masks; /* texts of the options; NULL: not given */
+    char *confidence, *iou, *classes, *masks; /* as the user wrote them; NULL: not given */
     int64_t max_detections;                   /* 0: not given */
     bool agnostic, normalize;
     struct task_options task_options; /* parsed from the options above */
     char *text;                       /* predict, embed: a text instead of photos; NULL: none */
     char *annotate;                   /* predict: destination of drawn photos; NULL: none */
-    char *size;         /* predict: "640x480" if the model leaves sides free; NULL: not given */
-    bool json;          /* print JSON instead of a table */
-    bool labels;        /* inspect: print only the labels */
-    bool jsonl;         /* predict: one line of JSON per photo */
-    char *batch;        /* bench: "1,8,32" */
-    int64_t bench_time; /* bench: milliseconds per device and batch size */
-    char *calibrate, *output;   /* quantize: folder of photos; quantize, pull: new folder */
-    bool is_for_avx2;           /* quantize: for CPUs without VNNI, too */
-    char *key_rate, *key_burst; /* key: requests per second, and burst; NULL: no limit */
-    char *device;               /* selects model_host.devices */
-    char *memory;               /* sets model_host.memory_limits */
+    char *size;                       /* predict, embed: "640x480"; NULL: not given */
+    bool json;                        /* print JSON instead of a table */
+    bool labels;                      /* inspect: print only the labels */
+    bool jsonl;                       /* predict: one line of JSON per photo */
+    char *batch;                      /* bench: "1,8,32" */
+    int64_t bench_time;               /* bench: milliseconds per device and batch size */
+    char *calibrate, *output;         /* quantize: folder of photos; quantize, pull: new folder */
+    bool is_for_avx2;                 /* quantize: for CPUs without VNNI, too */
+    char *key_rate, *key_burst;       /* key: requests per second, and burst; NULL: no limit */
+    char *device;                     /* as the user wrote it; sets model_host.devices */
+    char *memory;                     /* as the user wrote it; sets model_host.memory_limits */
     int64_t gpu_memory;
-    char fallback[256];    /* why `auto` did not choose a GPU; otherwise "" */
+    char fallback[256];    /* why --device auto did not choose a GPU; else "" */
     bool profile;          /* inspect: time the layers instead of describing the model */
-    bool profile_by_time;  /* the slowest layers first */
-    int64_t profile_batch; /* number of images */
+    bool profile_by_time;  /* inspect --profile: the slowest layers first */
+    int64_t profile_batch; /* inspect --profile: number of images */
     char *cache;           /* folder, "none", or NULL: the user's cache */
     char *cache_folder;    /* the folder that tuning_folder() finds for `cache`; NULL: none */
     char *port_file;       /* NULL: none */
@@ -94,16 +94,14 @@ struct config {
     int64_t log_level;          /* enum log_level */
 };
 
-/* Reads argv[0 … argc), which starts after the command's name, then the environment, then the file.
- * STATUS_CONFIG: an option is wrong, or the file cannot be read; the message names the option and
- * the remedy. STATUS_DEVICE: a device is missing. Free *ret with config_done() in every case.
- * `argv` must outlive *ret. */
+/* Reads argv[0 … argc), the words after the command's name, then the environment, then the file of
+ * --config. STATUS_CONFIG: an option is wrong, or the file cannot be read. STATUS_DEVICE: a device
+ * is missing. Free *ret with config_done(), also after a failure. `argv` must outlive *ret. */
 enum status config_read(enum command command, int argc, char *const *argv, struct config *ret,
                         struct error *err) MUST_USE;
 void config_done(struct config *config);
 
-/* Returns the options of the model host, which borrow the texts of `config`. `metrics` may be
- * NULL. */
+/* Returns the options of the model host. They borrow texts of `config`. `metrics` may be NULL. */
 struct model_host_options config_model_host(const struct config *config, struct metrics *metrics);
 
 /* Prints --help of a command, at most 80 columns wide. */

@@ -75,7 +75,7 @@ static const struct command_help {
      "  lensd key alice --rate 10 --burst 50 >> keys\n"},
 };
 
-/* Counts the columns of a UTF-8 text. Continuation bytes take none. */
+/* Returns the columns that `size` bytes of UTF-8 take, one for each character. */
 static size_t width_of(const char *text, size_t size)
 {
     size_t width = 0;

@@ -8,7 +8,7 @@ enum option_kind {
     OPTION_NUMBER,  /* an integer, min … max */
     OPTION_BYTES,   /* an integer, min … max; "64M", suffixes K M G of 1024 */
     OPTION_SECONDS, /* the field has milliseconds, `min` and `max` seconds; "1.5", "250ms", "2m" */
-    OPTION_CHOICE,  /* the field has an index into the choices in `value`: "fp32|bf16" */
+    OPTION_CHOICE,  /* the field has an index into `value`: 1 for "bf16" in "fp32|bf16" */
     OPTION_SWITCH,  /* bool */
 };
 
@@ -22,13 +22,14 @@ struct option {
     const char *value;    /* placeholder in the help ("N", "FILE"), or the choices */
     const char *group;    /* heading of the help */
     const char *help;
-    const char *other_help; /* for lensd health and lensd pull; NULL: `help` */
+    const char *other_help; /* instead of `help` for lensd health and lensd pull; NULL: `help` */
 };
 
 extern const struct option config_options[];
 extern const size_t config_option_count;
 
-/* Reads "64K", "16M", "1GiB" or "65536". False for other text or a number too large. */
+/* Reads bytes such as "64K", "16M", "1GiB" or "65536". Returns false for other texts and for
+ * numbers that do not fit. */
 bool config_read_bytes(const char *text, int64_t *ret);
 
 /* Parses `text` into the option's field of *config. Errors name `origin` ("--port"). */

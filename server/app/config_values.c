@@ -8,8 +8,8 @@
 #include "engine/base/text.h"
 #include "server/app/config_options.h"
 
-/* Reads a whole number at the start of text; *ret_rest points after it. Returns false if there is
- * none, or it does not fit. */
+/* Reads an integer at the start of `text`; *ret_rest is the text after it. Returns false if there
+ * is no integer, or if it does not fit. */
 static bool config_read_number(const char *text, int64_t *ret, const char **ret_rest)
 {
     char *end;
@@ -134,7 +134,7 @@ enum status config_set(struct config *config, const struct option *option, const
     case OPTION_SWITCH:
         return set_switch(origin, text, field, err);
     }
-    /* No value is negative, so a signed store is also right for an unsigned field. */
+    /* No value is negative, so these types also serve for unsigned fields. */
     if (option->size == sizeof(int64_t))
         *(int64_t *)field = value;
     else if (option->size == sizeof(int32_t))

@@ -2,11 +2,11 @@
  * needs, connect only to the collector of --trace-endpoint, and make no rare system calls. So a bug
  * in a decoder or a hostile model can do less harm.
  *
- *     process_protect()       sets no_new_privs; without it only root may take the next steps
- *     confine_files()         Landlock and fewer capabilities, before the first thread, so that all
- *                             threads inherit them
+ *     process_protect()       sets no_new_privs, which the next steps need unless root takes them
+ *     confine_files()         Landlock and fewer capabilities, while there is one thread; later
+ *                             threads inherit these limits
  *     threads start, the port opens, the pid and port files are written, root's rights are dropped
- *     confine_calls()         seccomp in all existing threads; later threads inherit it
+ *     confine_calls()         a seccomp filter in all threads; later threads inherit it
  *     models load
  *     confine_decode_worker() a narrower seccomp filter in each decode worker
  *
@@ -34,9 +34,9 @@
 struct confinement {
     int landlock; /* version of its ABI; 0: none */
     bool seccomp;
-    bool is_wide;      /* the CUDA module is loaded, so the rules are wider */
+    bool is_wide;      /* the CUDA module is loaded, so the rules allow more */
     char missing[256]; /* restrictions that could not be set, and why; "": none */
-    char text[320];    /* for /health: "seccomp, Landlock 4"; set by confine_calls */
+    char text[320];    /* for /health, such as "seccomp, Landlock 4"; confine_calls() sets it */
 };
 
 /* Restricts the calling thread, and threads that it starts, to the files and folders in `config`

@@ -56,8 +56,8 @@
 #define ARCHITECTURE 0 /* no filter */
 #endif
 
-/* A system call, or only its calls with a matching argument: (argument & mask) == value, in the
- * argument's lower 32 bits. */
+/* A system call. With has_argument only calls where (argument & mask) == value, in the lower 32
+ * bits of the argument. */
 struct call_rule {
     int number;
     bool has_argument;
@@ -75,7 +75,7 @@ struct call_rule {
     }
 #define SAME UINT32_MAX
 
-/* Every thread. */
+/* Allowed in every thread. */
 static const struct call_rule basic_calls[] = {
     CALL_IF(mmap, 2, PROT_EXEC, 0), CALL_IF(mprotect, 2, PROT_EXEC, 0), CALL(futex), CALL(write),
     CALL(munmap), CALL(mremap), CALL(madvise), CALL(brk), CALL(clock_gettime), CALL(clock_getres),
@@ -91,7 +91,7 @@ static const struct call_rule basic_calls[] = {
     CALL_IF(prctl, 0, SAME, PR_SET_NAME), CALL_IF(prctl, 0, SAME, PR_GET_NAME),
     CALL_IF(prctl, 0, SAME, 0x53564d41)};
 
-/* For all threads except decode workers. */
+/* Allowed in all threads except decode workers. */
 static const struct call_rule server_calls[] = {
     /* connections */
     CALL(recvfrom), CALL(recvmsg), CALL(sendto), CALL(sendmsg), CALL(accept4), CALL(accept),
@@ -111,7 +111,7 @@ static const struct call_rule server_calls[] = {
     CALL(getegid), CALL(set_tid_address), CALL(rt_sigtimedwait),
     CALL(seccomp), /* another filter can only restrict further */
 #ifdef __x86_64__
-    /* The older calls that libc uses on this architecture, and permission to use AMX tiles. */
+    /* older calls that libc uses on x86-64; arch_prctl permits AMX tiles */
     CALL(access), CALL(epoll_wait), CALL(lstat), CALL(mkdir), CALL(open), CALL(poll),
     CALL(readlink), CALL(rename), CALL(rmdir), CALL(select), CALL(stat), CALL(unlink),
     CALL(arch_prctl)
@@ -169,7 +169,7 @@ struct call_filter {
 #define REFUSE (SECCOMP_RET_ERRNO | EPERM)
 #define ABSENT (SECCOMP_RET_ERRNO | ENOSYS)
 
-/* `jump…` are numbers of instructions to skip. */
+/* Appends an instruction. jump_true, jump_false: how many instructions a jump skips. */
 static void filter_put(struct call_filter *filter, unsigned code, uint32_t k, unsigned jump_true,
                        unsigned jump_false)
 {
@@ -188,7 +188,8 @@ static void filter_answer(struct call_filter *filter, uint32_t answer)
     filter_put(filter, BPF_RET | BPF_K, answer, 0, 0);
 }
 
-/* Refuses calls of another architecture (32-bit, x32), whose numbers mean something else. */
+/* Begins a filter that refuses calls of other architectures (32-bit, x32), because their numbers
+ * mean other calls. */
 static void filter_begin(struct call_filter *filter)
 {
     filter->length = 0;

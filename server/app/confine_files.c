@@ -95,7 +95,7 @@ struct port_rule {
 struct file_rules {
     int fd; /* descriptor of the ruleset */
     uint64_t handled;
-    int cause; /* errno of the first rule that the kernel refused; 0: none */
+    int cause; /* errno of the first rule that the kernel has refused; 0: none */
 };
 
 /* ---- rules ---- */
@@ -117,8 +117,8 @@ static void allow(struct file_rules *rules, const char *path, uint64_t access)
     close(fd);
 }
 
-/* Allows reading the folder of a file and, if the file is a link, the folder of its target, because
- * new files may replace both. NULL is ignored. */
+/* Allows reading the folder of the file `path`. If `path` is a link, also allows the folder of its
+ * target. Does nothing if `path` is NULL. */
 static void allow_beside(struct file_rules *rules, const char *path)
 {
     char folder[PATH_MAX], real[PATH_MAX];
@@ -131,8 +131,8 @@ static void allow_beside(struct file_rules *rules, const char *path)
     }
 }
 
-/* Allows reading a folder. If `path` is a link, also allows the folder around its target, in which
- * the link's later targets are expected. */
+/* Allows reading a folder. If `path` is a link, also allows the folder that contains the link's
+ * target, because a later target of the link may be there. */
 static void allow_folder(struct file_rules *rules, const char *path)
 {
     char real[PATH_MAX];
@@ -142,8 +142,8 @@ static void allow_folder(struct file_rules *rules, const char *path)
         allow_beside(rules, real);
 }
 
-/* Allows the targets of the links in MODEL/snapshots/REVISION of Hugging Face's cache. `folder` is
- * that folder or MODEL/snapshots. */
+/* For the folder MODEL/snapshots or MODEL/snapshots/REVISION of Hugging Face's cache, allows
+ * MODEL/blobs, where the links in REVISION lead. */
 static void allow_blobs(struct file_rules *rules, const char *folder)
 {
     char path[PATH_MAX], blobs[PATH_MAX + 8];
@@ -194,7 +194,7 @@ static void allow_models(struct file_rules *rules, const struct config *config)
     allow_blobs(rules, folder);
 }
 
-/* Allows `access` to the folder of a file that lensd creates. NULL is ignored. */
+/* Allows `access` to the folder of a file that lensd creates. Does nothing if `path` is NULL. */
 static void allow_made(struct file_rules *rules, const char *path, uint64_t access)
 {
     char folder[PATH_MAX];
@@ -204,8 +204,8 @@ static void allow_made(struct file_rules *rules, const char *path, uint64_t acce
     allow(rules, folder, access);
 }
 
-/* The kernel writes a core dump with the rights of the process, and overwrites an older one. A
- * program that handles core dumps has its own rights. */
+/* Allows the folder of core dumps, because the kernel writes a core dump with the rights of the
+ * process. Not needed if core_pattern names a program. */
 static void allow_core_dumps(struct file_rules *rules)
 {
     char pattern[PATH_MAX] = "|", folder[PATH_MAX], real[PATH_MAX];
@@ -285,8 +285,8 @@ static void allow_gpus(struct file_rules *rules)
 
 #define RIGHT(name) (UINT64_C(1) << CAP_##name)
 
-/* Needed for files of other users, for --user and the owner of its files, for ports below 1024, and
- * for CUDA's locked memory. */
+/* The capabilities for files of other users, for --user and the owner of its files, for ports below
+ * 1024, and for CUDA's locked memory. */
 static const uint64_t kept_rights = RIGHT(DAC_OVERRIDE) | RIGHT(DAC_READ_SEARCH) | RIGHT(FOWNER) |
                                     RIGHT(CHOWN) | RIGHT(SETUID) | RIGHT(SETGID) |
                                     RIGHT(NET_BIND_SERVICE) | RIGHT(IPC_LOCK);
@@ -311,8 +311,8 @@ static int drop_rights(void)
 
 /* ---- the ruleset ---- */
 
-/* Returns all accesses that a kernel with this ABI can restrict, except to abstract sockets if
- * NOTIFY_SOCKET is one. Rules then allow some accesses. */
+/* Returns all kinds of access that a kernel with this ABI can restrict, but not to abstract sockets
+ * if NOTIFY_SOCKET is one. What no rule allows is then forbidden. */
 static struct handled_access access_of(int abi)
 {
     const char *notify = getenv("NOTIFY_SOCKET");
@@ -368,7 +368,7 @@ static void allow_zmq(struct file_rules *rules, const char *endpoint, bool has_p
         allow_port(rules, BIND_TCP, port);
 }
 
-/* Returns 0; or errno after a failure, and then nothing is restricted. */
+/* Returns 0, or errno after a failure; nothing is then restricted. */
 static int restrict_files(const struct config *config, int abi, bool is_wide)
 {
     const struct handled_access handled = access_of(abi);

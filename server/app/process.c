@@ -81,8 +81,8 @@ enum status process_check_number_file(const char *option, const char *path, bool
                                            option, path, cause.message);
 }
 
-/* Creates `path` for writing, in place of a regular file that a killed process left there. Returns
- * NULL, with errno set, if anything else has this name. */
+/* Creates `path` for writing. Replaces a regular file, which a killed process may have left.
+ * Returns NULL with errno if anything else has this name. */
 static FILE *create_aside(const char *path)
 {
     struct stat info;
@@ -124,7 +124,7 @@ void process_remove_number(const char *path, long number)
     long held;
     if (read_number(path, &held, NULL) != STATUS_OK || held != number || unlink(path) == 0)
         return;
-    /* Empty the file instead. If this fails, too, the file stays. */
+    /* Empties the file instead. If this also fails, the file stays. */
     int fd = open(path, O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd >= 0)
         close(fd);
@@ -189,7 +189,7 @@ enum status process_find_user(const char *text, struct process_user *ret, struct
 
 void process_make_folder(const char *folder, const struct process_user *user)
 {
-    if (!user) { /* lensd.service forbids seteuid(), even to the same user */
+    if (!user) { /* lensd.service forbids every seteuid() */
         (void)tuning_make_folder(folder);
         return;
     }
@@ -215,7 +215,7 @@ enum status process_become(const struct process_user *user, bool core_dumps, str
         return error_set(
             err, STATUS_INTERNAL,
             "the process could regain root's rights; run lensd as the user from the start");
-    (void)prctl(PR_SET_DUMPABLE, core_dumps ? 1 : 0); /* setuid() has reset it */
+    (void)prctl(PR_SET_DUMPABLE, core_dumps ? 1 : 0); /* setuid() has reset this flag */
     return STATUS_OK;
 }
 

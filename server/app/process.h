@@ -5,13 +5,13 @@
 
 #include "engine/base/status.h"
 
-/* Sets no_new_privs, which prevents gaining rights. Without `core_dumps` also disables core dumps
- * and debuggers (ptrace(2)), because the memory contains images and keys. */
+/* Sets no_new_privs, so that the process cannot gain rights. Unless `core_dumps` is set, also
+ * disables core dumps and debuggers (ptrace(2)), because the memory contains images and keys. */
 void process_protect(bool core_dumps);
 
-/* Checks that process_write_number() may replace `path`. STATUS_CONFIG for anything but a regular
- * file (a device, a link, a folder) and, with `only_numbers`, for a file that holds anything but
- * one number. A missing or empty file passes. */
+/* Checks that process_write_number() may replace `path`. STATUS_CONFIG if `path` is not a regular
+ * file or, with `only_numbers`, if the file holds anything but one number. A missing or empty file
+ * is accepted. */
 enum status process_check_number_file(const char *option, const char *path, bool only_numbers,
                                       struct error *err) MUST_USE;
 
@@ -20,14 +20,14 @@ struct process_user {
     char name[64]; /* "" for a user ID without a name */
 };
 
-/* Writes `number` and a line end to `path`, atomically for processes that wait for it. `owner`
- * (NULL: the current user) owns the file, and can thus empty it at the end even in another user's
- * folder. The error names `option`: "--port-file". After a failure `path` is unchanged. */
+/* Writes `number` and a line end to `path`. Readers see the old file or the whole new one. `owner`
+ * (NULL: the current user) owns the file, and so can empty it at the end, even in another user's
+ * folder. The error names `option`, such as "--port-file". After a failure `path` is unchanged. */
 enum status process_write_number(const char *option, const char *path, long number,
                                  const struct process_user *owner, struct error *err) MUST_USE;
 
-/* Removes a file that process_write_number wrote, if it still holds that number; empties it if
- * removing is not permitted. */
+/* Removes a file of process_write_number() if it still holds `number`; empties the file if it may
+ * not be removed. */
 void process_remove_number(const char *path, long number);
 
 /* Looks up `text`: "NAME" or "NAME:GROUP", names or numeric IDs; does nothing for NULL.

@@ -9,8 +9,8 @@
  * closed, the server ends as on SIGTERM, unless nohup(1) started it.
  *
  * The main thread only waits for signals and for the loader. A second signal ends the process at
- * once, unless it repeats the first one within a second: timeout(1) and a closing terminal send the
- * signal both to the process and to its group. */
+ * once, unless it is equal to the first one and comes within a second: timeout(1) and a closing
+ * terminal send a signal both to the process and to its group. */
 #include "server/app/serve.h"
 
 #include <errno.h>
@@ -40,10 +40,10 @@
 #include "server/loader/loader.h"
 #include "server/observe/log.h"
 
-/* Extra time after --grace in which cancelled requests still get their answers. */
+/* Time after --grace in which requests that were cancelled get their error answers. */
 #define LAST_WORDS_MS 1000
 
-/* Work that lasts this long after --grace is stuck; the process then ends anyway. */
+/* If work still runs this long after --grace, it counts as stuck, and the process ends. */
 #define STUCK_MS   10000
 #define STUCK_EXIT 3
 #define ENDING     (-1) /* value of serve.end_by while the process is being ended */
@@ -52,8 +52,7 @@
 /* Two equal signals within this time count as one. */
 #define SAME_SIGNAL_MS 1000
 
-/* Progress of a load that takes longer than this is logged: first after this time, then every
- * EXTEND_MS / 2. */
+/* Progress of a load is logged first after this time, then every EXTEND_MS / 2. */
 #define LOADING_MS 2000
 
 /* While models load, lensd repeatedly asks systemd to extend the start timeout by this much. */
@@ -61,9 +60,9 @@
 
 struct serve {
     const struct config *config;
-    struct http_options parts; /* the user's options, and those that serve.c adds */
+    struct http_options parts; /* config->http, and the members that serve.c sets */
     struct http_server *http;
-    int loaded_fd; /* eventfd, written when the models present at the start are loaded */
+    int loaded_fd; /* eventfd; the loader writes to it when the start's models are loaded */
     bool is_loaded;
     struct error load_error;
 
@@ -90,11 +89,11 @@ static void count_reloads(struct serve *serve, int ok, int failed)
 
 /* ---- setting up ---- */
 
-/* True if nohup(1) started the process: a closed terminal then does not end the server. Set before
+/* True if nohup(1) started the process. Then a closed terminal does not end the server. Set before
  * any thread starts. */
 static bool outlives_terminal;
 
-/* Blocks the signals in this thread and all later ones, to read them from a descriptor. */
+/* Blocks signals in this thread and all later ones; serve->signal_fd reads them. */
 static enum status take_signals(struct serve *serve, struct error *err)
 {
     sigset_t signals;
@@ -120,8 +119,8 @@ static bool is_confined(const struct config *config)
     return CONFINE_IN_THIS_BUILD && !config->is_unconfined;
 }
 
-/* Restricts system calls if is_confined(), then lets clients connect. Call it when all threads run
- * except the loader's and those of models. */
+/* Restricts system calls if is_confined(), then lets clients connect. Call it after all threads
+ * have started, except those of the loader and of models. */
 static void confine(struct serve *serve)
 {
     struct confinement *confinement = &serve->confinement;
@@ -157,8 +156,8 @@ static enum status create_traces(const struct config *config, struct http_option
                                                  &parts->traces, err);
 }
 
-/* Creates what serving and --check both need. First checks that no file would be overwritten by
- * mistake; loader_create() checks that the model exists. */
+/* Creates what serving and --check both need. First checks that --pid-file and --port-file do not
+ * name other files. loader_create() checks that the model exists. */
 static enum status create_services(struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
@@ -211,7 +210,7 @@ static void warn_of_reload(const struct config *config)
     }
 }
 
-/* From here on, the process opens files with the rights of --user. */
+/* After this, the process opens files with the rights of --user. */
 static enum status become_user(const struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
@@ -314,7 +313,7 @@ static void tear_down(struct serve *serve)
 
 /* ---- serving ---- */
 
-/* Returns how many lanes lane i's device has; 0 if an earlier lane is on the same device. */
+/* Returns the number of lanes on the device of lane i; 0 if an earlier lane is on that device. */
 static int lanes_there(const struct model_status *status, size_t i)
 {
     int count = 0;
@@ -382,7 +381,7 @@ static void print_banner(const struct serve *serve, const struct model_status *s
         snprintf(with_threads, sizeof with_threads, " with %d thread%s%s", threads,
                  threads == 1 ? "" : "s", strstr(devices, " passes ") ? " each" : "");
     name_model(status, name, sizeof name);
-    /* `devices` and `threads` describe this model; for a pipeline they are "" and 0. */
+    /* For a pipeline, `devices` is "" and `threads` is 0. */
     if (status->is_default && model_host_has_choice(serve->parts.model_host))
         snprintf(choice, sizeof choice, "; requests that name no model go to %s", name);
     if (status->answers_photos && !status->is_default)
@@ -486,7 +485,7 @@ static void *watch_signals(void *context)
         if (ready <= 0 || read(serve->signal_fd, &info, sizeof info) != sizeof info)
             continue;
         if (!is_end(&info))
-            continue; /* reloading or another log level is pointless now */
+            continue; /* no reload, no other log level while the server ends */
         bool again = (int)info.ssi_signo == serve->first_signal &&
                      clock_now() - serve->first_signal_time < SAME_SIGNAL_MS * NS_PER_MS;
         if (again)
@@ -499,8 +498,8 @@ static void *watch_signals(void *context)
     }
 }
 
-/* Sets the time at which watch_signals() ends the process; 0: never. Does not return if
- * watch_signals() is already ending it, because the rest of the server must not change then. */
+/* Sets the time at which watch_signals() ends the process; 0: never. If watch_signals() is already
+ * ending the process, does not return, so that the main thread changes nothing any more. */
 static void set_end(struct serve *serve, int64_t end_by)
 {
     if (atomic_exchange(&serve->end_by, end_by) == ENDING)
@@ -566,7 +565,7 @@ static void reload(struct serve *serve)
         supervisor_say(serve->supervisor, "READY=1");
 }
 
-/* Handles non-terminating signals; returns false for a terminating one. */
+/* Handles a signal that does not end the server. Returns false for one that does. */
 static bool handle_signal(struct serve *serve, const struct signalfd_siginfo *info)
 {
     if (is_end(info))
@@ -605,7 +604,7 @@ static const char *wait_for_end(struct serve *serve)
         struct signalfd_siginfo info;
         int ready = poll(events, 2, serve->is_loaded ? -1 : is_said ? EXTEND_MS / 2 : LOADING_MS);
         if (ready <= 0) {
-            /* A large model takes long to load: keep systemd from giving up. */
+            /* Keeps systemd from giving up while a large model loads. */
             if (ready == 0 && !serve->is_loaded) {
                 supervisor_say(serve->supervisor, "EXTEND_TIMEOUT_USEC=%d", EXTEND_MS * 1000);
                 log_loading(serve);
@@ -647,8 +646,8 @@ static enum status serve_check(struct serve *serve, struct error *err)
         log_event(LOG_WARN, "port", LOG_STR("text", warnings.port));
     if (warnings.certificate[0])
         log_event(LOG_WARN, "certificate", LOG_STR("text", warnings.certificate));
-    TRY(become_user(serve, err));   /* so that the check reads the model as --user */
-    if (is_confined(serve->config)) /* so that it opens only what the server may open */
+    TRY(become_user(serve, err));   /* the check reads the model as --user */
+    if (is_confined(serve->config)) /* the check opens only what the server may open */
         confine_files(serve->config, &serve->confinement);
     if (serve->parts.faces)
         TRY(faces_open(serve->parts.faces, err));

@@ -25,7 +25,7 @@ struct supervisor {
     struct model_host *model_host;
     pthread_t thread;
     bool has_thread;
-    /* Used only by the thread. */
+    /* Only `thread` uses these. */
     int64_t looked; /* clock_now() of the last round */
     int64_t awake;  /* clock_now() from which on images count as waiting */
     bool is_stuck;
@@ -35,7 +35,7 @@ struct supervisor {
     bool stop; /* guarded by lock */
 };
 
-/* Reads the address of a socket: an absolute path, or "@name" in the abstract namespace. */
+/* Sets the address to `path`: an absolute path, or "@name" in the abstract namespace. */
 static bool take_address(struct supervisor *supervisor, const char *path)
 {
     size_t length = path ? strlen(path) : 0;
@@ -116,8 +116,8 @@ void supervisor_say(struct supervisor *supervisor, const char *format, ...)
         log_event(LOG_DEBUG, "systemd", LOG_STR("text", strerror(errno)));
 }
 
-/* Does one round of checks. Returns false if a pass is stuck, or if a model has had waiting images
- * for longer than `limit_ns` and answered none. */
+/* Checks all models once. Returns false if a pass is stuck, or if images have waited for a model
+ * for longer than limit_ns while it answered none. */
 static bool supervisor_look(struct supervisor *supervisor)
 {
     size_t count;
@@ -128,7 +128,8 @@ static bool supervisor_look(struct supervisor *supervisor)
     if (stuck && !supervisor->is_stuck)
         log_event(LOG_ERROR, "stuck", LOG_STR("model", names),
                   LOG_STR("text", "a pass does not end; lensd stops notifying systemd's watchdog"));
-    /* If the whole process was stopped meanwhile, no model is to blame. */
+    /* A long time since the last round means that the whole process was stopped; that is no fault.
+     */
     if (now - supervisor->looked > supervisor->limit_ns / 2)
         supervisor->awake = now - supervisor->limit_ns / 2;
     supervisor->looked = now;

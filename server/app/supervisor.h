@@ -1,9 +1,9 @@
 /* Reports to systemd (sd_notify(3)): ready, stopping, reloading, and the watchdog.
  *
  * Each report is a datagram to the socket in NOTIFY_SOCKET; without that variable nothing is sent.
- * With WATCHDOG_USEC a thread checks the models four times in that period. It sends WATCHDOG=1
- * while every model with waiting images keeps answering. If a lane, a worker or a scheduler is
- * stuck, it stops sending, and systemd restarts lensd. */
+ * With WATCHDOG_USEC a thread checks the models four times in this period. The thread sends
+ * WATCHDOG=1 as long as every model for which images wait keeps answering. If a lane, a worker or a
+ * scheduler is stuck, the thread sends nothing, and systemd restarts lensd. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,8 +17,8 @@ struct supervisor;
 struct supervisor *supervisor_create(void);
 void supervisor_free(struct supervisor *supervisor);
 
-/* Watches `model_host` until supervisor_free(), which must come before the model host is freed.
- * Does nothing unless systemd set WATCHDOG_USEC. */
+/* Starts the watchdog for `model_host`, if systemd set WATCHDOG_USEC. Call supervisor_free() before
+ * the model host is freed. */
 void supervisor_watch(struct supervisor *supervisor, struct model_host *model_host);
 
 /* Sends one or several lines such as "READY=1"; arguments as for printf(). */

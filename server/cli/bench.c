@@ -1,9 +1,8 @@
 /* lensd bench: milliseconds of a forward pass on each device and for each batch size, side by side.
  *
- * Each device has its own session. Devices take turns, one batch size after the other, so that
- * changes of the machine's speed affect all of them alike. Only session_run() is timed, with its
- * copies to the device and back, but without decoding. A batch is split into the same passes as in
- * the server. */
+ * Each device has its own session. For each batch size the devices take turns, so that changes of
+ * the machine's speed affect all devices alike. Only session_run() is timed: copies to the device
+ * and back count, decoding does not. A batch is split into the same passes as in the server. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +22,7 @@ enum {
     BATCH_MAX = 1024,
     RUNS_MAX = 20000, /* per batch size */
     ROUNDS_MIN = 3,
-    TURN = 3, /* measured runs per turn; an unmeasured one precedes them */
+    TURN = 3, /* measured runs per turn, after one run that is not measured */
 };
 
 struct bench_batch {
@@ -32,7 +31,7 @@ struct bench_batch {
     double speed_up;                        /* compared with the first measured device */
 };
 
-/* One device: its session and inputs, and what was measured. */
+/* A device, and what was measured on it. */
 struct bench_target {
     char id[80]; /* the device as the user wrote it, or its usual name */
     char name[96];
@@ -40,7 +39,7 @@ struct bench_target {
     struct error problem; /* status != OK: the reason why it is not measured */
     struct session *session;
     struct latency latency;
-    struct session_feed feed; /* inputs of the largest pass */
+    struct session_feed feed; /* inputs for the largest batch of the session */
     const struct tensor **outputs;
     double (*times)[RUNS_MAX]; /* for each batch size: milliseconds of each run */
     size_t counts[BATCHES_MAX];
@@ -101,7 +100,7 @@ static void add_target(struct device_bench *bench, const char *id, struct device
     target->problem = *problem;
 }
 
-/* Adds every device of the machine; unusable ones report the reason. */
+/* Adds every device of the machine. The row of a device that is not usable gives the reason. */
 static void add_all(struct device_bench *bench)
 {
     struct device_info devices[DEVICE_MAX];
@@ -114,7 +113,7 @@ static void add_all(struct device_bench *bench)
     }
 }
 
-/* Adds each entry of --device; a missing device becomes a row with the reason. */
+/* Adds each device that --device names. The row of a missing device gives the reason. */
 static void add_named(struct device_bench *bench)
 {
     char *list = strdup(bench->config->device), *rest = list;
@@ -208,8 +207,8 @@ static void show_measuring(const struct device_bench *bench, double seconds)
     progress_show("measuring", total > 0 ? spent / total : 1, false);
 }
 
-/* Measures every batch size once more on every device, up to the time and runs that each pair may
- * take. Returns false if nothing was left to measure. */
+/* Gives each pair of batch size and device one more turn, unless the pair has had its time or
+ * RUNS_MAX runs. Returns false if there was no such pair. */
 static bool run_round(struct device_bench *bench, int round, double seconds)
 {
     bool busy = false;
@@ -347,7 +346,7 @@ static enum status run_bench(struct device_bench *bench, char *note, size_t note
     }
     for (size_t i = 0; i < bench->count; i++) {
         struct bench_target *target = &bench->targets[i];
-        /* A device that fails gets a row with the reason; the others are measured. */
+        /* If a device fails, its row gives the reason, and the other devices are measured. */
         struct error problem;
         if (target->problem.status == STATUS_OK &&
             bench_prepare(bench, target, &problem) != STATUS_OK)
@@ -375,7 +374,7 @@ int command_bench(const struct config *config)
     if (run_bench(bench, note, sizeof note, &err) != STATUS_OK) {
         result = process_failed(&err);
     } else {
-        /* The command succeeds if at least one device was measured. */
+        /* Exit status 0 if at least one device was measured. */
         for (size_t i = 0; i < bench->count; i++)
             if (bench->targets[i].problem.status == STATUS_OK)
                 result = 0;

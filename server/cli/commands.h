@@ -17,18 +17,18 @@ int command_quantize(const struct config *config);
 int command_pull(const struct config *config);
 int command_key(const struct config *config);
 
-/* Returns options for a session of the model on the CPU; the caller sets max_batch. */
+/* Returns options of a session on the CPU for this model. The caller sets max_batch. */
 struct session_options command_session_options(const struct model *model);
 
-/* Removes the slashes at the end of `folder`, the name of a folder to create. STATUS_CONFIG if the
- * folder exists; STATUS_NO_MEMORY if `folder` is NULL. */
+/* Checks the name of a folder to create, and removes the slashes at its end. STATUS_CONFIG: a file
+ * or folder has this name; STATUS_NO_MEMORY: `folder` is NULL. */
 enum status command_folder(char *folder, struct error *err);
 
 /* Prints the results of lensd predict for a photo, or its error, on standard output. */
 void print_image(const char *path, const struct predict_image *image);
 
-/* Shows a progress bar if standard error is a terminal. Otherwise, with `in_log` (for long work),
- * it prints a line for each new `what` and every ten seconds. `share`: 0 … 1. Not thread-safe. */
+/* Shows a progress bar if standard error is a terminal. Otherwise, with `in_log`, prints a line
+ * when `what` changes and every ten seconds. `share`: 0 … 1. Not thread-safe. */
 void progress_show(const char *what, double share, bool in_log);
 void progress_clear(void);
 
@@ -38,5 +38,5 @@ const char *size_text(uint64_t bytes, char text[static SIZE_TEXT]);
 /* Returns the text of size_text(), valid until the end of the enclosing block. */
 #define SIZE_STRING(bytes) size_text((bytes), (char[SIZE_TEXT]){0})
 
-/* Prints malloc'ed JSON and frees it; NULL means out of memory. Returns the exit status. */
+/* Prints malloc'ed JSON and frees it; reports NULL as "out of memory". Returns the exit status. */
 int print_json(char *json);

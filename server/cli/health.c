@@ -17,7 +17,7 @@
 #define HEALTH_TIMEOUT_S 3
 #define KEY_MAX          256 /* bytes of a key */
 
-/* Returns the address to connect to: `host`, or loopback if the daemon listens on all addresses. */
+/* Returns the address to connect to: a loopback address if `host` is 0.0.0.0 or ::, else `host`. */
 static const char *client_host(const char *host)
 {
     if (!strcmp(host, "0.0.0.0"))
@@ -89,7 +89,7 @@ static bool begin_tls(int fd, gnutls_session_t *session,
     return failure == 0;
 }
 
-/* Reads the API key, the only line of a file, without the blanks after it. */
+/* Reads an API key from a file with one line. Blanks may follow the key. */
 static enum status health_read_key(const char *path, char key[static KEY_MAX + 1],
                                    struct error *err)
 {
@@ -114,8 +114,8 @@ static enum status health_read_key(const char *path, char key[static KEY_MAX + 1
                             path, KEY_MAX);
 }
 
-/* Gets as much of the answer to GET /readyz as `text` holds. `tls` is NULL for plain HTTP. Returns
- * the length. */
+/* Sends GET /readyz and reads the answer, at most as much as `text` holds. `tls` is NULL for plain
+ * HTTP. Returns the length of the answer. */
 static size_t health_ask(int fd, gnutls_session_t tls, const char *key, char *text, size_t size)
 {
     char request[KEY_MAX + 160];
@@ -143,8 +143,8 @@ static size_t health_ask(int fd, gnutls_session_t tls, const char *key, char *te
     return length;
 }
 
-/* A TLS server answers a plain request with an alert (a record of type 21) or closes the
- * connection. */
+/* Says that there was no answer. A TLS server answers plain HTTP with an alert, a record of type
+ * 21, or closes the connection. */
 static void say_no_answer(const char *where, bool tls, const char *answer, size_t length)
 {
     if (tls)

@@ -21,14 +21,14 @@ struct inspection {
     struct model *model; /* NULL: not loaded */
     char *file, *name;
     bool compiles;
-    char note[200];       /* the session's reason why images run one by one */
+    char note[200];       /* why the session runs images one by one; "": it does not */
     struct error problem; /* why the model could not be loaded or compiled */
     struct onnx_op_use *uses;
     size_t use_count;
     char transform[400];
     char tokenizer[200]; /* "": the model takes no texts */
     char second_half[PATH_MAX];
-    const char *text_half, *decoder; /* `second_half`, or NULL */
+    const char *text_half, *decoder; /* one of them is second_half, or both are NULL */
 };
 
 static void inspection_done(struct inspection *in)
@@ -191,7 +191,7 @@ static int print_inspection_json(const struct inspection *in)
 
 /* ---- text ---- */
 
-/* Prints the formats that can be decoded, and the missing packages of the others. */
+/* Prints the formats that lensd can decode, and what the other formats need. */
 static void print_formats(void)
 {
     printf("%-12s", "formats");
@@ -204,8 +204,8 @@ static void print_formats(void)
             printf("%-12s(%s needs %s)\n", "", image_format_name(i), image_format_missing(i));
 }
 
-/* Returns a text from the model file with its control characters escaped for a terminal, valid
- * until the end of the enclosing block. */
+/* Escapes control characters of a text from a model file, for a terminal. The result is valid until
+ * the end of the enclosing block. */
 #define SHOWN(text) utf8_shown((text), (char[1024]){0}, 1024)
 
 static void print_tensors(const char *title, struct value *const *values, size_t count)

@@ -94,12 +94,12 @@ static int run_command(size_t which, int argc, char **argv)
     return result;
 }
 
-/* Writes the output that is still in the buffer; a full disk is noticed here at the latest. Returns
- * the exit status, which is `result` unless writing failed. */
+/* Writes the rest of the output, and reports it if the output could not be written, for example to
+ * a full disk. Returns the exit status: `result`, or 1 if that is 0 and writing failed. */
 static int finish_output(int result)
 {
     bool failed = ferror(stdout);
-    errno = 0; /* after an earlier error, writing the rest fails again and sets errno */
+    errno = 0; /* if writing failed earlier, fflush() fails again and sets errno */
     failed |= fflush(stdout) != 0;
     if (!failed)
         failed = fclose(stdout) != 0 && errno != EBADF; /* EBADF: stdout was closed */
@@ -121,8 +121,9 @@ static void save_address_space(void)
         mallopt(M_ARENA_MAX, 1);
 }
 
-/* Opens descriptors 0, 1 and 2 if they are closed. Otherwise a file or socket could get the number,
- * and the log or an answer would go into it. Reading from 0, and writing to 1 or 2, still fails. */
+/* Opens descriptors 0, 1 and 2 if they are closed. Otherwise a file or socket could get one of
+ * these numbers, and the log or an answer would be written into it. Reading from 0 and writing to 1
+ * and 2 still fails. */
 static void fill_standard_descriptors(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)

@@ -30,14 +30,14 @@
 #define FILE_BYTES_MAX ((size_t)1 << 30)
 #define STANDARD_INPUT "-"
 
-/* The most photos in memory that wait for an answer: enough for a batch per device and for the
- * decode workers, but few enough to take little memory. */
+/* The maximum of photos in memory that wait for an answer. It suffices for a batch per device and
+ * for the decode workers. */
 #define PHOTOS_AT_ONCE 32
 
 /* A stage's queue must hold the crops of PHOTOS_AT_ONCE photos, at most STAGE_CROPS_MAX each. */
 #define CROPS_AT_ONCE ((size_t)PHOTOS_AT_ONCE * 1000)
 
-/* Posted by callbacks and by the signal handler; the main thread waits for it. */
+/* The callback of requests and the signal handler post it; the main thread waits for it. */
 static sem_t events;
 static volatile sig_atomic_t is_interrupted;
 
@@ -45,7 +45,7 @@ struct photo {
     struct predict_request request;
     struct staged_request *staged; /* NULL: the model is not a pipeline */
     uint8_t *file;
-    _Atomic bool is_answered; /* set by the callback: the current request is done */
+    _Atomic bool is_answered; /* the callback sets it when the photo's current request is done */
     bool is_done;             /* all requests for the photo are done */
 };
 
@@ -60,7 +60,7 @@ struct prediction_run {
     size_t begun, ended; /* photos */
     int64_t started;
     int result;       /* exit status */
-    struct error err; /* STATUS_OK, or the reason why no more photos are started */
+    struct error err; /* why no further photos are started; or STATUS_OK */
 };
 
 static void on_interrupt(int number)
@@ -73,7 +73,7 @@ static void on_interrupt(int number)
 static void predict_on_done(struct predict_request *request)
 {
     struct photo *photo = request->context;
-    photo->is_answered = true; /* the photo may be freed from here on */
+    photo->is_answered = true; /* from now on the main thread may free the photo */
     sem_post(&events);
 }
 
@@ -123,8 +123,8 @@ static enum status add_pattern(struct photo_files *files, const char *pattern, s
     return status;
 }
 
-/* Adds a file, the photos of a folder, or the matches of a pattern such as 'photos/2026*.jpg'. A
- * name without a match stays in the list, and its photo fails with the reason. */
+/* Adds a file, the photos of a folder, or the files that match a pattern such as
+ * 'photos/2026*.jpg'. Also adds a name that matches no file; reading it will fail. */
 static enum status add_argument(struct photo_files *files, const char *argument, struct error *err)
 {
     struct stat info;
@@ -149,7 +149,7 @@ static void print_doubt(const struct model *model, const char *text)
     fprintf(stderr, "lensd: model '%s': %s\n", model->name, text);
 }
 
-/* True if OUT of --annotate names an image file; else it is a folder. */
+/* True if OUT of --annotate is the name of a JPEG or PNG; otherwise OUT is a folder. */
 static bool is_picture_name(const char *out)
 {
     const char *dot = strrchr(out, '.');
@@ -249,7 +249,7 @@ static enum status predict_set_size(struct model *model, const char *text, struc
     return STATUS_OK;
 }
 
-/* Reads a model of the pipeline again: the callback model_host_source.read. */
+/* Implements model_host_source.read: reads a model of the pipeline again. */
 static enum status predict_read(void *repository, const char *name, const char *version,
                                 struct model **ret, struct error *err)
 {
@@ -257,7 +257,7 @@ static enum status predict_read(void *repository, const char *name, const char *
     return model_load(repository_find(repository, name)->path, name, NULL, ret, err);
 }
 
-/* Checks that the command can use the model. Sets the model's size to that of --size. */
+/* Checks that the command can use the model. Sets the model's input size to --size, if given. */
 static enum status prepare_model(const struct config *config, struct model *model,
                                  struct error *err)
 {
@@ -285,7 +285,7 @@ static enum status add_model(struct model_host *host, const struct config *confi
     return status;
 }
 
-/* Adds a pipeline and its models, and compiles the sizes that the pipeline names. */
+/* Adds a pipeline and its models, and compiles the models for the sizes that the pipeline names. */
 static enum status add_pipeline(struct model_host *host, const struct config *config,
                                 struct repository *repository, struct error *err)
 {
@@ -413,7 +413,7 @@ static void end_photo(struct prediction_run *run)
     else
         print_image(path, image);
     if (fflush(stdout) != 0)
-        putchar('\n'); /* the text stays in the buffer; main() fails to write it, and reports why */
+        putchar('\n'); /* stays in the buffer, so that main() reports the failure */
     photo_done(photo);
     run->images[place] = (struct predict_image){0};
     show_progress(run);
@@ -493,8 +493,8 @@ static bool begin_photo(struct prediction_run *run)
     return status == STATUS_OK;
 }
 
-/* Called when a request for a photo is answered. Submits the photo's next request if there is one:
- * a pipeline sends several. */
+/* Call this when a request for a photo is answered. Submits the photo's next request, if its
+ * pipeline has one. */
 static void continue_photo(const struct prediction_run *run, struct photo *photo)
 {
     struct predict_image *image = photo->request.images;
@@ -539,7 +539,7 @@ static void predict_photos(struct prediction_run *run)
         if (run->ended == run->begun)
             break;
         const bool has_changed = continue_answered(run);
-        pthread_sigmask(SIG_BLOCK, &interrupt, NULL); /* otherwise a signal may cut a write short */
+        pthread_sigmask(SIG_BLOCK, &interrupt, NULL); /* a signal could interrupt a write */
         while (run->ended < run->begun && run->photos[run->ended % run->places].is_done)
             end_photo(run);
         pthread_sigmask(SIG_UNBLOCK, &interrupt, NULL);

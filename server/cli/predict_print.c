@@ -120,7 +120,7 @@ static void print_areas(const struct predict_image *image)
     }
 }
 
-/* Prints the text of a photo of a line or page. Returns false for other photos. */
+/* Prints the text that was read in a photo. Returns false if the model reads no text. */
 static bool print_text(const struct predict_image *image)
 {
     const bool is_line = image->answer.text.is_read;

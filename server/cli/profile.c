@@ -14,7 +14,7 @@
 
 #define PROFILE_RUNS 5
 
-/* If the times with and without timing the layers differ by a larger factor, a note says so. */
+/* A note says so if the time of a pass differs by more than this factor when layers are timed. */
 #define DISTURBED 1.2
 
 struct profile {
@@ -60,7 +60,7 @@ static enum status profile_open_session(const struct config *config, struct prof
     return STATUS_OK;
 }
 
-/* Sets the batch to the requested one, or the largest that the model allows. */
+/* Sets profile->batch to --profile-batch, but at most to the largest batch of the session. */
 static void settle_batch(const struct config *config, struct profile *profile)
 {
     const struct session_info *info = session_info(profile->session);
@@ -136,9 +136,9 @@ static void print_layer(const struct profile *profile, const struct session_step
            layer->name ? layer->name : "total");
 }
 
-/* Returns a note about Winograd layers, or NULL. Work is counted from the layer's definition, so
- * that kernels can be compared. A kernel that needs fewer operations may exceed the machine's
- * peak. */
+/* Returns a note about Winograd layers, or NULL. The work of a layer is counted from its
+ * definition, not from its kernel, so that kernels can be compared. So a kernel that needs fewer
+ * operations may exceed the machine's peak. */
 static const char *note_of(const struct profile *profile)
 {
     for (size_t i = 0; i < profile->count; i++)
@@ -148,8 +148,8 @@ static const char *note_of(const struct profile *profile)
     return NULL;
 }
 
-/* Prints the fastest times with and without timing the layers. If they differ much, a note says
- * why. */
+/* Prints the time of the fastest pass with and without timing the layers, and a note if the times
+ * differ much. */
 static void profile_print_times(const struct profile *profile)
 {
     const double with = profile->total.milliseconds, without = profile->batch_ms;

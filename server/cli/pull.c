@@ -1,10 +1,10 @@
-/* lensd pull: makes a folder that lensd serves from a model of Hugging Face's hub. Nothing else in
+/* lensd pull: downloads a model from Hugging Face's hub into a new folder. No other command of
  * lensd downloads anything.
  *
- * It downloads into a hidden folder beside the new one, so that the next pull can continue an
+ * The download goes to a hidden folder beside the new folder, so that the next pull can continue an
  * interrupted one. All files come from one commit. Each must have the hash in the hub's headers:
  * SHA-256, or for small files git's SHA-1. This file follows redirects itself, because libcurl
- * might send the token to other addresses than the hub's. */
+ * might send the token to hosts other than the hub. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -42,21 +42,21 @@ struct pull {
     struct curl_list *authorization;
     char endpoint[256]; /* without a trailing slash */
     size_t origin;      /* length of the endpoint's scheme, host and port */
-    const char *wanted; /* the .onnx file that the user names; "": none */
+    const char *wanted; /* the .onnx file that the user has named; "": none */
     char repo[200], revision[100];
     struct hub_list files;
-    char *out, *partial; /* the new folder, and the folder of the download */
+    char *out, *partial; /* the new folder, and the hidden folder for the download */
     int folder;          /* `partial`, open and locked */
 };
 
-/* The file for one answer, and the answer's headers. */
+/* One answer of the hub: where it is written, and values of its headers. */
 struct hub_answer {
     void *handle;
     FILE *file;
-    size_t have, most; /* bytes in `file`, and the most it may hold */
+    size_t have, most; /* bytes in `file`, and its maximum */
     size_t began;      /* bytes in `file` before this answer */
     const char *shown; /* the name in the progress bar; NULL: no progress bar */
-    bool is_hub;       /* false: a host to which the hub redirected */
+    bool is_hub;       /* false: the hub has redirected to another host */
     bool is_too_long;
     char hash[HASH_MAX + 1], why[256]; /* X-Linked-ETag or ETag; X-Error-Message */
 };
@@ -75,7 +75,7 @@ static size_t on_pulled(const char *bytes, size_t one, size_t size, void *contex
     int64_t left = -1;
     (void)one;
     if (status != 200 && status != 206)
-        return size;                  /* ignores the text of a redirect or an error */
+        return size;                  /* drops the body of a redirect or an error */
     if (to->began && status == 200) { /* the server ignores Range */
         if (ftruncate(fileno(to->file), 0) != 0)
             return 0;
@@ -132,8 +132,8 @@ static enum status no_success(long status, const struct pull *p, const struct hu
                                 "gated one needs a token that may read it in HF_TOKEN");
 }
 
-/* Appends a document, or the rest of a file, to to->file. STATUS_NOT_READY: a new attempt may
- * succeed. */
+/* Appends the document at the address `first` to to->file; only the missing rest if to->have is not
+ * 0. STATUS_NOT_READY: another attempt may succeed. */
 static enum status hub_get(struct pull *p, const char *first, struct hub_answer *to,
                            struct error *err)
 {
@@ -203,7 +203,8 @@ static enum status list_files(struct pull *p, struct error *err)
 
 /* ---- which files ---- */
 
-/* Finds the .onnx file: the one the user named, model.onnx, onnx/model.onnx, or the only one. */
+/* Chooses the .onnx file: the one that the user has named, model.onnx, onnx/model.onnx, or the only
+ * one. */
 static enum status choose_model(const struct pull *p, const char **ret, struct error *err)
 {
     const char *const usual[] = {p->wanted, "model.onnx", "onnx/model.onnx"};
@@ -250,7 +251,7 @@ static bool is_needed(const char *path, const char *model)
 
 /* ---- the files ---- */
 
-/* True if the file has the hash `wanted`. Git hashes "blob SIZE\0" and then the bytes. */
+/* True if the file has the hash `wanted`. Git's hash is that of "blob SIZE\0" and the bytes. */
 static bool has_hash(FILE *file, size_t size, const char *wanted)
 {
     unsigned char bytes[65536], digest[32];
@@ -348,7 +349,8 @@ static void remove_other_partials(const struct pull *p)
             asprintf(&path, "%s%s", parent, entry->d_name) < 0)
             continue;
         const int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (folder >= 0 && flock(folder, LOCK_EX | LOCK_NB) == 0) /* no other process writes it */
+        if (folder >= 0 &&
+            flock(folder, LOCK_EX | LOCK_NB) == 0) /* so no other process writes into it */
             model_remove_files(path);
         if (folder >= 0)
             close(folder);

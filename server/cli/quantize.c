@@ -34,8 +34,8 @@ struct quantizing {
     struct model *model;
     struct graph *graph;
     struct quantize_report report;
-    char *out;    /* the requested folder */
-    char *folder; /* the folder under its temporary name */
+    char *out;    /* the new folder */
+    char *folder; /* a temporary folder, which gets the name `out` at the end */
     bool is_made; /* `folder` exists */
 };
 
@@ -259,7 +259,7 @@ static enum status check_photos(const struct config *config, struct error *err)
                                    config->calibrate, strerror(cause));
 }
 
-/* The weights of a layer to quantize must be finite: one NaN spoils a channel's scale. */
+/* Refuses a weight that is not finite, because one NaN spoils the scale of a channel. */
 static enum status check_weight(const struct value *weight, struct error *err)
 {
     const struct tensor *tensor = weight ? weight->known : NULL;
@@ -344,7 +344,7 @@ int command_quantize(const struct config *config)
         sigaction(SIGHUP, &action, NULL);
     const enum status status = quantize_steps(&q, &json, &err);
     progress_clear();
-    if (status == STATUS_CANCELLED) /* replaces the message of the interrupted step */
+    if (status == STATUS_CANCELLED) /* instead of the message of the interrupted step */
         (void)error_set(&err, status, "cancelled; nothing was written");
     if (status != STATUS_OK)
         result = process_failed(&err);

@@ -1,5 +1,5 @@
-/* Keeps faces in SQLite with a rollback journal. The journal is complete on the disk before the
- * file changes. Afterwards SQLite truncates the journal to zero bytes. Under an exclusive lock,
+/* Keeps faces in SQLite with a rollback journal, which is on the disk before the file changes.
+ * journal_mode TRUNCATE empties the journal after each change. With an exclusive lock,
  * journal_mode DELETE would only mark the journal as finished, and old data would stay in it. */
 #include "server/faces/faces.h"
 
@@ -25,13 +25,13 @@ struct faces {
     const char *path;
     pthread_mutex_t lock;
     sqlite3 *db;       /* NULL: not open */
-    bool needs_vacuum; /* a person was deleted, and the file must be rewritten */
+    bool needs_vacuum; /* a person was deleted, and VACUUM has not yet rewritten the file */
     _Atomic size_t count;
 };
 
 /* ---- statements ---- */
 
-/* Sets SQLite's own message, which names no data. */
+/* Sets *err to SQLite's message, which contains no data of people. */
 static enum status sqlite_error(const struct faces *faces, struct error *err)
 {
     return error_set(err, STATUS_IO, "the registry of faces '%.200s' (--faces): %s", faces->path,
@@ -103,7 +103,7 @@ void faces_free(struct faces *faces)
     free(faces);
 }
 
-/* Makes the table in a new file; refuses a file that is not lensd's. */
+/* Makes the table in a new file. Refuses another program's file, and a damaged file. */
 static enum status check_form(struct faces *faces, struct error *err)
 {
     int64_t objects, application, version;
@@ -201,7 +201,7 @@ enum status faces_open(struct faces *faces, struct error *err)
 
 /* ---- people ---- */
 
-/* Refuses a vector from another model than the stored vectors. The caller holds the lock. */
+/* Refuses `vector` if the registry has vectors of another model. The caller holds the lock. */
 static enum status check_vector(struct faces *faces, const struct face_vector *vector,
                                 struct error *err)
 {

@@ -1,10 +1,9 @@
 /* The registry of faces (--faces FILE): people's names and the vectors that identify them, in an
  * SQLite file that only its owner may read.
  *
- * A vector is normalised and belongs to the model that computed it. Vectors of another model are
- * refused, because they are not comparable. When a function returns, its change is on disk. After a
- * crash, a change is there completely or not at all. Deleted and replaced data is overwritten with
- * zeros in the file.
+ * All vectors of a registry are normalised and come from one model, because vectors of different
+ * models are not comparable. When a function returns, its change is on the disk. A crash leaves a
+ * change complete or undone. Deleted and replaced data is overwritten with zeros in the file.
  *
  * Functions take the registry's lock and wait for the disk: never call them from a thread that
  * serves connections. */
@@ -26,7 +25,7 @@ struct faces;
 struct face_vector {
     const float *values;   /* borrowed; their Euclidean norm is 1 */
     size_t count;          /* 1 … FACES_NUMBERS_MAX */
-    const uint64_t *model; /* the two words of the fingerprint in struct model */
+    const uint64_t *model; /* the two numbers of the model's fingerprint (struct model) */
 };
 
 /* Creates a registry; borrows `path`. NULL when out of memory. Until faces_open() succeeds, the
@@ -55,8 +54,9 @@ enum status faces_delete(struct faces *faces, const char *name, struct error *er
 enum status faces_list(struct faces *faces, void (*visit)(void *context, const char *name),
                        void *context, struct error *err) MUST_USE;
 
-/* Finds the person with the highest cosine similarity. *ret_cosine is -1 and the name "" if the
- * registry is empty. STATUS_CONFIG: the registry has vectors of another model. */
+/* Finds the person whose vector has the highest cosine similarity. If the registry is empty,
+ * *ret_cosine is -1 and the name is "". STATUS_CONFIG: the registry has vectors of another model.
+ */
 enum status faces_find(struct faces *faces, const struct face_vector *vector,
                        char ret_name[static FACES_NAME_MAX + 1], float *ret_cosine,
                        struct error *err) MUST_USE;

@@ -1,6 +1,6 @@
-/* Loads the few functions of libcurl that lensd uses, on demand: neither lensd nor its build
- * depends on libcurl. The values below belong to the binary interface of libcurl.so.4, which never
- * changes them. Source: curl/curl.h. */
+/* The functions of libcurl that lensd uses. They are loaded on demand, so neither lensd nor its
+ * build depends on libcurl. The values below are part of the stable binary interface of
+ * libcurl.so.4. Source: curl/curl.h. */
 #pragma once
 
 #include "engine/base/status.h"
@@ -34,7 +34,7 @@ enum {
 
 struct curl_list;
 
-/* Usable after curl_load(). */
+/* Call these functions only after curl_load(). */
 extern struct curl_functions {
     void *(*init)(void);
     int (*setopt)(void *handle, int option, ...);

@@ -1,5 +1,5 @@
-/* Formats log events as text or JSON; a thread writes them, so that callers never wait for the
- * reader. */
+/* Formats log events as text or JSON. A thread writes the lines, so that callers never wait for the
+ * reader of standard error. */
 #include "server/observe/log.h"
 
 #include <errno.h>
@@ -27,7 +27,7 @@ static _Atomic unsigned long lost_total;
 static _Atomic size_t written_total; /* bytes */
 static bool is_journal;              /* set before any thread starts */
 
-/* A line under construction; `full` once a field did not fit. */
+/* A line while it is formatted. full: something did not fit. */
 struct log_line {
     char *text;
     size_t used, size;
@@ -77,7 +77,7 @@ __attribute__((format(printf, 2, 3))) static void line_put_format(struct log_lin
     line_put_text(line, text);
 }
 
-/* Writes the inside of a quoted string with JSON's escapes, which also suit the text form. */
+/* Writes `value` with JSON's escapes, but without quotes. The text form uses the same escapes. */
 static void line_put_escaped(struct log_line *line, const char *value)
 {
     size_t length;
@@ -100,7 +100,7 @@ static void line_put_escaped(struct log_line *line, const char *value)
     }
 }
 
-/* True if a text value reads unambiguously without quotes. */
+/* True if the text form can show a value without quotes. */
 static bool is_plain(const char *value)
 {
     for (const unsigned char *s = (const unsigned char *)value; *s; s++)
@@ -175,7 +175,7 @@ size_t log_format(bool json, bool journal, const struct timespec *time, enum log
                   const struct log_field *fields, char line[static LOG_LINE_MAX])
 {
     static const char json_cut[] = ",\"cut\":true", text_cut[] = " cut=true";
-    /* Reserves space for the `cut` mark and the end of the line. */
+    /* Leaves space for the field `cut` and the end of the line. */
     struct log_line out = {.size = LOG_LINE_MAX - sizeof json_cut - sizeof "}\n"};
     out.text = line;
     line_put_head(&out, json, journal, time, level, fields[0].text);
@@ -199,12 +199,12 @@ size_t log_format(bool json, bool journal, const struct timespec *time, enum log
 
 /* ---- writing ---- */
 
-/* The time that the ending process waits for the reader of standard error, in total, and without
- * progress. `docker stop` kills after 10 s, and running requests may need part of that time. */
+/* How long log_flush() waits for the reader of standard error: in total, and while nothing is
+ * written. `docker stop` kills after 10 s, and running requests may need part of this time. */
 #define FLUSH_SECONDS 5
 #define STALL_SECONDS 1
 
-/* A stalled reader of standard output may delay the log for this time. */
+/* How long the log waits for a stalled reader of standard output. */
 #define STDOUT_WAIT_MS 1000
 
 static struct {
@@ -216,10 +216,10 @@ static struct {
     size_t used;               /* bytes in the half that collects lines */
     char banner[LOG_LINE_MAX]; /* text for standard output; "": none */
     bool has_thread;
-    bool is_writing;    /* a thread is writing the other half and the banner */
-    bool is_full;       /* lines are dropped until the halves are swapped */
+    bool is_writing;    /* a thread writes the half that does not collect, and the banner */
+    bool is_full;       /* new lines are dropped until write_half_locked() swaps the halves */
     bool is_failing;    /* the last write failed */
-    unsigned long lost; /* lines dropped or cut that no line has reported yet */
+    unsigned long lost; /* lines that were dropped or cut since tell_lost_locked() last said so */
 } writer = {.lock = PTHREAD_MUTEX_INITIALIZER,
             .filled = PTHREAD_COND_INITIALIZER,
             .written = PTHREAD_COND_INITIALIZER};
@@ -243,11 +243,11 @@ static size_t write_bytes(int fd, const char *text, size_t size)
     return written;
 }
 
-/* Writes lines, in pieces that a pipe accepts whole. Returns how many lines were not written
- * completely. */
+/* Writes lines, in pieces of at most LOG_LINE_MAX bytes, which a pipe accepts whole. Returns the
+ * number of lines that were not written completely. */
 static unsigned long write_lines(const char *text, size_t size)
 {
-    static bool ends_within_line; /* the last write stopped within a line */
+    static bool ends_within_line; /* the last write failed in the middle of a line */
     unsigned long lost = 0;
     for (size_t start = 0, end; start < size; start = end) {
         const size_t left = size - start;
@@ -318,8 +318,8 @@ static bool has_work_locked(void)
     return writer.used > 0 || writer.banner[0] || (writer.lost > 0 && !writer.is_failing);
 }
 
-/* Writes the half that has collected lines. New lines go to the other half, whose first line
- * reports how many lines were lost before. */
+/* Writes the half that has collected lines. Meanwhile the other half collects. If lines were lost,
+ * its first line says how many. */
 static void write_half_locked(void)
 {
     const char *text = writer.halves[writer.collecting];
@@ -336,14 +336,14 @@ static void write_half_locked(void)
     const bool has_lost_banner = has_banner && !write_banner();
     pthread_mutex_lock(&writer.lock);
     writer.is_writing = false;
-    writer.is_failing = lost > 0; /* standard output's failure does not stop standard error */
+    writer.is_failing = lost > 0; /* not after a failure of standard output */
     count_lost_locked(lost + has_lost_banner);
     if (has_banner)
         writer.banner[0] = '\0';
     pthread_cond_broadcast(&writer.written);
 }
 
-/* Wakes the writer thread. Without that thread, writes everything itself before it returns. */
+/* Wakes the log's thread. Before that thread exists, writes everything itself. */
 static void wake_writer_locked(void)
 {
     pthread_cond_signal(&writer.filled);

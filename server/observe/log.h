@@ -7,12 +7,13 @@
  *
  *     log_event(LOG_INFO, "ready", LOG_STR("model", name), LOG_INT("threads", 2));
  *
- * Thread-safe. Lines are written whole and in order, by write(2)s of at most LOG_LINE_MAX bytes,
- * which a pipe accepts whole, so lines of several processes do not mix. After log_start() no caller
- * waits for the reader of standard error: up to 256 KiB of lines wait. More lines are dropped, and
- * later counted in a line. Values may come from clients: control characters and broken UTF-8 are
- * escaped, so that clients cannot forge a line or control a terminal. Logs never contain image
- * content or secrets. Only server/ logs, once, where an error is handled. */
+ * Thread-safe. Lines are written in order. Each write(2) has whole lines and at most LOG_LINE_MAX
+ * bytes, which a pipe accepts whole, so lines of several processes do not mix. After log_start() no
+ * caller waits for the reader of standard error. If more than 256 KiB of lines are not written yet,
+ * new lines are dropped, and a later line says how many. Values may come from clients: control
+ * characters and malformed UTF-8 are escaped, so that clients cannot forge a line or control a
+ * terminal. The log never has image content or secrets. Only server/ logs an error, once, where it
+ * is handled. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,7 +25,7 @@ enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
 
 enum log_kind { LOG_KIND_TEXT, LOG_KIND_INTEGER, LOG_KIND_REAL, LOG_KIND_BOOL };
 
-/* Created by the macros below; `key` is a constant of letters, digits and '_'. */
+/* Use the macros below. The key is a constant of letters, digits and '_'. */
 struct log_field {
     const char *key;
     enum log_kind kind;
@@ -62,7 +63,7 @@ const char *log_level_name(enum log_level level);
     log_fields((level),                                                                            \
                (const struct log_field[]){LOG_STR("event", event), ##__VA_ARGS__, {.key = NULL}})
 
-/* Implements log_event: fields[0] is the event, a NULL key ends the list. */
+/* Implements log_event(). fields[0] is the event. A field whose key is NULL ends the list. */
 void log_fields(enum log_level level, const struct log_field *fields);
 
 /* Writes an error as a plain line, not an event; `format` has no newline. Truncated at
@@ -73,13 +74,13 @@ __attribute__((format(printf, 1, 2))) void log_print(const char *format, ...);
  * output stalls for a second. Call it once. */
 __attribute__((format(printf, 1, 2))) void log_banner(const char *format, ...);
 
-/* Starts the thread that writes the log. Before that, each function above waits until its line is
- * written. Call it once. The thread ends with the process. Returns false if the system has no
- * thread left. */
+/* Starts the thread that writes the log. Before this call, each function above waits until its line
+ * is written. Call it once. The thread ends with the process. Returns false if the system refuses a
+ * thread. */
 bool log_start(void);
 
-/* Waits until all lines are written, before the process ends. It waits at most 5 s, and gives up
- * after a second in which nothing is written. */
+/* Waits until all lines are written; call it before the process ends. Waits at most 5 s, and gives
+ * up after a second in which nothing is written. */
 void log_flush(void);
 
 /* Number of lines since the start that were dropped or could not be written completely. */
@@ -87,8 +88,8 @@ unsigned long log_lost_total(void);
 
 #define LOG_LINE_MAX 4096
 
-/* Formats one line as log_fields writes it, for tests, with its newline, into `line`; returns its
- * length. A field that does not fit is omitted, and the line then ends in cut=true. A text value is
- * truncated after 1024 bytes and ends in "…". */
+/* Formats a line with its newline, as log_fields() writes it; only tests call this directly.
+ * Returns its length. A field that does not fit is omitted; the line then ends in cut=true. A text
+ * value is truncated after 1024 bytes, and then ends in "…". */
 size_t log_format(bool json, bool journal, const struct timespec *time, enum log_level level,
                   const struct log_field *fields, char line[static LOG_LINE_MAX]);

@@ -1,5 +1,5 @@
-/* Limits similar log lines: the first few of each second are written, and one line reports how many
- * were left out. Pure: no lock, no clock; times are clock_now()'s. */
+/* Limits the number of similar log lines: the first LOG_SAMPLE_LINES of each second are written,
+ * and one line says how many were left out. No lock, no clock; callers pass clock_now(). */
 #pragma once
 
 #include <stdbool.h>
@@ -11,7 +11,7 @@
 
 /* Initially zero. */
 struct log_sample {
-    int64_t since; /* when this second began */
+    int64_t since; /* when the current second began */
     unsigned written;
     int64_t left_out;
 };
@@ -29,8 +29,8 @@ static inline bool log_sample_take(struct log_sample *sample, int64_t now)
     return writes;
 }
 
-/* After a second is over, the first call returns the number of lines left out in it; other calls
- * return 0. Call it before log_sample_take(). */
+/* The first call after the current second is over returns the number of lines that were left out in
+ * it; other calls return 0. Call it before log_sample_take(). */
 static inline int64_t log_sample_left_out(struct log_sample *sample, int64_t now)
 {
     if (now - sample->since < 1000 * NS_PER_MS)

@@ -35,10 +35,11 @@ struct metric_family {
 
 struct metrics {
     pthread_mutex_t lock;
-    struct metric_family *families, **last_family; /* guarded by lock, like each `series` */
+    struct metric_family *families, **last_family; /* guarded by lock, as is every list of series */
 };
 
-/* In seconds: from the resize of a thumbnail up to a forward pass that timed out. */
+/* Seconds. The first is shorter than the resize of a thumbnail, the last is a forward pass that
+ * timed out. */
 static const double default_buckets[] = {0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001,
                                          0.0025,  0.005,    0.01,    0.025,  0.05,    0.1,    0.25,
                                          0.5,     1,        2.5,     5,      10,      30};
@@ -252,7 +253,7 @@ static const char *number_text(double value, char text[static 32])
     return text;
 }
 
-/* Writes one line: name_suffix{labels,extra} value. */
+/* Writes a line: the family's name with `suffix`, {labels,extra} and the value. */
 static void write_sample(FILE *out, const struct metric *series, const char *suffix,
                          const char *extra, double value)
 {

@@ -1,6 +1,4 @@
-/* Reads /proc for the process and host metrics.
- *
- * Locks: one guards the last CPU times of the host; no I/O while it is held. */
+/* Reads the metrics of the process and its host from /proc. */
 #include "server/observe/process.h"
 
 #include <dirent.h>
@@ -37,7 +35,7 @@ static void update_from_stat(struct metrics *metrics)
     char text[2048];
     const char *at =
         file_read_start("/proc/self/stat", text, sizeof text) ? strrchr(text, ')') : NULL;
-    /* Skips the command's name, which may contain any byte. Then come fields 3 to 24. */
+    /* Fields 3 to 24 follow the last ')', which ends the command's name. */
     /* NOLINTNEXTLINE(cert-err34-c): the kernel writes numbers that fit */
     if (!at || sscanf(at,
                       ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %*d %*d %*d %*d "
@@ -72,7 +70,7 @@ static void update_files(struct metrics *metrics)
     while (readdir(folder))
         count++;
     closedir(folder);
-    /* Does not count ".", ".." and the descriptor that reads the folder. */
+    /* 3: ".", ".." and the descriptor of `folder` */
     process_set(metrics, METRIC_GAUGE, "process_open_fds", "Open file descriptors.",
                 count > 3 ? (double)(count - 3) : 0);
 }

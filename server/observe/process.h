@@ -12,7 +12,8 @@
 
 #include "server/observe/metrics.h"
 
-/* Reads /proc and sets the series; a value that cannot be read stays as it is. Any thread. */
+/* Sets the process_* and nv_cpu_* series from /proc. A series whose value cannot be read does not
+ * change. Any thread. */
 void process_metrics_update(struct metrics *metrics);
 
 /* Sets the nv_gpu_* series from NVIDIA's management library, if it is installed. Any thread. */

@@ -24,13 +24,13 @@
 
 enum { QUEUE = 2048, BATCH = 256 };
 
-#define SEND_AFTER    (SECOND) /* the time that a trace waits for others */
+#define SEND_AFTER    (SECOND) /* a trace waits this long for further ones, to be sent together */
 #define SEND_TIMEOUT  10000L   /* ms; OTEL_EXPORTER_OTLP_TIMEOUT's default */
 #define RETRY_FIRST   (SECOND) /* doubles after each attempt */
 #define RETRY_LONGEST (30 * SECOND)
 #define RETRY_TIMES   6
-#define LAST_WAIT     (2 * SECOND)  /* for sending when lensd ends */
-#define LOG_EVERY     (60 * SECOND) /* while sending fails */
+#define LAST_WAIT     (2 * SECOND)  /* to send the last traces when lensd ends */
+#define LOG_EVERY     (60 * SECOND) /* interval of log lines while sending fails */
 
 /* ---- the exporter ---- */
 
@@ -54,7 +54,7 @@ struct trace_exporter {
         char text[1024];
         size_t size;
     } answer;
-    int64_t logged; /* when a failure was last logged; 0: none since the last success */
+    int64_t logged; /* time of the last log line about a failure; 0: none since a success */
     struct metric *sent, *dropped, *failed;
 };
 
@@ -67,14 +67,14 @@ static const char *number_text(int64_t value, char text[static 24])
     return text;
 }
 
-/* `key` follows OpenTelemetry's semantic conventions. Adds nothing for NULL and "". */
+/* Adds an attribute of OpenTelemetry's semantic conventions, unless `text` is NULL or "". */
 static void add_text(struct writer *w, json_node *attributes, const char *key, const char *text)
 {
     if (text && text[0])
         write_members(w, attributes, "{key=%s value{stringValue=%s}}", key, text);
 }
 
-/* Adds nothing if `number` is 0. */
+/* Adds an attribute, unless `number` is 0. */
 static void add_number(struct writer *w, json_node *attributes, const char *key, int64_t number)
 {
     char text[24];
@@ -115,7 +115,7 @@ static enum status next_pair(char **rest, const char *variable, char **ret_key, 
     *ret_key = trimmed(pair);
     *ret_value = NULL;
     if (!**ret_key && !equals)
-        return STATUS_OK; /* an empty list, a comma at the end */
+        return STATUS_OK; /* an empty entry, as after a comma at the end */
     if (!equals || equals == pair)
         return error_set(err, STATUS_CONFIG, "%s must be written as key=value,key=value", variable);
     *equals = 0;
@@ -165,7 +165,7 @@ struct span {
     int64_t begin, end; /* clock_now() */
 };
 
-/* Writes a span, and returns its list of attributes. `since` comes from epoch(). */
+/* Writes a span, and returns its list of attributes. since: epoch() */
 static json_node *write_span(struct writer *w, json_node *list, const struct span *span,
                              int64_t since, bool failed)
 {
@@ -182,7 +182,7 @@ static json_node *write_span(struct writer *w, json_node *list, const struct spa
     return attributes;
 }
 
-/* Writes the request's span and one for each phase; names follow OpenTelemetry's HTTP rules. */
+/* Writes a span for the request and one for each phase, with OpenTelemetry's names for HTTP. */
 static void write_record(struct writer *w, json_node *list, const struct trace_record *record,
                          int64_t since)
 {
@@ -207,7 +207,7 @@ static void write_record(struct writer *w, json_node *list, const struct trace_r
     const uint64_t own = strtoull(record->span, NULL, 16);
     for (size_t i = 0; i < record->phase_count; i++) {
         const struct trace_phase *phase = &record->phases[i];
-        char id[17]; /* derived from the id of the request's span; different for each phase */
+        char id[17]; /* computed from the id of the request's span; differs between phases */
         snprintf(id, sizeof id, "%016llx",
                  (unsigned long long)((own ^ ((i + 1) * 0x9E3779B97F4A7C15u)) | 1));
         const struct span span = {record->trace, id,           record->span, phase->name,
@@ -216,7 +216,8 @@ static void write_record(struct writer *w, json_node *list, const struct trace_r
     }
 }
 
-/* Writes spans in the JSON of OTLP/HTTP (opentelemetry-proto 1.x, ExportTraceServiceRequest). */
+/* Returns the body of a request of OTLP/HTTP in JSON: ExportTraceServiceRequest of
+ * opentelemetry-proto 1.x. malloc'ed; NULL when out of memory. */
 static char *batch_json(struct trace_exporter *exporter, size_t count)
 {
     const int64_t since = epoch();
@@ -244,7 +245,7 @@ static size_t on_answer(char *bytes, size_t size, size_t count, void *context)
     return size * count;
 }
 
-/* Aborts the transfer, by returning nonzero, once stop_at has passed. */
+/* Returns nonzero, which aborts the transfer, once stop_at has passed. */
 static int on_progress(void *context, long long total, long long now, long long sent_total,
                        long long sent)
 {
@@ -282,7 +283,8 @@ static void note_answer(struct trace_exporter *exporter, size_t count)
     }
 }
 
-/* Sends one request. *ret_wait: nanoseconds that the collector asks to wait, or 0. */
+/* Sends one request. *ret_wait: how long the collector asks lensd to wait, in ns; 0 if it does not.
+ */
 static enum sent post(struct trace_exporter *exporter, const char *json, size_t count,
                       int64_t *ret_wait)
 {
@@ -324,7 +326,7 @@ static void send_batch(struct trace_exporter *exporter, size_t count)
         int64_t asked;
         sent = post(exporter, json, count, &asked);
         if (sent != SEND_AGAIN || exporter->stop_at)
-            break; /* when lensd ends, there is only one attempt */
+            break; /* there is no second attempt when lensd ends */
         pause_until(exporter, clock_now() + (asked ? asked : wait));
         wait = wait * 2 < RETRY_LONGEST ? wait * 2 : RETRY_LONGEST;
     }

@@ -1,10 +1,10 @@
 /* Sends traces to an OpenTelemetry collector: OTLP over HTTP, as JSON, with libcurl.
  *
- * Requests put their measurements into a bounded queue and never wait: if it is full, the trace is
- * dropped and counted. A thread sends them, at most 256 in one request, and retries as the protocol
- * demands (429, 502, 503, 504, no connection).
+ * HTTP threads put traces into a bounded queue and never wait: if the queue is full, the trace is
+ * dropped and counted. A thread sends the traces, at most 256 in one request. It retries after the
+ * failures for which the protocol demands that (429, 502, 503, 504, no connection).
  *
- * libcurl is loaded on demand: lensd itself does not depend on it. */
+ * libcurl is loaded on demand. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,12 +20,12 @@
 struct trace_record {
     char trace[33], span[17], parent[17]; /* hexadecimal; parent: "" for none */
     char method[16];
-    const char *route; /* as in the table of routes: "/v2/models/{model}/infer" */
+    const char *route; /* from the table of routes: "/v2/models/{model}/infer" */
     char client[64], id[64], model[64], device[24];
     int status;        /* HTTP */
     const char *code;  /* machine word of the error; NULL: none */
-    const char *cache; /* "hit": the answer came from the cache; NULL: it did not */
-    int64_t images, batch, bytes_in, bytes_out; /* batch: images in its forward pass; 0: none ran */
+    const char *cache; /* "hit" if the answer came from the cache, else NULL */
+    int64_t images, batch, bytes_in, bytes_out; /* batch: images in the forward pass; 0: none ran */
     int64_t begin, end;
     struct trace_phase {
         const char *name; /* "decode" … */
