@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/op/resolve.h"
 
 void edit_nodes(struct edit *edit, bool (*visit)(struct edit *edit, size_t *n))
 {
@@ -226,29 +227,12 @@ bool edit_integers(const struct node *node, size_t i, int64_t *ret, size_t most,
     return *ret_count <= most;
 }
 
-bool edit_axes(const struct node *node, size_t i, int64_t ret[static TENSOR_MAX_RANK],
-               size_t *ret_count)
+bool edit_is_mean(const struct node *node, unsigned axes)
 {
-    const int rank = node->inputs[0]->shape.rank;
-    size_t count;
-    if (rank < 1 || !edit_integers(node, i, ret, (size_t)rank, &count) || !count)
-        return false;
-    for (size_t k = 0; k < count; k++) {
-        ret[k] += ret[k] < 0 ? rank : 0;
-        if (ret[k] < 0 || ret[k] >= rank)
-            return false;
-    }
-    *ret_count = count;
-    return true;
-}
-
-bool edit_is_spatial_mean(const struct node *node)
-{
-    int64_t axes[TENSOR_MAX_RANK];
-    size_t count;
-    return node->op == OP_REDUCE_MEAN && node->inputs[0]->shape.rank == 4 &&
-           node_int(node, "keepdims", 1) && edit_axes(node, 1, axes, &count) && count == 2 &&
-           axes[0] + axes[1] == 5 && axes[0] >= 2 && axes[0] <= 3;
+    struct reduction reduction;
+    return node->op == OP_REDUCE_MEAN && node->inputs[0]->shape.rank > 0 &&
+           node_int(node, "keepdims", 1) && resolve_is_known(node) &&
+           resolve_reduction(node, &reduction, NULL) == STATUS_OK && reduction.axes == axes;
 }
 
 struct value *edit_constant(struct edit *edit, enum dtype dtype, const struct shape *shape,
@@ -261,6 +245,8 @@ struct value *edit_constant(struct edit *edit, enum dtype dtype, const struct sh
         return NULL;
     if (data && tensor->bytes)
         memcpy(tensor->data, data, tensor->bytes);
+    else if (tensor->bytes)
+        memset(tensor->data, 0, tensor->bytes);
     struct value *value = graph_add_constant(edit->graph, "", tensor);
     tensor_unref(tensor);
     if (!value)

@@ -66,15 +66,11 @@ bool edit_clip_limits(const struct node *clip, float *ret_low, float *ret_high);
 /* Reads the integers of operand i. Returns false if they are unknown, or more than `most`. */
 bool edit_integers(const struct node *node, size_t i, int64_t *ret, size_t most, size_t *ret_count);
 
-/* Reads the integers of operand i as axes of the node's first operand, normalised to 0 … rank - 1.
- * Returns false if they are unknown, out of range, none, or more than `rank`. */
-bool edit_axes(const struct node *node, size_t i, int64_t ret[static TENSOR_MAX_RANK],
-               size_t *ret_count);
+/* True for a ReduceMean with keepdims over exactly these axes, given as a bit mask. */
+bool edit_is_mean(const struct node *node, unsigned axes);
+#define SPATIAL_AXES 0xcu /* of an image, [N, C, H, W] */
 
-/* True for a ReduceMean over both spatial axes of an image, [N, C, H, W], with keepdims. */
-bool edit_is_spatial_mean(const struct node *node);
-
-/* Creates a constant with a copy of `data`. If `data` is NULL, the caller writes the contents. */
+/* Creates a constant with a copy of `data`, or of zeros if `data` is NULL. */
 struct value *edit_constant(struct edit *edit, enum dtype dtype, const struct shape *shape,
                             const void *data);
 

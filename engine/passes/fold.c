@@ -76,7 +76,7 @@ enum status fold_interpret(struct node *node, struct memory_budget *budget, stru
     return status;
 }
 
-static enum status fold_node(struct graph *graph, struct node *node, struct error *err)
+enum status fold_node(struct graph *graph, struct node *node, struct error *err)
 {
     enum { MOST = 64 };
     struct tensor *outputs[MOST] = {NULL};

@@ -13,9 +13,6 @@
  *
  * Every value has up to two forms: ONNX's (plain) and channels-last. The pass makes the missing
  * form where it is needed, once. */
-#include <assert.h>
-#include <string.h>
-
 #include "engine/op/ops.h"
 #include "engine/op/resolve.h"
 #include "engine/passes/passes.h"
@@ -26,7 +23,6 @@ struct forms {
 
 struct layout_pass {
     struct edit *edit;
-    struct graph *graph;
     struct forms *forms; /* by value->index, for the values from before the pass */
     size_t form_count;
     size_t at; /* new nodes are inserted before graph->nodes[at], which reads their results */
@@ -46,7 +42,8 @@ static struct shape channels_last_shape(const struct shape *plain)
     return shape;
 }
 
-/* Returns a value of rank 3 … 5 in the other layout, by a Transpose that it inserts. */
+/* Returns a value of rank 3 … 5 in the other layout, by a Transpose that it inserts, or as a
+ * constant. */
 static struct value *transposed(struct layout_pass *layout, struct value *value, bool to_last)
 {
     struct shape shape = value->shape;
@@ -59,29 +56,12 @@ static struct value *transposed(struct layout_pass *layout, struct value *value,
     }
     struct value *result = edit_insert_value(layout->edit, layout->at++, OP_TRANSPOSE, 13, "layout",
                                              &value, 1, value->dtype, &shape);
-    if (result && !node_set_ints(layout->graph, result->producer, "perm", perm, (size_t)shape.rank))
-        edit_no_memory(layout->edit);
+    struct edit *edit = layout->edit;
+    if (result && !node_set_ints(edit->graph, result->producer, "perm", perm, (size_t)shape.rank))
+        edit_no_memory(edit);
+    else if (result && value->known)
+        edit->status = fold_node(edit->graph, result->producer, edit->err);
     return result;
-}
-
-static struct value *permuted_constant(struct layout_pass *layout, const struct tensor *constant,
-                                       const struct shape *plain)
-{
-    struct shape shape = channels_last_shape(plain);
-    struct value *value = edit_constant(layout->edit, constant->dtype, &shape, NULL);
-    if (!value)
-        return NULL;
-    size_t size = dtype_size(constant->dtype);
-    size_t n = (size_t)plain->dims[0], channels = (size_t)plain->dims[1];
-    size_t spatial = n && channels ? shape_count(plain) / n / channels : 0;
-    const char *from = constant->data;
-    char *to = value->known->data;
-    for (size_t i = 0; i < n; i++)
-        for (size_t c = 0; c < channels; c++)
-            for (size_t s = 0; s < spatial; s++)
-                memcpy(to + ((i * spatial + s) * channels + c) * size,
-                       from + ((i * channels + c) * spatial + s) * size, size);
-    return value;
 }
 
 /* Returns the forms of a value that existed before the pass. Values that the pass makes have no
@@ -116,9 +96,7 @@ static struct value *get_last(struct layout_pass *layout, struct value *value)
     struct forms *forms = forms_of(layout, value);
     if (forms->last)
         return forms->last;
-    if (value->known)
-        forms->last = permuted_constant(layout, value->known, &value->shape);
-    else if (value->producer && is_to_plain(value->producer))
+    if (value->producer && is_to_plain(value->producer))
         forms->last = value->producer->inputs[0]; /* the Transpose's operand is channels-last */
     else
         forms->last = transposed(layout, value, true);
@@ -191,35 +169,21 @@ static struct value *broadcast_operand(struct layout_pass *layout, struct value 
     int missing = rank - value->shape.rank;
     for (int a = 0; a < rank; a++)
         full.dims[a] = a < missing ? 1 : value->shape.dims[a - missing];
-    if (value->known)
-        return permuted_constant(layout, value->known, &full);
-    struct value *wide = edit_insert_value(layout->edit, layout->at++, OP_RESHAPE, 13, "layout",
-                                           &value, 1, value->dtype, &full);
+    struct value *wide = value->known
+                             ? edit_constant(layout->edit, value->dtype, &full, value->known->data)
+                             : edit_insert_value(layout->edit, layout->at++, OP_RESHAPE, 13,
+                                                 "layout", &value, 1, value->dtype, &full);
     return wide ? transposed(layout, wide, true) : NULL;
 }
 
-static bool follows_elementwise(struct layout_pass *layout, const struct node *node, unsigned flags)
+static bool follow_elementwise(struct layout_pass *layout, struct node *node, unsigned flags)
 {
     if (!(flags & (OP_UNARY | OP_BROADCAST)) || node->epilogue.residual)
         return false;
     int rank = node->outputs[0]->shape.rank;
-    bool any = false;
-    for (size_t i = 0; i < node->input_count; i++) {
-        const struct value *value = node->inputs[i];
-        if (!value)
-            continue;
-        if (is_last(layout, value)) {
-            if (value->shape.rank != rank)
-                return false;
-            any = true;
-        }
-    }
-    return any;
-}
-
-static void follow_elementwise(struct layout_pass *layout, struct node *node, unsigned flags)
-{
-    int rank = node->outputs[0]->shape.rank;
+    for (size_t i = 0; i < node->input_count; i++)
+        if (is_last(layout, node->inputs[i]) && node->inputs[i]->shape.rank != rank)
+            return false;
     /* further inputs of a unary operator (Clip's limits) are scalars */
     size_t operands = flags & OP_UNARY ? 1 : node->input_count;
     for (size_t i = 0; i < operands; i++)
@@ -228,6 +192,7 @@ static void follow_elementwise(struct layout_pass *layout, struct node *node, un
     for (size_t o = 0; o < node->output_count; o++)
         if (node->outputs[o] && node->outputs[o]->shape.rank == rank) /* skip scales */
             mark_last(layout, node->outputs[o]);
+    return true;
 }
 
 /* Marks the results as channels-last, and renumbers attribute `axis` (default `otherwise`). */
@@ -239,7 +204,7 @@ static void follow_axis(struct layout_pass *layout, struct node *node, int64_t o
         if (node->outputs[o])
             mark_last(layout, node->outputs[o]);
     axis = place_of_axis((int)axis, rank);
-    if (!node_set_int(layout->graph, node, "axis", axis))
+    if (!node_set_int(layout->edit->graph, node, "axis", axis))
         edit_no_memory(layout->edit);
 }
 
@@ -252,54 +217,54 @@ static void follow_concat(struct layout_pass *layout, struct node *node, size_t 
     follow_axis(layout, node, 1);
 }
 
-/* True for a reduction that can read its operand channels-last, such as a mean over the spatial
- * axes. With keepdims its result is channels-last, too. Without keepdims the remaining axes must
- * have the same order in both layouts. Other reductions read ONNX's layout. */
-static bool follows_reduce(struct layout_pass *layout, const struct node *node)
+/* Sets operand i of a reduction or Slice, which are axes. */
+static void set_axes(struct layout_pass *layout, struct node *node, size_t i, const int64_t *axes,
+                     size_t count)
 {
-    if ((node->op != OP_REDUCE_MEAN && node->op != OP_REDUCE_SUM && node->op != OP_REDUCE_MAX) ||
-        !is_last(layout, node->inputs[0]))
-        return false;
-    int rank = node->inputs[0]->shape.rank;
-    int64_t axes[TENSOR_MAX_RANK];
-    size_t count;
-    if (!edit_axes(node, 1, axes, &count))
-        return false;
-    bool reduced[TENSOR_MAX_RANK] = {false};
-    for (size_t i = 0; i < count; i++)
-        reduced[axes[i]] = true;
-    if (node_int(node, "keepdims", 1))
-        return true;
-    /* the remaining axes must keep their order: C and spatial axes must not both remain */
-    bool spatial_left = false;
-    for (int a = 2; a < rank; a++)
-        spatial_left = spatial_left || !reduced[a];
-    return reduced[1] || !spatial_left;
-}
-
-/* Renumbers the axes in operand i of a reduction or Slice. */
-static void follow_axes(struct layout_pass *layout, struct node *node, size_t i, bool stays_image)
-{
-    int rank = node->inputs[0]->shape.rank;
-    int64_t axes[TENSOR_MAX_RANK];
-    size_t count = 0;
-    const bool known = edit_axes(node, i, axes, &count);
-    assert(known); /* the caller has checked this */
-    (void)known;
-    for (size_t k = 0; k < count; k++)
-        axes[k] = place_of_axis((int)axes[k], rank);
-    if (stays_image)
-        mark_last(layout, node->outputs[0]);
     node->inputs[i] = edit_constant(layout->edit, DTYPE_I64, &SHAPE((int64_t)count), axes);
 }
 
-/* True for a Slice of a channels-last image with constant axes, which need only be renumbered. */
-static bool follows_slice(struct layout_pass *layout, const struct node *node)
+/* Follows a reduction that can read its operand channels-last, such as a mean over the spatial
+ * axes. With keepdims its result is channels-last, too. Without keepdims the remaining axes must
+ * have the same order in both layouts. Other reductions read ONNX's layout. */
+static bool follow_reduce(struct layout_pass *layout, struct node *node)
 {
+    const bool keeps_dims = node_int(node, "keepdims", 1) != 0;
+    const int rank = node->inputs[0]->shape.rank;
+    struct reduction reduction;
+    int64_t axes[TENSOR_MAX_RANK];
+    size_t count = 0;
+    if ((node->op != OP_REDUCE_MEAN && node->op != OP_REDUCE_SUM && node->op != OP_REDUCE_MAX) ||
+        !is_last(layout, node->inputs[0]) || !node_input(node, 1) || !resolve_is_known(node) ||
+        resolve_reduction(node, &reduction, NULL) != STATUS_OK)
+        return false;
+    for (int a = 0; a < rank; a++) {
+        const bool remains = !(reduction.axes & 1u << a);
+        if (!remains)
+            axes[count++] = place_of_axis(a, rank);
+        else if (a > 1 && !keeps_dims && !(reduction.axes & 1u << 1))
+            return false; /* C and a spatial axis remain */
+    }
+    if (keeps_dims)
+        mark_last(layout, node->outputs[0]);
+    set_axes(layout, node, 1, axes, count);
+    return true;
+}
+
+/* Follows a Slice of a channels-last image with constant axes, which need only be renumbered. */
+static bool follow_slice(struct layout_pass *layout, struct node *node)
+{
+    const int rank = node->inputs[0]->shape.rank;
     int64_t axes[TENSOR_MAX_RANK];
     size_t count;
-    return node->op == OP_SLICE && is_last(layout, node->inputs[0]) && node_input(node, 3) &&
-           edit_axes(node, 3, axes, &count);
+    if (node->op != OP_SLICE || !is_last(layout, node->inputs[0]) || !node_input(node, 3) ||
+        !edit_integers(node, 3, axes, TENSOR_MAX_RANK, &count))
+        return false;
+    for (size_t k = 0; k < count; k++)
+        axes[k] = place_of_axis((int)axes[k] + (axes[k] < 0 ? rank : 0), rank);
+    mark_last(layout, node->outputs[0]);
+    set_axes(layout, node, 3, axes, count);
+    return true;
 }
 
 /* True for the file's own Transpose of a plain value from NHWC to NCHW: its input is already its
@@ -363,8 +328,8 @@ static void follow(struct layout_pass *layout, struct node *node)
     if (node->op == OP_SCALE_SHIFT && image) {
         node->channels_last = true;
         mark_last(layout, node->outputs[0]);
-    } else if (follows_elementwise(layout, node, flags)) {
-        follow_elementwise(layout, node, flags);
+    } else if (follow_elementwise(layout, node, flags)) {
+        return;
     } else if (node->op == OP_CONCAT) {
         follow_concat(layout, node, 0, 1);
     } else if (node->op == OP_QLINEAR_CONCAT) {
@@ -374,11 +339,7 @@ static void follow(struct layout_pass *layout, struct node *node)
     } else if ((node->op == OP_SOFTMAX || node->op == OP_LOG_SOFTMAX) && node->opset >= 13 &&
                image) {
         follow_axis(layout, node, -1);
-    } else if (follows_reduce(layout, node)) {
-        follow_axes(layout, node, 1, node_int(node, "keepdims", 1) != 0);
-    } else if (follows_slice(layout, node)) {
-        follow_axes(layout, node, 3, true);
-    } else {
+    } else if (!follow_reduce(layout, node) && !follow_slice(layout, node)) {
         plain_inputs(layout, node);
     }
 }
@@ -388,7 +349,6 @@ void pass_layout(struct edit *edit)
     struct graph *graph = edit->graph;
     struct layout_pass layout = {
         .edit = edit,
-        .graph = graph,
         .form_count = graph->value_count,
         .forms = arena_alloc(graph->arena, graph->value_count, sizeof(struct forms))};
     if (!layout.forms)

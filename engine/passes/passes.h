@@ -57,6 +57,9 @@ void pass_narrow(struct edit *edit);
 bool fold_is_affine_norm(const struct node *node, int64_t channels);
 void fold_affine_norm(const struct node *node, float *scale, float *shift);
 
+/* Replaces a node whose inputs are known by constants. */
+enum status fold_node(struct graph *graph, struct node *node, struct error *err) MUST_USE;
+
 /* Runs a node as interpret_node() does, also a Shape or Size of an input of which only the shape is
  * known. */
 enum status fold_interpret(struct node *node, struct memory_budget *budget, struct tensor **outputs,

@@ -4,6 +4,7 @@
 
 #include "engine/base/size.h"
 #include "engine/op/geometry.h"
+#include "engine/op/resolve.h"
 #include "engine/passes/passes.h"
 
 /* Returns the node that makes operand i of `node`, if its operator is `op`; otherwise NULL. */
@@ -129,19 +130,17 @@ static bool match_gelu(struct edit *edit, struct node *node)
 /* True if `node` is a mean over only the last axis with keepdims. */
 static bool is_last_axis_mean(const struct node *node)
 {
-    int64_t axes[TENSOR_MAX_RANK];
-    size_t count;
-    return node && node->op == OP_REDUCE_MEAN && node_int(node, "keepdims", 1) &&
-           edit_axes(node, 1, axes, &count) && count == 1 &&
-           axes[0] == node->inputs[0]->shape.rank - 1;
+    const int rank = node && node->input_count ? node->inputs[0]->shape.rank : 0;
+    return rank > 0 && edit_is_mean(node, 1u << (rank - 1));
 }
 
 /* Matches a mean over all spatial axes with keepdims: GlobalAveragePool. */
 static bool match_spatial_mean(struct edit *edit, struct node *node)
 {
     struct value *x = node_input(node, 0);
-    return edit_is_spatial_mean(node) && !x->known && x->dtype == DTYPE_F32 &&
-           shape_count(&x->shape) && edit_become(edit, node, OP_GLOBAL_AVERAGE_POOL, 1, &x, 1);
+    return x && x->shape.rank == 4 && edit_is_mean(node, SPATIAL_AXES) && !x->known &&
+           x->dtype == DTYPE_F32 && shape_count(&x->shape) &&
+           edit_become(edit, node, OP_GLOBAL_AVERAGE_POOL, 1, &x, 1);
 }
 
 /* True for a float32 constant with one number per channel of an image, by numpy's broadcasting. */
@@ -273,35 +272,35 @@ static bool match_batch_norm(struct edit *edit, struct node *node)
     return edit_become(edit, node, OP_SCALE_SHIFT, 1, inputs, 3);
 }
 
+static bool read_padding(const struct node *pad, struct padding *ret)
+{
+    return resolve_is_known(pad) && resolve_padding(pad, ret, NULL) == STATUS_OK;
+}
+
 /* Folds a Pad with zeros before a Conv into the Conv's pads. */
 static bool match_padded_conv(struct edit *edit, struct node *conv)
 {
     const struct node *pad = conv->op == OP_CONV ? made_by(conv, 0, OP_PAD) : NULL;
-    if (!pad || !edit_single_reader(edit, pad->outputs[0]) ||
-        strcmp(node_string(pad, "mode", "constant"), "constant") != 0 || node_input(pad, 3))
+    struct padding padding;
+    if (!pad || !edit_single_reader(edit, pad->outputs[0]) || !read_padding(pad, &padding) ||
+        padding.mode != PAD_CONSTANT)
         return false;
-    const char *auto_pad = node_string(conv, "auto_pad", "NOTSET");
-    int rank = pad->inputs[0]->shape.rank;
-    size_t count, conv_count;
-    int64_t pads[2 * TENSOR_MAX_RANK], joined[2 * TENSOR_MAX_RANK] = {0};
-    float value = node_float(pad, "value", 0);
-    if (strcmp(auto_pad, "NOTSET") != 0 || rank < 3 ||
-        !edit_integers(pad, 1, pads, COUNT_OF(pads), &count) || count != 2 * (size_t)rank ||
-        value != 0 ||
+    int spatial = pad->inputs[0]->shape.rank - 2;
+    size_t conv_count;
+    int64_t joined[2 * TENSOR_MAX_RANK] = {0};
+    float value = 0;
+    if (strcmp(node_string(conv, "auto_pad", "NOTSET"), "NOTSET") != 0 || spatial < 1 ||
         (node_input(pad, 2) && (!edit_scalar(node_input(pad, 2), &value) || value != 0)))
         return false;
-    for (size_t i = 0; i < count; i++)
-        if (pads[i] < 0 || pads[i] > 4096)
-            return false;
-    if (pads[0] || pads[1] || pads[rank] || pads[rank + 1])
-        return false;
     const int64_t *own = node_ints(conv, "pads", &conv_count);
-    int spatial = rank - 2;
     if (own && conv_count != 2 * (size_t)spatial)
         return false;
-    for (int i = 0; i < spatial; i++) {
-        joined[i] = pads[2 + i] + (own ? own[i] : 0);
-        joined[spatial + i] = pads[rank + 2 + i] + (own ? own[spatial + i] : 0);
+    for (int a = 0; a < spatial + 2; a++)
+        if (a < 2 ? padding.begin[a] || padding.end[a] : padding.begin[a] < 0 || padding.end[a] < 0)
+            return false;
+    for (int a = 0; a < spatial; a++) {
+        joined[a] = padding.begin[2 + a] + (own ? own[a] : 0);
+        joined[spatial + a] = padding.end[2 + a] + (own ? own[spatial + a] : 0);
     }
     if (!node_set_ints(edit->graph, conv, "pads", joined, 2 * (size_t)spatial))
         return edit_no_memory(edit);
@@ -384,14 +383,12 @@ static bool match_pooled_conv(struct edit *edit, struct node *pool)
 static bool match_empty_pad(struct graph *graph, struct node *pad)
 {
     const struct value *x = node_input(pad, 0);
-    int64_t pads[2 * TENSOR_MAX_RANK];
-    size_t count;
-    if (pad->op != OP_PAD || !edit_integers(pad, 1, pads, COUNT_OF(pads), &count) ||
-        !shape_equal(&x->shape, &pad->outputs[0]->shape) || x->known ||
-        edit_is_output(graph, pad->outputs[0]))
+    struct padding padding;
+    if (pad->op != OP_PAD || !read_padding(pad, &padding) || x->known ||
+        !shape_equal(&x->shape, &padding.out) || edit_is_output(graph, pad->outputs[0]))
         return false;
-    for (size_t i = 0; i < count; i++)
-        if (pads[i])
+    for (int a = 0; a < x->shape.rank; a++)
+        if (padding.begin[a])
             return false;
     edit_replace(graph, pad->outputs[0], node_input(pad, 0));
     edit_kill(pad);

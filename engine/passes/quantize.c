@@ -48,8 +48,8 @@ static bool match_pool(struct edit *edit, struct node *quantize, const struct no
 {
     struct ends from;
     const bool is_mean = pool->op == OP_REDUCE_MEAN;
-    if ((is_mean && !edit_is_spatial_mean(pool)) || node_int(pool, "ceil_mode", 0) ||
-        !quantize_read_activation(pool->inputs[0], &from) ||
+    if ((is_mean && !(pool->inputs[0]->shape.rank == 4 && edit_is_mean(pool, SPATIAL_AXES))) ||
+        node_int(pool, "ceil_mode", 0) || !quantize_read_activation(pool->inputs[0], &from) ||
         from.zero->known->dtype != to->zero->known->dtype)
         return false;
     struct value *inputs[5] = {from.stored, from.scale, from.zero, to->scale, to->zero};
@@ -125,11 +125,9 @@ static void add_zero(struct edit *edit, struct node *node)
     if (!dtype_is_8bit(dtype))
         return;
     struct value *zero = edit_constant(edit, dtype, &node->inputs[1]->known->shape, NULL);
-    if (!zero)
-        return;
-    memset(zero->known->data, 0, zero->known->bytes);
     struct value *inputs[3] = {node->inputs[0], node->inputs[1], zero};
-    edit_set_inputs(edit, node, inputs, 3);
+    if (zero)
+        edit_set_inputs(edit, node, inputs, 3);
 }
 
 bool optimize_keeps_numbers(const struct node *node)

@@ -3,7 +3,7 @@
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
-#include "engine/passes/edit.h"
+#include "engine/op/resolve.h"
 
 struct norm_step {
     struct step step;
@@ -73,10 +73,11 @@ STEP_RUN(norm_run)
 static bool is_row_mean(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
-    int64_t axes[TENSOR_MAX_RANK];
-    size_t count;
+    struct reduction reduction;
     return x && y && x->dtype == DTYPE_F32 && y->dtype == DTYPE_F32 && shape_count(&x->shape) &&
-           edit_axes(node, 1, axes, &count) && count == 1 && axes[0] == x->shape.rank - 1;
+           x->shape.rank > 0 && resolve_is_known(node) &&
+           resolve_reduction(node, &reduction, NULL) == STATUS_OK &&
+           reduction.axes == 1u << (x->shape.rank - 1);
 }
 
 KERNEL_CLAIM(norm_claim)
