@@ -111,20 +111,12 @@ static bool is_identity(const struct node *node, bool inferred)
     return node->op == OP_DROPOUT;
 }
 
-static bool is_graph_input(const struct graph *graph, const struct value *value)
-{
-    for (size_t i = 0; i < graph->input_count; i++)
-        if (graph->inputs[i] == value)
-            return true;
-    return false;
-}
-
 /* Removes a node that passes `to` on. Keeps it if a graph output would otherwise be an input or a
  * constant, because such an output must be a copy. */
 static void drop_identity(struct graph *graph, struct node *node, struct value *to)
 {
     struct value *from = node->outputs[0];
-    if (!from || (edit_is_output(graph, from) && (to->known || is_graph_input(graph, to))))
+    if (!from || (edit_is_output(graph, from) && !to->producer))
         return;
     edit_replace(graph, from, to);
     edit_kill(node);
@@ -282,20 +274,7 @@ static enum status promote_half(struct edit *edit)
     struct graph *graph = edit->graph;
     if (!is_promoted(graph))
         return STATUS_OK;
-    enum dtype *declared = arena_alloc(graph->arena, graph->output_count, sizeof *declared);
-    if (!declared)
-        edit_no_memory(edit);
-    for (size_t i = 0; declared && i < graph->output_count; i++)
-        declared[i] = graph->outputs[i]->dtype;
-    for (size_t v = 0; v < graph->value_count; v++) {
-        struct value *value = graph->values[v];
-        if (value->known && is_narrow(value->known->dtype)) {
-            TRY(promote_tensor(edit, &value->known));
-            value->dtype = DTYPE_F32;
-        } else if (is_narrow(value->dtype) && !is_graph_input(graph, value)) {
-            value->dtype = DTYPE_F32;
-        }
-    }
+    const size_t values = graph->value_count;
     for (size_t n = 0; n < graph->node_count; n++) {
         struct node *node = graph->nodes[n];
         bool narrows = node->op == OP_CAST && is_narrow(op_cast_target(node));
@@ -303,6 +282,10 @@ static enum status promote_half(struct edit *edit)
             edit_no_memory(edit);
         TRY(promote_attributes(edit, node));
     }
+    for (size_t i = 0; i < graph->output_count && edit->status == STATUS_OK; i++)
+        if (is_narrow(graph->outputs[i]->dtype))
+            graph->outputs[i] = edit_insert_cast(edit, graph->node_count, "promote",
+                                                 graph->outputs[i], graph->outputs[i]->dtype);
     for (size_t i = 0; i < graph->input_count && edit->status == STATUS_OK; i++) {
         struct value *input = graph->inputs[i];
         if (!is_narrow(input->dtype))
@@ -313,10 +296,15 @@ static enum status promote_half(struct edit *edit)
         edit_replace(graph, input, wide);
         wide->producer->inputs[0] = input;
     }
-    for (size_t i = 0; i < graph->output_count && edit->status == STATUS_OK; i++)
-        if (is_narrow(declared[i]))
-            graph->outputs[i] = edit_insert_cast(edit, graph->node_count, "promote",
-                                                 graph->outputs[i], declared[i]);
+    for (size_t v = 0; v < values && edit->status == STATUS_OK; v++) {
+        struct value *value = graph->values[v];
+        if (value->known && is_narrow(value->known->dtype)) {
+            TRY(promote_tensor(edit, &value->known));
+            value->dtype = DTYPE_F32;
+        } else if (is_narrow(value->dtype) && value->producer) {
+            value->dtype = DTYPE_F32;
+        }
+    }
     return edit->status;
 }
 
