@@ -229,13 +229,9 @@ static size_t proof_block(const struct batch_proof *proof, const struct node *no
     const size_t span = proof_span(proof, node, i);
     if (span || !value->known)
         return span_is_places(span) ? 0 : proof->batch == 1 && span ? count : span;
-    const size_t bytes = block * dtype_size(value->dtype);
-    for (size_t image = 1; image < proof->batch; image++)
-        if (memcmp(value->known->data, (const char *)value->known->data + image * bytes, bytes) !=
-            0)
-            return 0;
-    proof_hash(proof, value->known->data, bytes);
-    return count % proof->batch == 0 ? block : 0;
+    struct value flat = *value;
+    flat.shape = SHAPE((int64_t)count);
+    return block && proof_are_alike(proof, &flat, 0, block) ? block : 0;
 }
 
 /* Returns the position of element `at` among the elements of its image. */

@@ -135,11 +135,6 @@ static bool dynamic_visit(struct edit *edit, size_t *n)
 enum status optimize_dynamic(struct graph *graph, struct error *err)
 {
     struct edit edit = {.graph = graph, .err = err};
-    size_t found = 0;
-    for (size_t n = 0; n < graph->node_count; n++)
-        found += graph->nodes[n]->op == OP_DYNAMIC_QUANTIZE_LINEAR;
-    if (!found)
-        return STATUS_OK;
     TRY(graph_sort(graph, err));
     edit_nodes(&edit, dynamic_visit);
     return edit_end(&edit);

@@ -35,12 +35,6 @@ struct expansion {
     size_t at;
 };
 
-static struct value *fail(struct expansion *e)
-{
-    edit_no_memory(e->edit);
-    return NULL;
-}
-
 static struct value *list(struct expansion *e, const int64_t *data, int count)
 {
     return edit_constant(e->edit, DTYPE_I64, &SHAPE(count), data);
@@ -75,8 +69,8 @@ static struct value *expansion_emit(struct expansion *e, const struct function_s
     struct node *node = value->producer;
     if ((step->name && !node_set_int(graph, node, step->name, step->number)) ||
         (step->list && !node_set_ints(graph, node, step->list, step->numbers, step->count)))
-        return fail(e);
-    e->edit->status = graph_infer_node(node, e->edit->err);
+        edit_no_memory(e->edit);
+    IF_OK(e->edit->status, graph_infer_node(node, e->edit->err));
     return e->edit->status == STATUS_OK ? value : NULL;
 }
 
@@ -368,8 +362,6 @@ static struct value *hidden_rows(struct attention_expansion *a)
 static struct value *clear(struct attention_expansion *a, struct value *hidden, struct value *x)
 {
     struct value *zero = number(a->e, 0, a->dtype);
-    if (!hidden || !zero || !x)
-        return fail(a->e);
     return expansion_emit(a->e, &(struct function_step){.op = OP_WHERE, .in = {hidden, zero, x}});
 }
 
@@ -407,11 +399,8 @@ static enum status expand_attention(struct expansion *e)
     struct value *v =
         cached(&a, ATTENTION_V, ATTENTION_PAST_VALUE, ATTENTION_PRESENT_VALUE, c->width);
     struct value *s = scores(&a, q, k);
-    struct value *p =
-        s ? expansion_emit(
-                e,
-                &(struct function_step){.op = OP_SOFTMAX, .in = {s}, .name = "axis", .number = -1})
-          : NULL;
+    struct value *p = expansion_emit(
+        e, &(struct function_step){.op = OP_SOFTMAX, .in = {s}, .name = "axis", .number = -1});
     struct value *hidden = a.bias ? hidden_rows(&a) : NULL;
     if (hidden && c->stage == STAGE_PROBABILITIES && node_output(node, ATTENTION_SCORES)) {
         p = clear(&a, grouped_bias(&a, hidden), p);
