@@ -2,9 +2,7 @@
  * quantize_plan_make(). */
 #include "engine/quantize/quantize_plan.h"
 
-#include "engine/base/size.h"
 #include "engine/op/ops.h"
-#include "engine/passes/edit.h"
 
 /* ---- kinds ---- */
 
@@ -95,7 +93,7 @@ enum quantize_kind quantize_kind_of(const struct node *node)
 static enum quantize_kind kind_of_producer(const struct quantize_plan *plan,
                                            const struct value *value)
 {
-    return value->producer ? plan->kinds[edit_position(plan->graph, value->producer)]
+    return value->producer ? plan->kinds[edit_position(plan->edit.graph, value->producer)]
                            : QUANTIZE_OTHER;
 }
 
@@ -103,7 +101,7 @@ const struct value *quantize_before_clamp(const struct quantize_plan *plan,
                                           const struct value *value)
 {
     while (kind_of_producer(plan, value) == QUANTIZE_CLAMP &&
-           plan->readers[value->producer->inputs[0]->index] == 1)
+           edit_single_reader(&plan->edit, value->producer->inputs[0]))
         value = value->producer->inputs[0];
     return value;
 }
@@ -149,13 +147,13 @@ static bool all_inputs(const struct node *node, const bool *flags)
 /* True if the node's inputs belong to the answer (is_answer) whenever its output does. */
 static bool passes_answers(const struct quantize_plan *plan, size_t n)
 {
-    return !op_has(plan->graph->nodes[n]->op, OP_PRODUCT | OP_NORMALIZATION) &&
-           plan->kinds[n] != QUANTIZE_POOL && plan->kinds[n] != QUANTIZE_LAYER;
+    return !op_has(plan->edit.graph->nodes[n]->op, OP_PRODUCT | OP_NORMALIZATION) &&
+           plan->kinds[n] != QUANTIZE_POOL;
 }
 
 static void find_answers(struct quantize_plan *plan)
 {
-    const struct graph *graph = plan->graph;
+    const struct graph *graph = plan->edit.graph;
     for (size_t i = 0; i < graph->output_count; i++)
         plan->is_answer[graph->outputs[i]->index] = true;
     for (size_t n = graph->node_count; n-- > 0;) {
@@ -175,25 +173,20 @@ static void find_answers(struct quantize_plan *plan)
  * result of the last one, or `value` if there is none. */
 static const struct value *behind_clamp(const struct quantize_plan *plan, const struct value *value)
 {
-    while (plan->readers[value->index] == 1 && plan->reader[value->index]) {
-        const struct node *reader = plan->reader[value->index];
-        if (plan->kinds[edit_position(plan->graph, reader)] != QUANTIZE_CLAMP ||
-            reader->inputs[0] != value)
-            break;
+    const struct node *reader;
+    while ((reader = edit_only_reader(&plan->edit, value)) && reader->inputs[0] == value &&
+           plan->kinds[edit_position(plan->edit.graph, reader)] == QUANTIZE_CLAMP)
         value = reader->outputs[0];
-    }
     return value;
 }
 
 static void want_layers(struct quantize_plan *plan, const bool *is_float)
 {
-    const struct graph *graph = plan->graph;
+    const struct graph *graph = plan->edit.graph;
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
-        if (plan->kinds[n] != QUANTIZE_LAYER || !is_float[node->inputs[0]->index]) {
-            plan->kinds[n] = plan->kinds[n] == QUANTIZE_LAYER ? QUANTIZE_OTHER : plan->kinds[n];
+        if (plan->kinds[n] != QUANTIZE_LAYER)
             continue;
-        }
         plan->is_stored[node->inputs[0]->index] = true;
         plan->is_layer[node->outputs[0]->index] = true;
         const struct value *result = behind_clamp(plan, node->outputs[0]);
@@ -216,7 +209,7 @@ static bool runs_on(const struct quantize_plan *plan, const struct node *node,
 
 static bool producer_can_store(const struct quantize_plan *plan, size_t n)
 {
-    const struct node *node = plan->graph->nodes[n];
+    const struct node *node = plan->edit.graph->nodes[n];
     if (plan->kinds[n] == QUANTIZE_LAYER)
         return node->op == OP_CONV;
     return runs_on(plan, node, plan->kinds[n], plan->can_store, node->outputs[0]);
@@ -224,7 +217,7 @@ static bool producer_can_store(const struct quantize_plan *plan, size_t n)
 
 static void find_storable(struct quantize_plan *plan, const bool *is_float)
 {
-    const struct graph *graph = plan->graph;
+    const struct graph *graph = plan->edit.graph;
     for (size_t v = 0; v < graph->value_count; v++)
         plan->can_store[v] = plan->is_stored[v];
     for (size_t n = 0; n < graph->node_count; n++) {
@@ -253,7 +246,7 @@ static void want_gemm(struct quantize_plan *plan, const struct node *node, enum 
  * provided that all of them can be stored. */
 static void want_between(struct quantize_plan *plan)
 {
-    const struct graph *graph = plan->graph;
+    const struct graph *graph = plan->edit.graph;
     for (size_t n = graph->node_count; n-- > 0;) {
         const struct node *node = graph->nodes[n];
         const enum quantize_kind kind = plan->kinds[n];
@@ -285,46 +278,34 @@ static bool producer_is_integer(const struct quantize_plan *plan, const struct v
 
 static void find_integers(struct quantize_plan *plan)
 {
-    const struct graph *graph = plan->graph;
+    const struct graph *graph = plan->edit.graph;
     for (size_t v = 0; v < graph->value_count; v++)
         plan->is_integer[v] = plan->is_stored[v] && !plan->is_answer[v] &&
                               producer_is_integer(plan, graph->values[v]);
 }
 
-static void count_plan_readers(struct quantize_plan *plan)
-{
-    const struct graph *graph = plan->graph;
-    graph_count_readers(graph, plan->readers);
-    for (size_t n = 0; n < graph->node_count; n++) {
-        const struct node *node = graph->nodes[n];
-        for (size_t i = 0; i < node->input_count; i++)
-            if (node->inputs[i])
-                plan->reader[node->inputs[i]->index] = node;
-    }
-}
-
-enum status quantize_plan_make(const struct graph *graph, const bool *is_kept, const bool *is_float,
-                               struct quantize_plan *ret, struct error *err)
+enum status quantize_plan_make(struct graph *graph, const bool *is_kept, const bool *is_float,
+                               struct arena *arena, struct quantize_plan *ret, struct error *err)
 {
     const size_t values = graph->value_count;
-    *ret = (struct quantize_plan){.graph = graph};
-    ret->kinds = alloc_array(graph->node_count, sizeof *ret->kinds);
-    ret->is_layer = alloc_array(values, sizeof *ret->is_layer);
-    ret->is_answer = alloc_array(values, sizeof *ret->is_answer);
-    ret->can_store = alloc_array(values, sizeof *ret->can_store);
-    ret->is_stored = alloc_array(values, sizeof *ret->is_stored);
-    ret->is_integer = alloc_array(values, sizeof *ret->is_integer);
-    ret->readers = alloc_array(values, sizeof *ret->readers);
-    ret->reader = alloc_array(values, sizeof *ret->reader);
-    TRY(check_memory(ret->kinds && ret->is_layer && ret->is_answer && ret->can_store &&
-                         ret->is_stored && ret->is_integer && ret->readers && ret->reader,
+    *ret = (struct quantize_plan){
+        .edit = {.graph = graph, .readers = arena_alloc(arena, values, sizeof(uint32_t))},
+        .kinds = arena_alloc(arena, graph->node_count, sizeof *ret->kinds),
+        .is_layer = arena_alloc(arena, values, sizeof(bool)),
+        .is_answer = arena_alloc(arena, values, sizeof(bool)),
+        .can_store = arena_alloc(arena, values, sizeof(bool)),
+        .is_stored = arena_alloc(arena, values, sizeof(bool)),
+        .is_integer = arena_alloc(arena, values, sizeof(bool))};
+    TRY(check_memory(ret->edit.readers && ret->kinds && ret->is_layer && ret->is_answer &&
+                         ret->can_store && ret->is_stored && ret->is_integer,
                      "while planning 8-bit numbers", err));
+    graph_count_readers(graph, ret->edit.readers);
     for (size_t n = 0; n < graph->node_count; n++) {
         ret->kinds[n] = quantize_kind_of(graph->nodes[n]);
-        if (ret->kinds[n] == QUANTIZE_LAYER && is_kept[n])
+        if (ret->kinds[n] == QUANTIZE_LAYER &&
+            (is_kept[n] || !is_float[graph->nodes[n]->inputs[0]->index]))
             ret->kinds[n] = QUANTIZE_OTHER;
     }
-    count_plan_readers(ret);
     find_answers(ret);
     want_layers(ret, is_float);
     find_storable(ret, is_float);
@@ -333,16 +314,9 @@ enum status quantize_plan_make(const struct graph *graph, const bool *is_kept, c
     return STATUS_OK;
 }
 
-void quantize_plan_done(struct quantize_plan *plan)
-{
-    FREE_ALL(plan->kinds, plan->is_layer, plan->is_answer, plan->can_store, plan->is_stored,
-             plan->is_integer, plan->readers, (void *)plan->reader);
-    *plan = (struct quantize_plan){0};
-}
-
 bool quantize_reads_stored(const struct quantize_plan *plan, size_t n, const struct value *value)
 {
-    const struct node *node = plan->graph->nodes[n];
+    const struct node *node = plan->edit.graph->nodes[n];
     if (!plan->is_stored[value->index])
         return false;
     if (plan->is_integer[value->index])

@@ -8,6 +8,7 @@
  * answers are compared with thresholds. */
 #pragma once
 
+#include "engine/passes/edit.h"
 #include "engine/quantize/quantizer.h"
 
 enum quantize_kind {
@@ -23,15 +24,13 @@ enum quantize_kind {
 
 /* Arrays are indexed by value->index of the graph, but `kinds` by the node's position. */
 struct quantize_plan {
-    const struct graph *graph;
+    struct edit edit; /* the graph, and how often its values are read */
     enum quantize_kind *kinds;
     bool *is_layer;   /* the result of a quantized layer */
     bool *is_answer;  /* no product, norm or pool lies between it and an output */
     bool *can_store;  /* its producer can write it as a quantized tensor */
     bool *is_stored;  /* gets a QuantizeLinear */
     bool *is_integer; /* its producer runs on integers, so readers read the quantized tensor */
-    uint32_t *readers;
-    const struct node **reader; /* a node that reads it, or NULL */
 };
 
 /* Returns the kind of the node's operator. Does not read the numbers of weights. In a plan, a layer
@@ -39,11 +38,11 @@ struct quantize_plan {
 enum quantize_kind quantize_kind_of(const struct node *node);
 
 /* `is_kept`, indexed by the node's position, says which layers stay in float32. `is_float`, indexed
- * by value->index, says which values are float32 tensors that can be stored. Free the plan with
- * quantize_plan_done(), also after a failure. STATUS_NO_MEMORY. */
-enum status quantize_plan_make(const struct graph *graph, const bool *is_kept, const bool *is_float,
-                               struct quantize_plan *ret, struct error *err) MUST_USE;
-void quantize_plan_done(struct quantize_plan *plan);
+ * by value->index, says which values are float32 tensors that can be stored. The plan lies in
+ * `arena`. STATUS_NO_MEMORY. */
+enum status quantize_plan_make(struct graph *graph, const bool *is_kept, const bool *is_float,
+                               struct arena *arena, struct quantize_plan *ret,
+                               struct error *err) MUST_USE;
 
 /* Goes up from `value` through Relus and Clips that are the only readers of their inputs. Returns
  * the first one's input, whose producer then stores `value`; `value` itself if there is none. */

@@ -3,29 +3,22 @@
 
 #include <math.h>
 
-#include "engine/base/size.h"
-
 enum { STEPS = 255, TRIALS = 80 };
 
-enum status range_init(struct number_range *range, size_t channels, size_t inner, struct error *err)
+enum status range_init(struct number_range *range, struct arena *arena, size_t channels,
+                       size_t inner, struct error *err)
 {
     *range = (struct number_range){.channels = channels,
                                    .inner = inner,
-                                   .lows = alloc_array(channels, sizeof *range->lows),
-                                   .highs = alloc_array(channels, sizeof *range->highs),
-                                   .sums = alloc_array(channels, sizeof *range->sums)};
+                                   .lows = arena_alloc(arena, channels, sizeof *range->lows),
+                                   .highs = arena_alloc(arena, channels, sizeof *range->highs),
+                                   .sums = arena_alloc(arena, channels, sizeof *range->sums)};
     TRY(check_memory(range->lows && range->highs && range->sums, "while quantizing", err));
     for (size_t c = 0; c < channels; c++) {
         range->lows[c] = INFINITY;
         range->highs[c] = -INFINITY;
     }
     return STATUS_OK;
-}
-
-void range_done(struct number_range *range)
-{
-    FREE_ALL(range->lows, range->highs, range->sums, range->bins);
-    *range = (struct number_range){0};
 }
 
 /* Records values[c] for each channel c. */

@@ -8,18 +8,17 @@ enum { RANGE_BINS = 2048 };
 
 /* Statistics of a tensor's numbers over all images. Number i is of channel i / inner % channels. */
 struct number_range {
-    float *lows, *highs; /* per channel; free() */
-    double *sums;        /* per channel; free() */
+    float *lows, *highs; /* per channel */
+    double *sums;        /* per channel */
     double summed;       /* count of the numbers in each sum */
     uint64_t *bins;      /* RANGE_BINS over the whole range; NULL before the second pass, or if all
                             numbers are equal */
     size_t channels, inner;
 };
 
-/* Error: STATUS_NO_MEMORY. Free with range_done(), which also accepts a failed or zeroed range. */
-enum status range_init(struct number_range *range, size_t channels, size_t inner,
-                       struct error *err) MUST_USE;
-void range_done(struct number_range *range);
+/* Allocates the statistics in `arena`. Error: STATUS_NO_MEMORY. */
+enum status range_init(struct number_range *range, struct arena *arena, size_t channels,
+                       size_t inner, struct error *err) MUST_USE;
 
 /* First pass: extends the range by the numbers of one image. */
 void range_extend(struct number_range *range, const float *values, size_t count);

@@ -3,10 +3,8 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/size.h"
 #include "engine/op/resolve.h"
 #include "engine/passes/edit.h"
 
@@ -29,11 +27,12 @@ struct stored_layer {
     float *corrections; /* by channel, to add to the bias: minus the mean error from rounding */
 };
 
-static struct value *named_constant(struct rewrite *r, const struct value *of, const char *suffix,
-                                    enum dtype dtype, const struct shape *shape, const void *data)
+/* Names `value`, which may be NULL, after another value. Returns `value`; NULL when out of
+ * memory. */
+static struct value *set_name(struct rewrite *r, struct value *value, const struct value *of,
+                              const char *suffix)
 {
     char name[600];
-    struct value *value = edit_constant(&r->edit, dtype, shape, data);
     const int length = snprintf(name, sizeof name, "%.500s%s", of->name, suffix);
     if (!value || length < 0)
         return NULL;
@@ -41,34 +40,23 @@ static struct value *named_constant(struct rewrite *r, const struct value *of, c
     return value->name ? value : (edit_no_memory(&r->edit), NULL);
 }
 
-static struct value *named_zeros(struct rewrite *r, const struct value *of, const char *suffix,
-                                 enum dtype dtype, const struct shape *row)
+static struct value *named_constant(struct rewrite *r, const struct value *of, const char *suffix,
+                                    enum dtype dtype, const struct shape *shape, const void *data)
 {
-    struct value *zeros = named_constant(r, of, suffix, dtype, row, NULL);
-    if (zeros)
-        memset(zeros->known->data, 0, zeros->known->bytes);
-    return zeros;
+    return set_name(r, edit_constant(&r->edit, dtype, shape, data), of, suffix);
 }
 
 /* Appends a node at the end; graph_sort() moves it. */
 static struct value *append_node(struct rewrite *r, enum op op, const struct value *of,
-                                 const char *suffix, struct value *const inputs[3],
-                                 enum dtype dtype, const struct shape *shape)
+                                 struct value *const inputs[3], enum dtype dtype,
+                                 const struct shape *shape)
 {
     struct graph *graph = r->edit.graph;
     char name[600];
-    snprintf(name, sizeof name, "%.500s_%s%s", of->name, op_name(op), suffix);
-    struct node *node =
-        edit_insert_node(&r->edit, graph->node_count, op, graph->opset, name, inputs, 3);
-    snprintf(name, sizeof name, "%.500s%s", of->name,
-             op == OP_QUANTIZE_LINEAR ? "_quantized" : "_dequantized");
-    struct value *value = node ? graph_add_value(graph, name, dtype, shape) : NULL;
-    if (!value) {
-        edit_no_memory(&r->edit);
-        return NULL;
-    }
-    node_set_output(node, 0, value);
-    return value;
+    snprintf(name, sizeof name, "%.500s_%s", of->name, op_name(op));
+    struct value *value = edit_insert_value(&r->edit, graph->node_count, op, graph->opset, name,
+                                            inputs, 3, dtype, shape);
+    return set_name(r, value, of, op == OP_QUANTIZE_LINEAR ? "_quantized" : "_dequantized");
 }
 
 static bool store_activation(struct rewrite *r, struct value *value)
@@ -80,11 +68,10 @@ static bool store_activation(struct rewrite *r, struct value *value)
     if (!scale || !zero)
         return false;
     struct value *const to[3] = {value, scale, zero};
-    struct value *bytes = append_node(r, OP_QUANTIZE_LINEAR, value, "", to, DTYPE_U8, &SHAPE_NONE);
+    struct value *bytes = append_node(r, OP_QUANTIZE_LINEAR, value, to, DTYPE_U8, NULL);
     struct value *const from[3] = {bytes, scale, zero};
     r->stored[value->index] =
-        bytes ? append_node(r, OP_DEQUANTIZE_LINEAR, value, "", from, DTYPE_F32, &SHAPE_NONE)
-              : NULL;
+        bytes ? append_node(r, OP_DEQUANTIZE_LINEAR, value, from, DTYPE_F32, NULL) : NULL;
     return r->stored[value->index] != NULL;
 }
 
@@ -94,11 +81,6 @@ static bool store_activation(struct rewrite *r, struct value *value)
 static int channel_axis(const struct node *layer)
 {
     return layer->op == OP_CONV || (layer->op == OP_GEMM && node_int(layer, "transB", 0)) ? 0 : 1;
-}
-
-int64_t quantize_layer_channels(const struct node *layer)
-{
-    return layer->inputs[1]->known->shape.dims[channel_axis(layer)];
 }
 
 /* Limit for a bias in units of input scale x weight scale: ONNX Runtime 1.32 converts float32
@@ -158,7 +140,7 @@ static void store_numbers(const struct node *layer, const struct number_range *i
         }
 }
 
-/* Rounds the weights of a layer. The caller frees ret->corrections, even after a failure. */
+/* Rounds the weights of a layer. */
 static bool round_layer(struct rewrite *r, const struct node *layer, struct stored_layer *ret)
 {
     const struct number_range *input = &r->options->ranges[layer->inputs[0]->index];
@@ -168,8 +150,8 @@ static bool round_layer(struct rewrite *r, const struct node *layer, struct stor
     const float most = (float)r->options->most;
     *ret = (struct stored_layer){
         .weights = named_constant(r, weights, "_quantized", DTYPE_I8, &weights->known->shape, NULL),
-        .scales = named_zeros(r, weights, "_scale", DTYPE_F32, &SHAPE((int64_t)c.extent)),
-        .corrections = alloc_array(c.extent, sizeof *ret->corrections)};
+        .scales = named_constant(r, weights, "_scale", DTYPE_F32, &SHAPE((int64_t)c.extent), NULL),
+        .corrections = arena_alloc(r->edit.graph->arena, c.extent, sizeof *ret->corrections)};
     if (!ret->weights || !ret->scales || !ret->corrections)
         return edit_no_memory(&r->edit);
     choose_scales(weights->known->data, c, bias ? bias->known->data : NULL,
@@ -183,7 +165,7 @@ static struct value *append_dequantize(struct rewrite *r, const struct value *of
                                        struct value *zeros, int64_t axis)
 {
     struct value *const inputs[3] = {stored, scales, zeros};
-    struct value *value = stored && scales && zeros ? append_node(r, OP_DEQUANTIZE_LINEAR, of, "",
+    struct value *value = stored && scales && zeros ? append_node(r, OP_DEQUANTIZE_LINEAR, of,
                                                                   inputs, DTYPE_F32, &stored->shape)
                                                     : NULL;
     if (value && !node_set_int(r->edit.graph, value->producer, "axis", axis))
@@ -210,44 +192,42 @@ static struct value *add_bias(struct rewrite *r, struct value *bias,
         ((int32_t *)numbers->known->data)[m] = (int32_t)number;
     }
     return append_dequantize(r, bias, numbers, units,
-                             named_zeros(r, bias, "_quantized_zero_point", DTYPE_I32, row), 0);
-}
-
-static void replace_weights(struct rewrite *r, struct node *layer,
-                            const struct stored_layer *stored)
-{
-    struct value *weights = layer->inputs[1];
-    struct value *bias = layer->op == OP_MATMUL ? NULL : node_input(layer, 2);
-    const struct value *shared = r->weights[weights->index];
-    const struct tensor *scales = stored->scales->known;
-    if (!shared || node_int(shared->producer, "axis", 0) != channel_axis(layer) ||
-        memcmp(shared->producer->inputs[1]->known->data, scales->data, scales->bytes) != 0)
-        r->weights[weights->index] = append_dequantize(
-            r, weights, stored->weights, stored->scales,
-            named_zeros(r, weights, "_zero_point", DTYPE_I8, &scales->shape), channel_axis(layer));
-    layer->inputs[1] = r->weights[weights->index];
-    if (bias)
-        layer->inputs[2] =
-            add_bias(r, bias, stored, (double)r->numbers[layer->inputs[0]->index].scale);
+                             named_constant(r, bias, "_quantized_zero_point", DTYPE_I32, row, NULL),
+                             0);
 }
 
 static bool store_layer(struct rewrite *r, struct node *layer)
 {
     struct stored_layer stored;
-    if (round_layer(r, layer, &stored))
-        replace_weights(r, layer, &stored);
-    free(stored.corrections);
+    struct value *weights = layer->inputs[1];
+    struct value *bias = layer->op == OP_MATMUL ? NULL : node_input(layer, 2);
+    const struct value *shared = r->weights[weights->index];
+    if (!round_layer(r, layer, &stored))
+        return false;
+    const struct tensor *scales = stored.scales->known;
+    if (!shared || node_int(shared->producer, "axis", 0) != channel_axis(layer) ||
+        memcmp(shared->producer->inputs[1]->known->data, scales->data, scales->bytes) != 0)
+        r->weights[weights->index] = append_dequantize(
+            r, weights, stored.weights, stored.scales,
+            named_constant(r, weights, "_zero_point", DTYPE_I8, &scales->shape, NULL),
+            channel_axis(layer));
+    layer->inputs[1] = r->weights[weights->index];
+    if (bias)
+        layer->inputs[2] =
+            add_bias(r, bias, &stored, (double)r->numbers[layer->inputs[0]->index].scale);
     return r->edit.status == STATUS_OK;
 }
 
 /* ---- the graph ---- */
 
-/* Stores the layers and activations. Clone and plan->graph have nodes at the same positions. */
+/* Stores the layers and activations. Clone and the plan's graph have nodes at the same positions.
+ */
 static bool rewrite_nodes(struct rewrite *r)
 {
     const struct quantize_plan *plan = r->plan;
     struct graph *graph = r->edit.graph;
-    const size_t nodes = plan->graph->node_count, values = plan->graph->value_count;
+    const struct graph *from = plan->edit.graph;
+    const size_t nodes = from->node_count, values = from->value_count;
     for (size_t n = 0; n < nodes; n++)
         if (plan->kinds[n] == QUANTIZE_LAYER && !store_layer(r, graph->nodes[n]))
             return false;
@@ -259,7 +239,7 @@ static bool rewrite_nodes(struct rewrite *r)
         for (size_t i = 0; i < node->input_count; i++) {
             const struct value *input = node->inputs[i];
             if (input && input->index < values && r->stored[input->index] &&
-                quantize_reads_stored(plan, n, plan->graph->values[input->index]))
+                quantize_reads_stored(plan, n, from->values[input->index]))
                 node->inputs[i] = r->stored[input->index];
         }
     }
@@ -270,17 +250,16 @@ enum status quantize_rewrite(struct graph *graph, const struct quantize_plan *pl
                              const struct number_scale *numbers,
                              const struct quantize_weights *weights, struct error *err)
 {
-    const size_t values = plan->graph->value_count;
+    const size_t values = graph->value_count;
     struct rewrite r = {.edit = {.graph = graph, .err = err},
                         .plan = plan,
                         .numbers = numbers,
                         .options = weights,
-                        .stored = alloc_array(values, sizeof *r.stored),
-                        .weights = alloc_array(values, sizeof *r.weights)};
+                        .stored = arena_alloc(graph->arena, values, sizeof *r.stored),
+                        .weights = arena_alloc(graph->arena, values, sizeof *r.weights)};
     if (!r.stored || !r.weights)
         edit_no_memory(&r.edit);
     else if (rewrite_nodes(&r) && (r.edit.status = graph_sort(graph, err)) == STATUS_OK)
         edit_sweep(&r.edit);
-    FREE_ALL((void *)r.stored, (void *)r.weights);
     return edit_end(&r.edit);
 }

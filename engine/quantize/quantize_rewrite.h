@@ -11,13 +11,10 @@ struct quantize_weights {
     bool corrects_biases;              /* subtract from biases the mean error of rounded weights */
 };
 
-/* Returns the number of a layer's output channels. */
-int64_t quantize_layer_channels(const struct node *layer);
-
-/* Changes `graph`, a clone of plan->graph. Inserts QuantizeLinear and DequantizeLinear after each
- * stored tensor, with the scales of `numbers` (by value index). Gives each layer 8-bit weights and
- * int32 biases; biases that do not fit stay float32. Values keep their indexes; new values follow.
- * STATUS_NO_MEMORY, STATUS_MODEL. */
+/* Changes `graph`, a clone of the plan's graph. Inserts QuantizeLinear and DequantizeLinear after
+ * each stored tensor, with the scales of `numbers` (by value index). Gives each layer 8-bit weights
+ * and int32 biases; biases that do not fit stay float32. Values keep their indexes; new values
+ * follow. STATUS_NO_MEMORY, STATUS_MODEL. */
 enum status quantize_rewrite(struct graph *graph, const struct quantize_plan *plan,
                              const struct number_scale *numbers,
                              const struct quantize_weights *weights, struct error *err) MUST_USE;

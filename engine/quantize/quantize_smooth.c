@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/size.h"
 #include "engine/quantize/quantize_plan.h"
 
 /* The share of a channel's spread that moves into the weights. Weights have a scale per column and
@@ -22,7 +21,7 @@ struct smooth_norm {
     size_t gain, bias; /* scaler->inputs[gain], shifter->inputs[bias]; shifter may be NULL */
     size_t channels, readers;
     bool is_refused;              /* it has a reader that cannot be smoothed */
-    float *activations, *weights; /* largest absolute number of each channel; free() */
+    float *activations, *weights; /* largest absolute number of each channel */
 };
 
 struct smoothing {
@@ -30,8 +29,8 @@ struct smoothing {
     const struct number_range *ranges;
     struct smooth_norm *norms;
     size_t norm_count;
-    size_t *norm_of;   /* by value index: 1 + index of the norm that makes it; 0: none */
-    uint32_t *readers; /* by value index */
+    struct smooth_norm **norm_of; /* by value index: the norm that makes the value, or NULL */
+    uint32_t *readers;            /* by value index */
     struct error *err;
 };
 
@@ -115,22 +114,26 @@ static bool keeps_channels(const struct node *node)
            (node->op == OP_TRANSPOSE && rank && order[rank - 1] == (int64_t)rank - 1);
 }
 
+static void refuse(struct smoothing *s, const struct value *value)
+{
+    if (s->norm_of[value->index])
+        s->norm_of[value->index]->is_refused = true;
+}
+
 static void read_inputs(struct smoothing *s, const struct node *node)
 {
     for (size_t i = 0; i < node->input_count; i++) {
-        const size_t from = node->inputs[i] ? s->norm_of[node->inputs[i]->index] : 0;
-        if (!from)
+        struct smooth_norm *norm = node->inputs[i] ? s->norm_of[node->inputs[i]->index] : NULL;
+        if (!norm)
             continue;
-        struct smooth_norm *norm = &s->norms[from - 1];
         if (keeps_channels(node))
-            s->norm_of[node->outputs[0]->index] = from;
+            s->norm_of[node->outputs[0]->index] = norm;
         else if (i != 0 || node->op == OP_CONV || quantize_kind_of(node) != QUANTIZE_LAYER ||
                  !add_reader(s, norm, node))
             norm->is_refused = true;
     }
     for (size_t i = 0; i < node->capture_count; i++)
-        if (s->norm_of[node->captures[i]->index])
-            s->norms[s->norm_of[node->captures[i]->index] - 1].is_refused = true;
+        refuse(s, node->captures[i]);
 }
 
 static enum status add_norm(struct smoothing *s, const struct smooth_norm *found)
@@ -138,11 +141,10 @@ static enum status add_norm(struct smoothing *s, const struct smooth_norm *found
     struct smooth_norm *norm = &s->norms[s->norm_count++];
     const struct node *last = found->shifter ? found->shifter : found->scaler;
     *norm = *found;
-    norm->activations = alloc_array(norm->channels, sizeof(float));
-    norm->weights = alloc_array(norm->channels, sizeof(float));
-    s->norm_of[last->outputs[0]->index] = s->norm_count;
-    return norm->activations && norm->weights ? STATUS_OK
-                                              : error_no_memory(s->err, "while quantizing");
+    norm->activations = arena_alloc(s->graph->arena, norm->channels, sizeof(float));
+    norm->weights = arena_alloc(s->graph->arena, norm->channels, sizeof(float));
+    s->norm_of[last->outputs[0]->index] = norm;
+    return check_memory(norm->activations && norm->weights, "while quantizing", s->err);
 }
 
 static enum status find_norms(struct smoothing *s)
@@ -156,8 +158,7 @@ static enum status find_norms(struct smoothing *s)
             TRY(add_norm(s, &found));
     }
     for (size_t i = 0; i < graph->output_count; i++)
-        if (s->norm_of[graph->outputs[i]->index])
-            s->norms[s->norm_of[graph->outputs[i]->index] - 1].is_refused = true;
+        refuse(s, graph->outputs[i]);
     return STATUS_OK;
 }
 
@@ -216,19 +217,27 @@ static enum status smooth_product(struct smoothing *s, const struct smooth_norm 
     return STATUS_OK;
 }
 
-static enum status smooth_all(struct smoothing *s, size_t *ret)
+enum status quantize_smooth(struct graph *graph, const struct number_range *ranges, size_t *ret,
+                            struct error *err)
 {
-    const size_t nodes = s->graph->node_count;
+    struct smoothing smoothing = {
+        .graph = graph,
+        .ranges = ranges,
+        .norms = arena_alloc(graph->arena, graph->node_count, sizeof *smoothing.norms),
+        .norm_of = arena_alloc(graph->arena, graph->value_count, sizeof *smoothing.norm_of),
+        .readers = arena_alloc(graph->arena, graph->value_count, sizeof *smoothing.readers),
+        .err = err};
+    struct smoothing *s = &smoothing;
     *ret = 0;
+    TRY(check_memory(s->norms && s->norm_of && s->readers, "while quantizing", err));
     TRY(find_norms(s));
-    for (size_t n = 0; n < nodes; n++) {
-        struct node *node = s->graph->nodes[n];
-        const size_t from = node->input_count && node->inputs[0] && node->op != OP_CONV &&
-                                    quantize_kind_of(node) == QUANTIZE_LAYER
-                                ? s->norm_of[node->inputs[0]->index]
-                                : 0;
-        if (from && !s->norms[from - 1].is_refused)
-            TRY(smooth_product(s, &s->norms[from - 1], node));
+    for (size_t n = 0; n < graph->node_count; n++) {
+        struct node *node = graph->nodes[n];
+        if (node->op == OP_CONV || quantize_kind_of(node) != QUANTIZE_LAYER)
+            continue;
+        const struct smooth_norm *norm = s->norm_of[node->inputs[0]->index];
+        if (norm && !norm->is_refused)
+            TRY(smooth_product(s, norm, node));
     }
     for (size_t i = 0; i < s->norm_count; i++)
         if (s->norms[i].readers && !s->norms[i].is_refused) {
@@ -236,23 +245,4 @@ static enum status smooth_all(struct smoothing *s, size_t *ret)
             ++*ret;
         }
     return STATUS_OK;
-}
-
-enum status quantize_smooth(struct graph *graph, const struct number_range *ranges, size_t *ret,
-                            struct error *err)
-{
-    struct smoothing s = {.graph = graph,
-                          .ranges = ranges,
-                          .norms = alloc_array(graph->node_count, sizeof *s.norms),
-                          .norm_of = alloc_array(graph->value_count, sizeof *s.norm_of),
-                          .readers = alloc_array(graph->value_count, sizeof *s.readers),
-                          .err = err};
-    const enum status status = s.norms && s.norm_of && s.readers
-                                   ? smooth_all(&s, ret)
-                                   : error_no_memory(err, "while quantizing");
-    for (size_t i = 0; i < s.norm_count; i++) {
-        FREE_ALL(s.norms[i].activations, s.norms[i].weights);
-    }
-    FREE_ALL(s.norms, s.norm_of, s.readers);
-    return status;
 }

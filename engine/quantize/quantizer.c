@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/cpu.h"
-#include "engine/base/size.h"
 #include "engine/op/resolve.h"
 #include "engine/passes/edit.h"
 #include "engine/quantize/quantize_rewrite.h"
@@ -17,7 +15,6 @@ struct quantizer {
     bool *is_float;              /* by value index: an activation in float32 of known shape */
     struct number_range *ranges; /* by value index: of tensors that a plan stores */
     struct quantizer_layer *layers;
-    size_t *positions; /* positions of the layers' nodes */
     size_t layer_count;
     int weight_max;
 };
@@ -70,21 +67,15 @@ static enum status keep_outputs(const struct graph *from, struct graph *graph, s
 static enum status allocate(struct quantizer *q, struct error *err)
 {
     const size_t nodes = q->graph->node_count, values = q->graph->value_count;
-    q->shapes = alloc_array(values, sizeof *q->shapes);
-    q->is_float = alloc_array(values, sizeof *q->is_float);
-    q->ranges = alloc_array(values, sizeof *q->ranges);
-    q->layers = alloc_array(nodes, sizeof *q->layers);
-    q->positions = alloc_array(nodes, sizeof *q->positions);
-    TRY(check_memory(q->shapes && q->is_float && q->ranges && q->layers && q->positions,
-                     "while quantizing", err));
-    for (size_t n = 0; n < nodes; n++) {
-        const struct node *node = q->graph->nodes[n];
-        if (quantize_kind_of(node) != QUANTIZE_LAYER)
-            continue;
-        q->positions[q->layer_count] = n;
-        q->layers[q->layer_count++] = (struct quantizer_layer){
-            .name = node->name, .op = op_name(node->op), .input = node->inputs[0]};
-    }
+    struct arena *arena = q->graph->arena;
+    q->shapes = arena_alloc(arena, values, sizeof *q->shapes);
+    q->is_float = arena_alloc(arena, values, sizeof *q->is_float);
+    q->ranges = arena_alloc(arena, values, sizeof *q->ranges);
+    q->layers = arena_alloc(arena, nodes, sizeof *q->layers);
+    TRY(check_memory(q->shapes && q->is_float && q->ranges && q->layers, "while quantizing", err));
+    for (size_t n = 0; n < nodes; n++)
+        if (quantize_kind_of(q->graph->nodes[n]) == QUANTIZE_LAYER)
+            q->layers[q->layer_count++].node = q->graph->nodes[n];
     return q->layer_count ? STATUS_OK
                           : error_set(err, STATUS_UNSUPPORTED,
                                       "the model has no Conv, Gemm or MatMul with constant float32 "
@@ -118,21 +109,14 @@ void quantizer_free(struct quantizer *q)
 {
     if (!q)
         return;
-    for (size_t v = 0; q->ranges && v < q->graph->value_count; v++)
-        range_done(&q->ranges[v]);
-    FREE_ALL(q->shapes, q->is_float, q->ranges, q->layers, q->positions);
     graph_free(q->graph);
     free(q);
 }
 
-size_t quantizer_layer_count(const struct quantizer *q)
+struct quantizer_layer *quantizer_layers(struct quantizer *q, size_t *ret_count)
 {
-    return q->layer_count;
-}
-
-struct quantizer_layer *quantizer_layer(struct quantizer *q, size_t i)
-{
-    return &q->layers[i];
+    *ret_count = q->layer_count;
+    return q->layers;
 }
 
 /* ---- shapes ---- */
@@ -160,12 +144,12 @@ static enum status shapes_of_inputs(const struct quantizer *q,
 static enum status infer_shapes(struct quantizer *q, const struct session_options *options,
                                 struct error *err)
 {
-    struct graph *copy = NULL;
-    struct shape *shapes = alloc_array(q->graph->input_count, sizeof *shapes);
-    enum status status = shapes ? shapes_of_inputs(q, options, shapes, err)
-                                : error_no_memory(err, "while quantizing");
-    IF_OK(status, graph_clone(q->graph, &copy, err));
-    IF_OK(status, optimize_specialise(copy, shapes, err));
+    struct graph *copy;
+    struct shape *shapes = arena_alloc(q->graph->arena, q->graph->input_count, sizeof *shapes);
+    TRY(check_memory(shapes, "while quantizing", err));
+    TRY(shapes_of_inputs(q, options, shapes, err));
+    TRY(graph_clone(q->graph, &copy, err));
+    const enum status status = optimize_specialise(copy, shapes, err);
     for (size_t v = 0; status == STATUS_OK && v < q->graph->value_count; v++) {
         const struct value *value = copy->values[v];
         q->shapes[v] = value->shape;
@@ -173,7 +157,6 @@ static enum status infer_shapes(struct quantizer *q, const struct session_option
                          shape_is_known(&value->shape) && shape_count(&value->shape) > 0;
     }
     graph_free(copy);
-    free(shapes);
     return status;
 }
 
@@ -182,13 +165,12 @@ static enum status infer_shapes(struct quantizer *q, const struct session_option
 static void count_work(struct quantizer *q)
 {
     for (size_t i = 0; i < q->layer_count; i++) {
-        const struct node *node = q->graph->nodes[q->positions[i]];
-        const struct shape *weights = &node->inputs[1]->known->shape;
-        const struct shape *result = &q->shapes[node->outputs[0]->index];
-        const int64_t channels = quantize_layer_channels(node);
-        if (shape_is_known(result) && channels > 0)
-            q->layers[i].work =
-                (double)shape_count(result) / (double)channels * (double)shape_count(weights);
+        const struct node *node = q->layers[i].node;
+        const struct shape *y = &q->shapes[node->outputs[0]->index];
+        if (shape_is_known(y) && shape_count(y))
+            q->layers[i].work = (double)shape_count(y) /
+                                (double)y->dims[node->op == OP_CONV ? 1 : y->rank - 1] *
+                                (double)shape_count(&node->inputs[1]->known->shape);
     }
 }
 
@@ -198,9 +180,9 @@ static void count_work(struct quantizer *q)
 struct observed_part {
     const struct quantizer *q;
     size_t *indices;
+    const struct tensor **outputs;
     size_t count;
     struct session *session;
-    const struct tensor **outputs;
     double begin, share; /* of all progress, 0 … 1: where this part begins, and its share */
 };
 
@@ -233,7 +215,7 @@ static int channel_axis(const struct quantizer *q, size_t v)
 {
     const int rank = q->shapes[v].rank;
     for (size_t i = 0; i < q->layer_count; i++) {
-        const struct node *layer = q->graph->nodes[q->positions[i]];
+        const struct node *layer = q->layers[i].node;
         if (layer->inputs[0]->index == v)
             return layer->op == OP_CONV ? 1 : rank - 1;
     }
@@ -248,7 +230,7 @@ static enum status allocate_ranges(const struct quantizer *q, const bool *is_sto
         if (!is_stored[v])
             continue;
         const int axis = channel_axis(q, v);
-        TRY(range_init(&q->ranges[v], shape->rank ? (size_t)shape->dims[axis] : 1,
+        TRY(range_init(&q->ranges[v], q->graph->arena, shape->rank ? (size_t)shape->dims[axis] : 1,
                        resolve_extent(shape, axis + 1, shape->rank), err));
     }
     return STATUS_OK;
@@ -264,7 +246,7 @@ static enum status observe_twice(const struct observed_part *part,
         float low, high;
         if (!range_limits(range, &low, &high) || low == high)
             continue;
-        range->bins = alloc_array(RANGE_BINS, sizeof *range->bins);
+        range->bins = arena_alloc(part->q->graph->arena, RANGE_BINS, sizeof *range->bins);
         TRY(check_memory(range->bins, "while quantizing", err));
     }
     return run_images(part, images, true, err);
@@ -281,18 +263,14 @@ static enum status observe_part(struct observed_part *part, const struct session
     TRY(graph_clone(part->q->graph, &graph, err));
     graph->output_count = part->count;
     graph->outputs = arena_alloc(graph->arena, part->count, sizeof *graph->outputs);
-    for (size_t k = 0; graph->outputs && k < part->count; k++) {
+    for (size_t k = 0; graph->outputs && k < part->count; k++)
         graph->outputs[k] = graph->values[part->indices[k]];
-    }
-    part->outputs = alloc_array(part->count, sizeof *part->outputs);
-    enum status status = graph->outputs && part->outputs
-                             ? session_create(graph, &own, &part->session, err)
-                             : error_no_memory(err, "while quantizing");
+    enum status status = check_memory(graph->outputs, "while quantizing", err);
+    IF_OK(status, session_create(graph, &own, &part->session, err));
     graph_free(graph);
     IF_OK(status, session_enter(part->session, err));
     IF_OK(status, observe_twice(part, images, err));
     session_free(part->session);
-    free((void *)part->outputs);
     return status;
 }
 
@@ -303,14 +281,17 @@ static size_t observed_bytes(const struct quantizer *q, size_t v)
 
 static enum status observe_all(struct quantizer *q, const struct session_options *options,
                                const struct quantizer_images *images, const bool *is_stored,
-                               size_t *indices, size_t memory, struct error *err)
+                               size_t memory, struct error *err)
 {
     const size_t values = q->graph->value_count;
+    size_t *indices = arena_alloc(q->graph->arena, values, sizeof *indices);
+    const struct tensor **outputs = arena_alloc(q->graph->arena, values, sizeof *outputs);
     size_t total = 0, done = 0;
+    TRY(check_memory(indices && outputs, "while quantizing", err));
     for (size_t v = 0; v < values; v++)
         total += is_stored[v] ? observed_bytes(q, v) : 0;
     for (size_t v = 0; v < values;) {
-        struct observed_part part = {.q = q, .indices = indices};
+        struct observed_part part = {.q = q, .indices = indices, .outputs = outputs};
         size_t bytes = 0;
         for (;
              v < values && (!is_stored[v] || !part.count || bytes + observed_bytes(q, v) <= memory);
@@ -331,15 +312,13 @@ static enum status observe_all(struct quantizer *q, const struct session_options
 }
 
 static enum status make_plan(const struct quantizer *q, const bool *is_float, bool keeps,
-                             struct quantize_plan *ret, struct error *err)
+                             struct arena *arena, struct quantize_plan *ret, struct error *err)
 {
-    bool *is_kept = alloc_array(q->graph->node_count, sizeof *is_kept);
-    for (size_t i = 0; is_kept && keeps && i < q->layer_count; i++)
-        is_kept[q->positions[i]] = q->layers[i].is_kept;
-    const enum status status = is_kept ? quantize_plan_make(q->graph, is_kept, is_float, ret, err)
-                                       : error_no_memory(err, "while quantizing");
-    free(is_kept);
-    return status;
+    bool *is_kept = arena_alloc(arena, q->graph->node_count, sizeof *is_kept);
+    TRY(check_memory(is_kept, "while quantizing", err));
+    for (size_t i = 0; keeps && i < q->layer_count; i++)
+        is_kept[edit_position(q->graph, q->layers[i].node)] = q->layers[i].is_kept;
+    return quantize_plan_make(q->graph, is_kept, is_float, arena, ret, err);
 }
 
 /* Sets the declared opset to that of the newest node, but at least to 13, for a scale per channel.
@@ -356,18 +335,13 @@ enum status quantizer_observe(struct quantizer *q, const struct session_options 
                               const struct quantizer_images *images, size_t memory,
                               struct error *err)
 {
-    struct quantize_plan plan = {0};
+    struct quantize_plan plan;
     TRY(infer_shapes(q, options, err));
     raise_opset(q->graph);
     count_work(q);
-    size_t *indices = alloc_array(q->graph->value_count, sizeof *indices);
-    enum status status = indices ? make_plan(q, q->is_float, false, &plan, err)
-                                 : error_no_memory(err, "while quantizing");
-    IF_OK(status, allocate_ranges(q, plan.is_stored, err));
-    IF_OK(status, observe_all(q, options, images, plan.is_stored, indices, memory, err));
-    quantize_plan_done(&plan);
-    free(indices);
-    return status;
+    TRY(make_plan(q, q->is_float, false, q->graph->arena, &plan, err));
+    TRY(allocate_ranges(q, plan.is_stored, err));
+    return observe_all(q, options, images, plan.is_stored, memory, err);
 }
 
 /* ---- smoothing ---- */
@@ -397,14 +371,14 @@ enum status quantizer_smooth(const struct quantizer *from, struct quantizer **re
  * scale of the Concat's result. Move and Concat then copy numbers. */
 static void share_numbers(const struct quantize_plan *plan, struct number_scale *numbers)
 {
-    const struct graph *graph = plan->graph;
+    const struct graph *graph = plan->edit.graph;
     for (size_t n = graph->node_count; n-- > 0;) {
         const struct node *node = graph->nodes[n];
         if (plan->kinds[n] != QUANTIZE_CONCAT || !plan->is_stored[node->outputs[0]->index])
             continue;
         for (size_t i = 0; i < node->input_count; i++) {
             const struct value *input = node->inputs[i];
-            if (plan->is_stored[input->index] && plan->readers[input->index] == 1 &&
+            if (plan->is_stored[input->index] && edit_single_reader(&plan->edit, input) &&
                 plan->is_layer[quantize_before_clamp(plan, input)->index])
                 numbers[input->index] = numbers[node->outputs[0]->index];
         }
@@ -419,40 +393,36 @@ static void share_numbers(const struct quantize_plan *plan, struct number_scale 
     }
 }
 
-static enum status make_with(const struct quantizer *q, const struct quantize_plan *plan,
-                             bool corrects_biases, struct number_scale *numbers, struct graph **ret,
-                             struct error *err)
-{
-    struct graph *graph;
-    for (size_t v = 0; v < q->graph->value_count; v++)
-        if (plan->is_stored[v])
-            numbers[v] = range_scale(&q->ranges[v], false);
-    share_numbers(plan, numbers);
-    TRY(graph_clone(q->graph, &graph, err));
-    const struct quantize_weights weights = {q->ranges, q->weight_max, corrects_biases};
-    const enum status status = quantize_rewrite(graph, plan, numbers, &weights, err);
-    if (status != STATUS_OK) {
-        graph_free(graph);
-        return status;
-    }
-    *ret = graph;
-    return STATUS_OK;
-}
-
-enum status quantizer_make(const struct quantizer *q, bool corrects_biases, struct graph **ret,
-                           struct error *err)
+/* Carries out a plan on `graph`, a clone of q->graph whose arena also has the plan. */
+static enum status make_in(const struct quantizer *q, bool keeps, bool corrects_biases,
+                           struct graph *graph, struct error *err)
 {
     const size_t values = q->graph->value_count;
+    const struct quantize_weights weights = {q->ranges, q->weight_max, corrects_biases};
     float low, high;
-    struct quantize_plan plan = {0};
-    struct number_scale *numbers = alloc_array(values, sizeof *numbers);
-    bool *is_known = alloc_array(values, sizeof *is_known);
-    enum status status = numbers && is_known ? STATUS_OK : error_no_memory(err, "while quantizing");
-    for (size_t v = 0; status == STATUS_OK && v < values; v++)
+    struct quantize_plan plan;
+    struct number_scale *numbers = arena_alloc(graph->arena, values, sizeof *numbers);
+    bool *is_known = arena_alloc(graph->arena, values, sizeof *is_known);
+    TRY(check_memory(numbers && is_known, "while quantizing", err));
+    for (size_t v = 0; v < values; v++)
         is_known[v] = q->is_float[v] && range_limits(&q->ranges[v], &low, &high);
-    IF_OK(status, make_plan(q, is_known, true, &plan, err));
-    IF_OK(status, make_with(q, &plan, corrects_biases, numbers, ret, err));
-    quantize_plan_done(&plan);
-    FREE_ALL(numbers, is_known);
+    TRY(make_plan(q, is_known, keeps, graph->arena, &plan, err));
+    for (size_t v = 0; v < values; v++)
+        if (plan.is_stored[v])
+            numbers[v] = range_scale(&q->ranges[v], false);
+    share_numbers(&plan, numbers);
+    return quantize_rewrite(graph, &plan, numbers, &weights, err);
+}
+
+enum status quantizer_make(const struct quantizer *q, bool keeps, bool corrects_biases,
+                           struct graph **ret, struct error *err)
+{
+    struct graph *graph;
+    TRY(graph_clone(q->graph, &graph, err));
+    const enum status status = make_in(q, keeps, corrects_biases, graph, err);
+    if (status == STATUS_OK)
+        *ret = graph;
+    else
+        graph_free(graph);
     return status;
 }

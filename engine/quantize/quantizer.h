@@ -14,10 +14,12 @@
 
 /* A Conv, Gemm or MatMul with constant weights. */
 struct quantizer_layer {
-    const char *name, *op;
-    const struct value *input; /* its activation; layers may share it */
-    double work;               /* multiply-adds per image; 0 before quantizer_observe() */
-    bool is_kept; /* stays float32; the caller may change it between calls of quantizer_make() */
+    const struct node *node; /* its input 0 is an activation, which layers may share */
+    double work;             /* multiply-adds per image; 0 before quantizer_observe() */
+    /* The caller may change these members, which are zero at first: */
+    bool is_kept;       /* stays float32 */
+    double error_alone; /* error if only this layer, and others that read the same tensor, use 8
+                           bits; 0: not measured */
 };
 
 /* Images for calibration. */
@@ -46,9 +48,8 @@ enum status quantizer_create(const struct graph *graph, int weight_max, struct q
                              struct error *err) MUST_USE;
 void quantizer_free(struct quantizer *quantizer);
 
-/* Returns the number of layers, which are in the order in which they run. */
-size_t quantizer_layer_count(const struct quantizer *quantizer);
-struct quantizer_layer *quantizer_layer(struct quantizer *quantizer, size_t i);
+/* Returns the layers, in the order in which they run; the quantizer owns them. */
+struct quantizer_layer *quantizer_layers(struct quantizer *quantizer, size_t *ret_count);
 
 /* Runs the images in float32 and records the ranges of activations. `options` are for a session on
  * the CPU whose image input is IMAGE_NHWC_F32; its `cancel` ends the call with STATUS_CANCELLED.
@@ -64,7 +65,8 @@ enum status quantizer_observe(struct quantizer *quantizer, const struct session_
 enum status quantizer_smooth(const struct quantizer *from, struct quantizer **ret,
                              struct error *err) MUST_USE;
 
-/* Sets *ret to the quantized graph, which the caller owns. With `corrects_biases`, biases are
- * corrected by the mean error from rounding the weights. STATUS_NO_MEMORY, STATUS_MODEL. */
-enum status quantizer_make(const struct quantizer *quantizer, bool corrects_biases,
+/* Sets *ret to the quantized graph, which the caller owns. With `keeps`, layers with `is_kept` stay
+ * in float32. With `corrects_biases`, biases are corrected by the mean error from rounding the
+ * weights. STATUS_NO_MEMORY, STATUS_MODEL. */
+enum status quantizer_make(const struct quantizer *quantizer, bool keeps, bool corrects_biases,
                            struct graph **ret, struct error *err) MUST_USE;

@@ -4,7 +4,6 @@
 #include <malloc.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
@@ -41,8 +40,8 @@ struct quantize_state {
     const struct model *model;
     const struct quantize_options *options;
     struct quantize_report *report;
-    int *files;   /* readable photos: first those for calibration, then the held-out ones */
-    float *photo; /* a photo after preprocessing */
+    int *files;              /* readable photos */
+    float *photo;            /* a photo after preprocessing */
     struct session *session; /* one at a time, because each has its own copy of the weights */
     struct outputs outputs;
     float *answers[2]; /* [0]: fp32's for `tried`, then `held_out` photos; [1]: a candidate's for
@@ -52,23 +51,21 @@ struct quantize_state {
     struct task_answer *decoded; /* fp32's answers for held-out photos; NULL: no boxes, no text */
     struct quantizer *quantizer;
     bool corrects_biases;
-    /* Error and bounds of the best choice of layers so far (in report->layers), on `tried`
-     * photos. */
+    /* The best choice of layers so far: how many groups stay in float32, error and bounds on
+     * `tried` photos. */
+    size_t kept_groups;
     double error;
     bool holds;
     const char *phase;
     struct error *err;
 };
 
-static void show(const struct quantize_state *q, double fraction)
+/* Shows the progress of the phase: also the callback quantizer_images.on_progress. */
+static void show(void *state, double fraction)
 {
+    const struct quantize_state *q = state;
     if (q->options->on_progress)
         q->options->on_progress(q->options->context, q->phase, fraction);
-}
-
-static void on_observed(void *context, double fraction)
-{
-    show(context, fraction);
 }
 
 static enum status check_cancel(const struct quantize_state *q)
@@ -86,30 +83,31 @@ static bool is_over(const struct quantize_state *q)
 
 /* ---- photos ---- */
 
+/* Reads photo i: first come those for calibration, then the held-out ones, which are every fifth
+ * readable photo or, of fewer than five, the last one. */
 static enum status read_photo(struct quantize_state *q, int i)
 {
     TRY(check_cancel(q));
     const struct quantize_photos *photos = &q->options->photos;
-    const size_t file = (size_t)q->files[i];
+    const int calibrated = q->report->calibrated, last = calibrated + q->report->held_out - 1;
+    const int fifth = (i - calibrated) * HOLD_OUT + HOLD_OUT - 1;
+    const int at = i < calibrated ? i + i / (HOLD_OUT - 1) : fifth < last ? fifth : last;
+    const size_t file = (size_t)q->files[at];
     const enum status status = photos->read(photos->context, file, q->photo, q->err);
     return status == STATUS_OK
                ? status
                : error_prefix(q->err, "%.200s", photos->name(photos->context, file));
 }
 
-/* Holds out every fifth readable photo or, of fewer than five, the last one. The rest calibrate. */
 static enum status find_photos(struct quantize_state *q)
 {
     struct quantize_report *report = q->report;
     const struct quantize_photos *photos = &q->options->photos;
     const int count = (int)photos->count;
+    int readable = 0;
     struct error first;
-    int *held_out = alloc_array((size_t)count, sizeof *held_out);
     q->files = alloc_array((size_t)count, sizeof *q->files);
-    if (!held_out || !q->files) {
-        free(held_out);
-        return error_no_memory(q->err, "while quantizing");
-    }
+    TRY(check_memory(q->files, "while quantizing", q->err));
     q->phase = "reading photos";
     for (int i = 0; i < count && check_cancel(q) == STATUS_OK; i++) {
         struct error why;
@@ -117,19 +115,13 @@ static enum status find_photos(struct quantize_state *q)
         if (photos->read(photos->context, (size_t)i, q->photo, &why) != STATUS_OK) {
             if (report->unreadable++ == 0)
                 first = why;
-            continue;
+        } else {
+            q->files[readable++] = i;
         }
-        if ((report->calibrated + report->held_out) % HOLD_OUT == HOLD_OUT - 1)
-            held_out[report->held_out++] = i;
-        else
-            q->files[report->calibrated++] = i;
     }
-    if (report->held_out == 0 && report->calibrated > 1)
-        held_out[report->held_out++] = q->files[--report->calibrated];
-    memcpy(q->files + report->calibrated, held_out, (size_t)report->held_out * sizeof *held_out);
-    free(held_out);
     TRY(check_cancel(q));
-    const int readable = report->calibrated + report->held_out;
+    report->held_out = readable < HOLD_OUT ? readable > 1 : readable / HOLD_OUT;
+    report->calibrated = readable - report->held_out;
     if (readable >= QUANTIZE_MIN_PHOTOS)
         return STATUS_OK;
     if (report->unreadable)
@@ -374,12 +366,12 @@ static enum status compare_graph(struct quantize_state *q, const struct graph *g
     return STATUS_OK;
 }
 
-/* Compares the graph in which the layers with `is_kept` stay in float32 (compare_graph()). */
-static enum status try_layers(struct quantize_state *q, int first, int photos,
+/* Compares the quantized graph (quantizer_make(), compare_graph()). */
+static enum status try_layers(struct quantize_state *q, bool keeps, int first, int photos,
                               bool *ret_is_quantized, struct agreement *ret)
 {
     struct graph *graph;
-    TRY(quantizer_make(q->quantizer, q->corrects_biases, &graph, q->err));
+    TRY(quantizer_make(q->quantizer, keeps, q->corrects_biases, &graph, q->err));
     *ret_is_quantized = quantizer_is_quantized(graph);
     const enum status status = compare_graph(q, graph, first, photos, ret);
     graph_free(graph);
@@ -394,13 +386,13 @@ static enum status quantize_all(struct quantize_state *q)
     bool is_quantized;
     q->phase = "quantizing";
     show(q, 0);
-    TRY(try_layers(q, 0, q->tried, &is_quantized, &plain));
+    TRY(try_layers(q, false, 0, q->tried, &is_quantized, &plain));
     if (!is_quantized)
         return error_set(q->err, STATUS_UNSUPPORTED,
                          "no Conv, Gemm or MatMul can be quantized: their inputs are computed in a "
                          "Loop, Scan or If, or are not finite for these photos");
     q->corrects_biases = true;
-    TRY(try_layers(q, 0, q->tried, &is_quantized, &corrected));
+    TRY(try_layers(q, false, 0, q->tried, &is_quantized, &corrected));
     q->corrects_biases = error_of(&corrected) < error_of(&plain);
     const struct agreement *best = q->corrects_biases ? &corrected : &plain;
     q->error = error_of(best);
@@ -423,12 +415,12 @@ static size_t find_groups(const struct quantize_state *q, struct layer_group *re
 {
     size_t count = 0;
     for (size_t i = 0; i < q->report->layer_count; i++) {
-        const struct quantizer_layer *layer = quantizer_layer(q->quantizer, i);
+        const struct quantizer_layer *layer = &q->report->layers[i];
         size_t g = 0;
-        while (g < count && ret[g].input != layer->input)
+        while (g < count && ret[g].input != layer->node->inputs[0])
             g++;
         if (g == count)
-            ret[count++] = (struct layer_group){.input = layer->input, .first = i};
+            ret[count++] = (struct layer_group){.input = layer->node->inputs[0], .first = i};
         ret[g].work += layer->work;
     }
     return count;
@@ -441,9 +433,9 @@ static size_t keep_groups(const struct quantize_state *q, const struct layer_gro
 {
     size_t kept = 0;
     for (size_t i = 0; i < q->report->layer_count; i++) {
-        struct quantizer_layer *layer = quantizer_layer(q->quantizer, i);
+        struct quantizer_layer *layer = &q->report->layers[i];
         size_t g = 0;
-        while (g < count && groups[g].input != layer->input)
+        while (g < count && groups[g].input != layer->node->inputs[0])
             g++;
         layer->is_kept = (g < count) != others;
         kept += layer->is_kept;
@@ -457,10 +449,10 @@ static enum status measure_group(struct quantize_state *q, struct layer_group *g
     struct agreement a;
     bool is_quantized;
     (void)keep_groups(q, group, 1, true);
-    TRY(try_layers(q, 0, LAYER_PHOTOS, &is_quantized, &a));
+    TRY(try_layers(q, true, 0, LAYER_PHOTOS, &is_quantized, &a));
     group->gain = error_of(&a) / fmax(group->work, 1);
     for (size_t i = 0; i < q->report->layer_count; i++)
-        if (!quantizer_layer(q->quantizer, i)->is_kept)
+        if (!q->report->layers[i].is_kept)
             q->report->layers[i].error_alone = error_of(&a);
     return STATUS_OK;
 }
@@ -477,20 +469,17 @@ static int compare_gains(const void *a, const void *b)
 static enum status try_groups(struct quantize_state *q, const struct layer_group *groups,
                               size_t count, bool *ret_holds)
 {
-    struct quantize_report *report = q->report;
     struct agreement a;
     bool is_quantized;
-    const size_t kept = keep_groups(q, groups, count, false);
-    TRY(try_layers(q, 0, q->tried, &is_quantized, &a));
+    (void)keep_groups(q, groups, count, false);
+    TRY(try_layers(q, true, 0, q->tried, &is_quantized, &a));
     *ret_holds = is_quantized && agreement_holds(&a, NULL);
     /* Once the bounds hold, keep fewer layers; until then, keeping more must lower the error. */
     if (!*ret_holds && (!is_quantized || q->holds || error_of(&a) >= KEPT_GAIN * q->error))
         return STATUS_OK;
     q->error = error_of(&a);
     q->holds = *ret_holds;
-    report->kept = kept;
-    for (size_t i = 0; i < report->layer_count; i++)
-        report->layers[i].is_kept = quantizer_layer(q->quantizer, i)->is_kept;
+    q->kept_groups = count;
     return STATUS_OK;
 }
 
@@ -550,18 +539,12 @@ static enum status keep_sensitive(struct quantize_state *q)
         qsort(groups, count, sizeof *groups, compare_gains);
         status = search_groups(q, groups, leave_affordable(groups, count));
     }
+    q->report->kept = keep_groups(q, groups, q->kept_groups, false);
     free(groups);
     return status;
 }
 
 /* ---- the report ---- */
-
-/* Keeps the layers that the report lists as kept in float32; none if `keeps` is false. */
-static void choose_layers(struct quantize_state *q, bool keeps)
-{
-    for (size_t i = 0; i < q->report->layer_count; i++)
-        quantizer_layer(q->quantizer, i)->is_kept = keeps && q->report->layers[i].is_kept;
-}
 
 static enum status compare_held_out(struct quantize_state *q, bool keeps, struct agreement *ret)
 {
@@ -570,8 +553,7 @@ static enum status compare_held_out(struct quantize_state *q, bool keeps, struct
     report->fp32_boxes = report->int8_boxes = report->box_pairs = 0;
     report->lines = report->same_lines = report->characters = report->edits = 0;
     report->overlap = 0;
-    choose_layers(q, keeps);
-    return try_layers(q, q->tried, q->held_out, &is_quantized, ret);
+    return try_layers(q, keeps, q->tried, q->held_out, &is_quantized, ret);
 }
 
 /* Reports costs and gains of the layers that stay in float32. */
@@ -583,9 +565,8 @@ static enum status report_kept(struct quantize_state *q)
     if (!report->kept)
         return STATUS_OK;
     for (size_t i = 0; i < report->layer_count; i++) {
-        const struct quantizer_layer *layer = quantizer_layer(q->quantizer, i);
-        work += layer->work;
-        kept += report->layers[i].is_kept ? layer->work : 0;
+        work += report->layers[i].work;
+        kept += report->layers[i].is_kept ? report->layers[i].work : 0;
     }
     report->fp32_share = work > 0 ? kept / work : 0;
     TRY(compare_held_out(q, false, &a));
@@ -613,8 +594,7 @@ static enum status time_graph(struct quantize_state *q, const struct graph *grap
 static enum status time_int8(struct quantize_state *q, bool keeps, double *quickest)
 {
     struct graph *graph;
-    choose_layers(q, keeps);
-    TRY(quantizer_make(q->quantizer, q->corrects_biases, &graph, q->err));
+    TRY(quantizer_make(q->quantizer, keeps, q->corrects_biases, &graph, q->err));
     const enum status status = time_graph(q, graph, PRECISION_INT8, quickest);
     graph_free(graph);
     return status;
@@ -654,27 +634,12 @@ static enum status report_on(struct quantize_state *q)
 
 /* ---- quantize_model ---- */
 
-static enum status list_layers(struct quantize_state *q)
-{
-    struct quantize_report *report = q->report;
-    const size_t count = quantizer_layer_count(q->quantizer);
-    report->layers = alloc_array(count, sizeof *report->layers);
-    for (size_t i = 0; report->layers && i < count; i++) {
-        const struct quantizer_layer *layer = quantizer_layer(q->quantizer, i);
-        report->layers[i].op = layer->op;
-        report->layers[i].name = strdup(layer->name);
-        report->layer_count = i + 1;
-        TRY(check_memory(report->layers[i].name, "while quantizing", q->err));
-    }
-    return check_memory(report->layers, "while quantizing", q->err);
-}
-
 static enum status calibrate(struct quantize_state *q)
 {
     const struct session_options options = options_of(q, PRECISION_FP32);
     const struct quantizer_images images = {.count = (size_t)q->report->calibrated,
                                             .read = read_image,
-                                            .on_progress = on_observed,
+                                            .on_progress = show,
                                             .context = q};
     q->phase = "calibrating";
     const enum status status =
@@ -717,7 +682,6 @@ static enum status quantize_steps(struct quantize_state *q, struct graph **ret)
         return error_set(q->err, STATUS_INVALID,
                          "lensd can quantize only models whose one input is an image");
     TRY(quantizer_create(q->model->graph, q->options->weight_max, &q->quantizer, q->err));
-    TRY(list_layers(q));
     if (!size_mul((size_t)p->width, (size_t)p->height, &count) ||
         !size_mul(count, (size_t)preprocess_channels(p), &count) ||
         !(q->photo = alloc_array(count, sizeof *q->photo)))
@@ -727,12 +691,12 @@ static enum status quantize_steps(struct quantize_state *q, struct graph **ret)
     TRY(calibrate(q));
     TRY(quantize_all(q));
     TRY(smooth(q));
+    q->report->layers = quantizer_layers(q->quantizer, &q->report->layer_count);
     TRY(keep_sensitive(q));
     /* The server compares and times the model itself, with its batch size. */
     if (q->options->has_report)
         TRY(report_on(q));
-    choose_layers(q, true);
-    return quantizer_make(q->quantizer, q->corrects_biases, ret, q->err);
+    return quantizer_make(q->quantizer, true, q->corrects_biases, ret, q->err);
 }
 
 enum status quantize_model(const struct model *model, const struct quantize_options *options,
@@ -748,7 +712,7 @@ enum status quantize_model(const struct model *model, const struct quantize_opti
     for (int i = 0; q.decoded && i < q.held_out; i++)
         task_answer_done(&q.decoded[i]);
     free(q.decoded);
-    quantizer_free(q.quantizer);
+    report->quantizer = q.quantizer;
     outputs_done(&q.outputs);
     FREE_ALL(q.files, q.photo, q.answers[0], q.answers[1]);
     if (status != STATUS_OK)
@@ -758,8 +722,6 @@ enum status quantize_model(const struct model *model, const struct quantize_opti
 
 void quantize_report_done(struct quantize_report *report)
 {
-    for (size_t i = 0; i < report->layer_count; i++)
-        free(report->layers[i].name);
-    free(report->layers);
+    quantizer_free(report->quantizer);
     *report = (struct quantize_report){0};
 }

@@ -12,14 +12,6 @@
 /* The minimum is one photo to calibrate with and one to compare. */
 #define QUANTIZE_MIN_PHOTOS 2
 
-struct quantize_layer {
-    char *name;
-    const char *op;
-    bool is_kept;       /* stays float32 */
-    double error_alone; /* error if only this layer, and others that read the same tensor, use 8
-                           bits; 0: not measured */
-};
-
 struct quantize_report {
     const char *model, *folder, *target;
     int calibrated, held_out, unreadable; /* numbers of photos */
@@ -36,9 +28,10 @@ struct quantize_report {
     size_t characters, edits; /* characters in float32's lines, and edits (insertions, deletions,
                                  substitutions) from them to int8's lines */
     uint64_t fp32_bytes, int8_bytes;
-    double fp32_ms, int8_ms; /* per image, the fastest run */
-    bool is_faster;          /* int8 is faster by enough for --precision auto */
-    struct quantize_layer *layers;
+    double fp32_ms, int8_ms;     /* per image, the fastest run */
+    bool is_faster;              /* int8 is faster by enough for --precision auto */
+    struct quantizer *quantizer; /* owns the layers */
+    struct quantizer_layer *layers;
     size_t layer_count, kept;
     bool corrects_biases, is_smoothed;
     double fp32_share; /* share of the multiply-adds that run in float32 */

@@ -161,9 +161,10 @@ static char *report_json(const struct quantize_report *report)
     }
     json_node *layers = write_array(&w, w.root, "layers");
     for (size_t i = 0; i < report->layer_count; i++) {
-        const struct quantize_layer *layer = &report->layers[i];
-        write_members(&w, layers, "{name=%s operator=%s precision=%s error_alone?=%g}", layer->name,
-                      layer->op, layer->is_kept ? "fp32" : "int8", layer->error_alone);
+        const struct quantizer_layer *layer = &report->layers[i];
+        write_members(&w, layers, "{name=%s operator=%s precision=%s error_alone?=%g}",
+                      layer->node->name, op_name(layer->node->op), layer->is_kept ? "fp32" : "int8",
+                      layer->error_alone);
     }
     return write_finish(&w);
 }
@@ -182,7 +183,7 @@ static void print_kept(const struct quantize_report *report)
     for (size_t i = 0; i < report->layer_count; i++)
         if (report->layers[i].is_kept && count++ < SHOWN)
             printf("%s%s", count == 1 ? ": " : ", ",
-                   utf8_shown(report->layers[i].name, shown, sizeof shown));
+                   utf8_shown(report->layers[i].node->name, shown, sizeof shown));
     printf("%s\n", count > SHOWN ? ", …" : "");
     printf("%-12sall layers in 8 bits: %.2f ms per image, error %.5f instead of %.5f", "",
            report->all_ms, report->all_error, report->error);

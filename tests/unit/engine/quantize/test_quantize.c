@@ -13,15 +13,15 @@
 enum { NUMBERS = 4096 };
 
 /* Of `channels`, which take turns. */
-static struct number_range range_of(const float *values, size_t count, size_t channels,
-                                    size_t inner)
+static struct number_range range_of(struct arena *arena, const float *values, size_t count,
+                                    size_t channels, size_t inner)
 {
     struct number_range range;
     struct error err;
-    cr_assert_eq(range_init(&range, channels, inner, &err), STATUS_OK);
+    cr_assert_eq(range_init(&range, arena, channels, inner, &err), STATUS_OK);
     range_extend(&range, values, count / 2);
     range_extend(&range, values + count / 2, count / 2);
-    range.bins = alloc_array(RANGE_BINS, sizeof *range.bins);
+    range.bins = arena_alloc(arena, RANGE_BINS, sizeof *range.bins);
     range_count(&range, values, count);
     return range;
 }
@@ -35,10 +35,11 @@ Test(quantize, ranges_include_zero_and_leave_out_what_costs_more_than_it_gains)
 {
     static float values[NUMBERS];
     uint32_t state = 7;
+    struct arena *arena = arena_create(0);
     for (size_t i = 0; i < NUMBERS; i++)
         values[i] = 1.5f + random_unit(&state);
     values[NUMBERS - 1] = 100; /* one that is far out */
-    struct number_range range = range_of(values, NUMBERS, 1, 16);
+    struct number_range range = range_of(arena, values, NUMBERS, 1, 16);
     cr_expect_eq(range_scale(&range, false).zero, 0);
     /* One in 4096 costs more than finer steps gain. */
     cr_expect_float_eq(highest_of(range_scale(&range, false)), 100, 0.1);
@@ -46,36 +47,37 @@ Test(quantize, ranges_include_zero_and_leave_out_what_costs_more_than_it_gains)
         range.bins[b] *= 1000000;
     cr_expect_lt(highest_of(range_scale(&range, false)), 10);
     cr_expect_float_eq(highest_of(range_scale(&range, true)), 100, 0.1);
-    range_done(&range);
     for (size_t i = 0; i < NUMBERS; i++)
         values[i] = -2 - random_unit(&state);
-    range = range_of(values, NUMBERS, 1, 1);
+    range = range_of(arena, values, NUMBERS, 1, 1);
     cr_expect_eq(range_scale(&range, false).zero, 255);
     cr_expect_leq(range_scale(&range, false).scale * 255, 3.01f);
-    range_done(&range);
+    arena_free(arena);
 }
 
 Test(quantize, sums_are_those_of_channels)
 {
     const float values[] = {1, 2, 3, 4, 10, 20, 30, 40};
-    struct number_range rows = range_of(values, 8, 2, 1), maps = range_of(values, 8, 2, 2);
+    struct arena *arena = arena_create(0);
+    struct number_range rows = range_of(arena, values, 8, 2, 1),
+                        maps = range_of(arena, values, 8, 2, 2);
     cr_expect(rows.sums[0] == 44 && rows.sums[1] == 66 && rows.summed == 4);
     cr_expect(maps.sums[0] == 33 && maps.sums[1] == 77 && maps.summed == 4);
-    range_done(&rows);
-    range_done(&maps);
+    arena_free(arena);
 }
 
 Test(quantize, numbers_that_are_not_finite_have_no_limits)
 {
     const float values[][2] = {{1, INFINITY}, {-INFINITY, 1}, {1, NAN}, {0, 0}};
+    struct arena *arena = arena_create(0);
     float low, high;
     for (size_t i = 0; i < COUNT_OF(values); i++) {
-        struct number_range range = range_of(values[i], 2, 1, 1);
+        struct number_range range = range_of(arena, values[i], 2, 1, 1);
         cr_expect_eq(range_limits(&range, &low, &high), i == 3, "%zu", i);
         const struct number_scale as = range_scale(&range, true);
         cr_expect(i < 3 || (as.scale == 1 && as.zero == 0));
-        range_done(&range);
     }
+    arena_free(arena);
 }
 
 /* ---- graphs ---- */
@@ -205,7 +207,8 @@ Test(quantize, weights_for_avx2_have_7_bits)
         struct error err = {0};
         struct graph *made;
         struct quantizer *quantizer = observed_for(graph, most, images, (size_t)64 << 20);
-        cr_assert_eq(quantizer_make(quantizer, true, &made, &err), STATUS_OK, "%s", err.message);
+        cr_assert_eq(quantizer_make(quantizer, true, true, &made, &err), STATUS_OK, "%s",
+                     err.message);
         cr_expect_eq(greatest_weight(made), most);
         cr_expect_lt(relative_error(graph, made, images->numbers[0]), 0.1);
         graph_free(made);
@@ -229,16 +232,19 @@ Test(quantize, random_networks_answer_nearly_as_in_float32)
             graph_free(graph);
             continue;
         }
-        cr_assert_eq(quantizer_make(quantizer, true, &made, &err), STATUS_OK, "%s", err.message);
+        cr_assert_eq(quantizer_make(quantizer, true, true, &made, &err), STATUS_OK, "%s",
+                     err.message);
         cr_expect(quantizer_is_quantized(made) && !quantizer_is_quantized(graph));
         cr_expect_eq(made->output_count, graph->output_count);
         const double error = relative_error(graph, made, images->numbers[0]);
         quantized_networks++;
         near += error < 0.1;
         graph_free(made);
-        for (size_t i = 0; i < quantizer_layer_count(quantizer); i++)
-            quantizer_layer(quantizer, i)->is_kept = true;
-        cr_assert_eq(quantizer_make(quantizer, true, &made, &err), STATUS_OK);
+        size_t layers;
+        struct quantizer_layer *layer = quantizer_layers(quantizer, &layers);
+        for (size_t i = 0; i < layers; i++)
+            layer[i].is_kept = true;
+        cr_assert_eq(quantizer_make(quantizer, true, true, &made, &err), STATUS_OK);
         cr_expect_eq(count_ops(made, OP_QUANTIZE_LINEAR), 0);
         cr_expect_eq(count_ops(made, OP_DEQUANTIZE_LINEAR), 0);
         graph_free(made);
@@ -287,7 +293,7 @@ Test(quantize, large_biases_are_stored_as_int32)
     graph->input_count = graph->output_count = 1;
     struct quantizer *quantizer = observed(graph, images, (size_t)64 << 20);
     cr_assert(quantizer);
-    cr_assert_eq(quantizer_make(quantizer, true, &made, &err), STATUS_OK);
+    cr_assert_eq(quantizer_make(quantizer, true, true, &made, &err), STATUS_OK);
     size_t layers = 0;
     for (size_t n = 0; n < made->node_count; n++) {
         const struct node *node = made->nodes[n];
@@ -373,8 +379,10 @@ static double error_made(struct quantizer *quantizer, bool keeps, const struct g
 {
     struct error err = {0};
     struct graph *made;
-    quantizer_layer(quantizer, 0)->is_kept = keeps;
-    cr_assert_eq(quantizer_make(quantizer, false, &made, &err), STATUS_OK, "%s", err.message);
+    size_t layers;
+    quantizer_layers(quantizer, &layers)->is_kept = true;
+    cr_assert_eq(quantizer_make(quantizer, keeps, false, &made, &err), STATUS_OK, "%s",
+                 err.message);
     const double error = relative_error(graph, made, image);
     graph_free(made);
     return error;
@@ -421,8 +429,8 @@ Test(quantize, parts_give_the_same_graph)
     images->reads = 0;
     struct quantizer *b = observed(graph, images, 1);
     cr_expect_gt(images->reads, 2 * IMAGES);
-    cr_assert_eq(quantizer_make(a, true, &whole, &err), STATUS_OK);
-    cr_assert_eq(quantizer_make(b, true, &parts, &err), STATUS_OK);
+    cr_assert_eq(quantizer_make(a, true, true, &whole, &err), STATUS_OK);
+    cr_assert_eq(quantizer_make(b, true, true, &parts, &err), STATUS_OK);
     cr_expect_eq(count_ops(whole, OP_QUANTIZE_LINEAR), count_ops(parts, OP_QUANTIZE_LINEAR));
     const double error = fabs(relative_error(graph, whole, images->numbers[0]) -
                               relative_error(graph, parts, images->numbers[0]));
@@ -441,7 +449,7 @@ Test(quantize, refuses_what_is_quantized_already)
     struct graph *graph = random_graph(3, SIDE, SIDE), *made;
     struct error err = {0};
     struct quantizer *quantizer = observed(graph, images, (size_t)64 << 20), *again;
-    cr_assert_eq(quantizer_make(quantizer, true, &made, &err), STATUS_OK);
+    cr_assert_eq(quantizer_make(quantizer, true, true, &made, &err), STATUS_OK);
     cr_expect_eq(quantizer_create(made, QUANTIZER_WEIGHT_MAX, &again, &err), STATUS_UNSUPPORTED);
     cr_expect(strstr(err.message, "quantized already"));
     graph_free(made);

@@ -60,7 +60,7 @@ static enum status quantize(struct quantizer *quantizer, struct error *err)
     const struct quantizer_images images = {.count = IMAGES, .read = read_image};
     struct graph *made;
     TRY(quantizer_observe(quantizer, &options, &images, (size_t)64 << 20, err));
-    TRY(quantizer_make(quantizer, true, &made, err));
+    TRY(quantizer_make(quantizer, true, true, &made, err));
     graph_free(made);
     return STATUS_OK;
 }
