@@ -6,10 +6,10 @@
  *     k ─ (moves, · number) ─┴ MatMul ─ · number ─ + bias ─ Softmax ─ MatMul ─ (moves) ─ y
  *     v ─ (moves) ──────────────────────────────────────────────────────┘
  *
- * "Moves" are Transposes, Reshapes, Splits, Slices … (view.h). Also supported: Einsum in place of
- * MatMul, the second product transposed (v^T softmax^T), biases and masks of any broadcastable
- * shape, Where with a constant mask, PyTorch's Where(IsNaN(p), 0, p) after the Softmax. Swin adds
- * two biases, with Reshapes between. */
+ * "Moves" are Transposes, Reshapes, Splits, Slices … (view.h). The pass also matches Einsum in
+ * place of MatMul, a transposed second product (v^T softmax^T), biases and masks of any shape that
+ * can be broadcast to the scores, Where with a constant mask, and PyTorch's Where(IsNaN(p), 0, p)
+ * after the Softmax. Swin adds two biases and has Reshapes between the two Adds. */
 #include "engine/op/attention.h"
 
 #include <string.h>
@@ -78,8 +78,8 @@ static bool read_product(const struct node *node, struct batched_product *ret)
 
 /* ---- the scores, from the Softmax upwards ---- */
 
-/* Records `bias`, an addend of scores of `shape`. Returns false if an attention kernel cannot read
- * it. */
+/* Records `bias`, which is added to scores of this shape. Returns false if attention kernels cannot
+ * read the bias. */
 static bool take_bias(struct match *m, struct value *bias, const struct shape *shape)
 {
     struct attention *a = &m->attention;
@@ -112,7 +112,7 @@ static bool take_bias(struct match *m, struct value *bias, const struct shape *s
     return false;
 }
 
-/* True if all keys of some row are hidden: no element of this row equals `where`. */
+/* True if a row of the condition has no element equal to `where`: all its keys are hidden. */
 static bool hides_a_row(const struct value *condition, bool where)
 {
     const bool *keeps = condition->known->data;
@@ -130,8 +130,8 @@ static bool hides_a_row(const struct value *condition, bool where)
 }
 
 /* Makes a bias from the constant `condition`: 0 for elements equal to `where`, whose scores count,
- * and `low` for others. Returns NULL unless exp(low) is 0. If a row has only `low`, `low` must be
- * so small (-1e30) that adding a score does not change it. */
+ * and `low` for the other elements. Returns NULL unless exp(low) is 0. If a row has only `low`,
+ * `low` must be so small (-1e30) that adding a score does not change it. */
 static struct value *mask_of(struct match *m, const struct value *condition, bool where,
                              const struct value *low)
 {
@@ -153,8 +153,9 @@ static bool keeps_matrices(const struct shape *a, const struct shape *b)
            a->dims[a->rank - 2] == b->dims[b->rank - 2];
 }
 
-/* Records the effect of a node between the first product and the Softmax on its operand i (0 or 1;
- * a Where's condition does not count). Returns that operand, or NULL if the node does not fit. */
+/* Records what a node between the first product and the Softmax does to its operand i, 0 or 1; a
+ * Where's operands are counted without its condition. Returns operand i, or NULL if the node does
+ * not fit. */
 static struct value *pass_score_node(struct match *m, const struct node *node, size_t i)
 {
     struct attention *a = &m->attention;
@@ -223,8 +224,8 @@ static const struct node *find_scores(struct match *m, struct value *scores, int
 /* ---- operands ---- */
 
 /* Sets *ret and *ret_map to read `value`, [..., rows, columns], with the batch dimensions of
- * m->scores. `transposed`: `value` is [..., columns, rows]. `scaled`: a factor may be moved into
- * the attention's scale. */
+ * m->scores. With `transposed`, `value` is [..., columns, rows]. With `scaled`, a constant factor
+ * of `value` may move into the attention's scale. */
 static bool take_operand(struct match *m, struct value *value, bool transposed, bool scaled,
                          struct value **ret, struct access_map *ret_map)
 {
@@ -258,8 +259,8 @@ static bool take_operand(struct match *m, struct value *value, bool transposed, 
 
 /* ---- the result, from the second product downwards ---- */
 
-/* Inverts `view`, which has the product's elements in another order: *ret maps each element of the
- * product to its position in that order. groups: extents of batch, rows and columns. */
+/* `view` has the product's elements in another order. Sets *ret to the map from each element of the
+ * product to its position in the view. `groups` has the extents of batch, rows and columns. */
 static bool invert(const struct view *view, const int64_t *groups, struct access_map *ret)
 {
     struct access_map_group from, to;
@@ -289,8 +290,8 @@ static bool invert(const struct view *view, const int64_t *groups, struct access
     return !to.count;
 }
 
-/* Follows the product's result through moves, as long as each is the only reader of its operand.
- * `transposed`: the product is [..., columns, rows]. */
+/* Follows the product's result through moves, as long as each move is the only reader of its
+ * operand. With `transposed`, the product is [..., columns, rows]. */
 static bool take_result(struct match *m, struct value *product, bool transposed)
 {
     const struct attention *a = &m->attention;

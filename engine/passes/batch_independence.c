@@ -16,9 +16,10 @@
 #include "engine/op/ops.h"
 #include "engine/op/resolve.h"
 
-/* Special spans: values that belong to images and contain positions. Few operators may read them.
- * POSITIONS: a MaxPool's indices, which count from the first image. OWN_TUPLES: tuples that begin
- * with the number of an image, or indices of an image's rows in a list of all rows. */
+/* Special spans of values that belong to images and contain positions. Few operators may read such
+ * values. SPAN_POSITIONS is for a MaxPool's indices, which count from the first image.
+ * SPAN_OWN_TUPLES is for tuples that begin with the number of an image, and for indices of an
+ * image's rows in a list of the rows of all images. */
 #define SPAN_POSITIONS  SIZE_MAX
 #define SPAN_OWN_TUPLES (SIZE_MAX - 1)
 
@@ -58,7 +59,7 @@ static size_t proof_span(const struct batch_proof *proof, const struct node *nod
 }
 
 /* Returns the axis along which the images alternate, BATCH_MIXES if there is none, or BATCH_FREE.
- * *ret_run: how many consecutive positions of that axis belong to one image. */
+ * Sets *ret_run to how many consecutive positions of that axis belong to one image. */
 static int proof_axis_of(const struct batch_proof *proof, const struct shape *shape, size_t span,
                          size_t *ret_run)
 {
@@ -79,8 +80,8 @@ static int proof_axis(const struct batch_proof *proof, const struct node *node, 
     return span ? proof_axis_of(proof, &node->inputs[i]->shape, span, &ignored) : BATCH_FREE;
 }
 
-/* Fills proof->axes. Returns how many consecutive positions of these axes belong to one image; 0 if
- * this count differs between inputs, or an input has no such axis. */
+/* Fills proof->axes. Returns how many consecutive positions of these axes belong to one image.
+ * Returns 0 if this count differs between inputs, or an input has no such axis. */
 static size_t proof_find_axes(const struct batch_proof *proof, const struct node *node)
 {
     size_t run = 0;
@@ -118,7 +119,7 @@ static void proof_hash_shape(const struct batch_proof *proof, const struct shape
     }
 }
 
-/* Returns the images' axis in output i, if it is `axis` in output 0. */
+/* Returns the images' axis in output i; `axis` is the images' axis in output 0. */
 static int proof_axis_of_output(const struct node *node, size_t i, int axis)
 {
     return i && axis && op_record(node->op)->batch == &batch_recurrent ? axis - 1 : axis;
@@ -148,8 +149,9 @@ static void proof_hash_whole(const struct batch_proof *proof, const struct node 
         proof_hash(proof, value->known->data, value->known->bytes);
 }
 
-/* True if all images read the same numbers of a free value: the whole value, or equal stretches of
- * `run` positions along axis `at`. Adds the first image's numbers to the hash. */
+/* True if all images read the same numbers of a free value: the whole value, or
+ * `run` positions each along axis `at`, which are equal. Adds the first image's numbers to the
+ * hash. */
 static bool proof_are_alike(const struct batch_proof *proof, const struct value *value, int at,
                             size_t run)
 {
@@ -194,7 +196,7 @@ static bool proof_free_are_alike(const struct batch_proof *proof, const struct n
 }
 
 /* True for a Gather along the images' axis that copies the same positions of each image to this
- * image's result. Exporters write as_strided this way. *ret: the span of the result. */
+ * image's result. Exporters write as_strided this way. Sets *ret to the span of the result. */
 static bool proof_gather_own(const struct batch_proof *proof, const struct node *node, size_t *ret)
 {
     const struct tensor *indices = node->inputs[1]->known;
@@ -221,7 +223,7 @@ static bool proof_gather_own(const struct batch_proof *proof, const struct node 
 }
 
 /* Returns the span of operand i of a ScatterND. If the operand is a constant that repeats one block
- * for each image, returns the size of a block and adds its numbers to the hash. 0: neither. */
+ * for each image, returns the size of a block and adds its numbers to the hash. Otherwise 0. */
 static size_t proof_block(const struct batch_proof *proof, const struct node *node, size_t i)
 {
     const struct value *value = node->inputs[i];
@@ -240,7 +242,7 @@ static size_t proof_place(const struct batch_proof *proof, size_t at, size_t spa
     return at / (span * proof->batch) * span + at % span;
 }
 
-/* Returns the first element that tuple t of constant indices addresses; SIZE_MAX: out of range. */
+/* Returns the first element that tuple t addresses, or SIZE_MAX if the tuple is out of range. */
 static size_t proof_addressed(const struct tensor *tuples, size_t depth, size_t t,
                               const struct shape *data)
 {
@@ -255,7 +257,7 @@ static size_t proof_addressed(const struct tensor *tuples, size_t depth, size_t 
 }
 
 /* True for a ScatterND at constant positions, such as t[..., :2] += r, if each image changes only
- * itself, at the same positions in the same order. *ret: the span of the result. */
+ * itself, at the same positions in the same order. Sets *ret to the span of the result. */
 static bool proof_scatter_own(const struct batch_proof *proof, const struct node *node, size_t *ret)
 {
     const struct shape *data = &node->inputs[0]->shape;
@@ -274,7 +276,7 @@ static bool proof_scatter_own(const struct batch_proof *proof, const struct node
     for (size_t t = 0; t < count; t++) {
         const size_t update = t * slice, image = has_all ? 0 : update / from % proof->batch;
         const size_t first =
-            (update - image * from) / slice; /* where the first image has this tuple */
+            (update - image * from) / slice; /* the first image's tuple for the same place */
         const size_t at = proof_addressed(tuples, depth, t, data);
         if (at == SIZE_MAX || (!has_all && at / span % proof->batch != image))
             return false;
@@ -327,8 +329,8 @@ static bool proof_gathers_own(const struct batch_proof *proof, const struct node
            proof_span(proof, node, 0) == resolve_extent(data, 1, data->rank);
 }
 
-/* Returns a number larger than every element, if ArgMax, ArgMin or TopK computed them; INT64_MAX:
- * unknown. */
+/* Returns a number larger than every element if ArgMax, ArgMin or TopK computed the value;
+ * otherwise INT64_MAX. */
 static int64_t proof_bound(const struct value *value)
 {
     for (const struct node *node = value->producer; node; node = value->producer) {
@@ -349,7 +351,7 @@ static int64_t proof_bound(const struct value *value)
 
 /* True if the node adds the index of each image's first row to row indices that an ArgMax or a TopK
  * found within that image. Exporters write f[arange(n), i] this way, with the rows of all images in
- * one list f. *ret: rows per image. */
+ * one list f. Sets *ret to the number of rows per image. */
 static bool proof_adds_own(const struct batch_proof *proof, const struct node *node, int64_t *ret)
 {
     const struct shape *out = &node->outputs[0]->shape;
@@ -372,8 +374,8 @@ static bool proof_adds_own(const struct batch_proof *proof, const struct node *n
     return proof_bound(chosen) <= *ret;
 }
 
-/* True if the node is a Gather that takes rows from a list with the rows of all images, by indices
- * of an Add that proof_adds_own() accepts: so each image gets only rows of its own. */
+/* True for a Gather from a list with the rows of all images whose indices come from an Add that
+ * proof_adds_own() accepts. Each image then gets only its own rows. */
 static bool proof_gathers_rows(const struct batch_proof *proof, const struct node *node)
 {
     const struct shape *data = &node->inputs[0]->shape;
@@ -386,7 +388,7 @@ static bool proof_gathers_rows(const struct batch_proof *proof, const struct nod
 }
 
 /* Proves nodes whose operators have no rule, because the proof depends on indices or constants.
- * *ret: the span of the result. */
+ * Sets *ret to the span of the result. */
 static bool proof_visit_places(const struct batch_proof *proof, const struct node *node,
                                size_t *ret)
 {
@@ -443,8 +445,8 @@ static bool proof_visit(const struct batch_proof *proof, const struct node *node
         !proof_shapes_are_known(node->inputs, node->input_count) ||
         !proof_shapes_are_known(node->outputs, node->output_count))
         return false;
-    /* MaxUnpool's indices count from the first image. They stay within their own image only if a
-     * MaxPool of images as large as the results made them. */
+    /* MaxUnpool's indices count from the first image. An image's indices stay within that image
+     * only if a MaxPool of images as large as the results made the indices. */
     if (proof->batch > 1 && node->op == OP_MAX_UNPOOL && !proof_unpools_itself(node))
         return false;
     if (rule == &batch_reshape && proof_span(proof, node, 0) != SPAN_OWN_TUPLES) {

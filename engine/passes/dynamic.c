@@ -3,8 +3,8 @@
  *     x → DynamicQuantizeLinear ─ q, z ─▶ ConvInteger(w, w_z) → Cast → Mul(s · w_s) → y
  *     x → DynamicRound → Conv((w - w_z) · w_s) → y
  *
- * so that all optimizations of float32 products apply. Sums of integers become float32 sums of the
- * real numbers that they stand for, with the usual rounding. */
+ * so that all optimizations of float32 products apply. A sum of integers becomes a float32 sum of
+ * the real numbers that the integers stand for, with the usual rounding. */
 #include "engine/op/ops.h"
 #include "engine/passes/edit.h"
 

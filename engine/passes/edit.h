@@ -3,15 +3,15 @@
 
 #include "engine/passes/optimize.h"
 
-/* The state of a pass over a graph. Functions that fail set edit->status and *edit->err, and return
- * false or NULL; the pass then returns without reporting the error itself. */
+/* The state of a pass over a graph. A function that fails sets edit->status and *edit->err, and
+ * returns false or NULL; the pass then returns and does not report the error again. */
 struct edit {
     struct graph *graph;
     const struct optimize_options *options; /* NULL outside optimize_for_backend() */
     struct error *err;
     enum status status; /* of the first failure */
-    /* By value->index: how often nodes (as operand or capture) and graph outputs read each value,
-     * as of the last edit_count_readers(). */
+    /* By value->index: how often nodes (as operand or capture) and graph outputs read each value.
+     * edit_count_readers() counts; later changes of the graph do not change the counts. */
     uint32_t *readers;
     size_t reader_capacity;
 };

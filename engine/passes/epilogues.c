@@ -1,5 +1,5 @@
-/* Fuses bias, residual and activation into the node before them, so that its kernel applies them
- * while the result is still in registers. */
+/* Fuses a bias, a residual and an activation into the node before, whose kernel then applies all
+ * three while the result is still in registers. */
 #include <string.h>
 
 #include "engine/op/ops.h"

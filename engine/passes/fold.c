@@ -111,8 +111,8 @@ static bool is_identity(const struct node *node, bool inferred)
     return node->op == OP_DROPOUT;
 }
 
-/* Removes a node that passes `to` on. Keeps it if a graph output would otherwise be an input or a
- * constant, because such an output must be a copy. */
+/* Removes a node that passes `to` on. Keeps the node if a graph output would otherwise be an input
+ * or a constant, because such an output must be a copy. */
 static void drop_identity(struct graph *graph, struct node *node, struct value *to)
 {
     struct value *from = node->outputs[0];
@@ -239,8 +239,8 @@ static enum status promote_attributes(struct edit *edit, struct node *node)
     return STATUS_OK;
 }
 
-/* True if a QuantizeLinear or DequantizeLinear computes in float32, so that promoting 16-bit floats
- * does not change it. */
+/* True if a QuantizeLinear or DequantizeLinear computes in float32, so that its results do not
+ * change if 16-bit floats become float32. */
 static bool quantizes_f32(const struct node *node)
 {
     const struct value *scale = node_input(node, 1);
@@ -467,8 +467,8 @@ static bool widen_nbits(struct edit *edit, size_t *n)
            edit_become(edit, node, OP_ADD, 14, (struct value *const[]){product, bias}, 2);
 }
 
-/* Replaces an LSTM, GRU or RNN with constant W and R by a product of all time steps' inputs with W,
- * and a Recurrence. */
+/* Replaces an LSTM, GRU or RNN with constant W and R by a MatMul of the inputs of all time steps
+ * with W, and a Recurrence. */
 static bool split_recurrent(struct edit *edit, size_t *n)
 {
     struct node *node = edit->graph->nodes[*n];

@@ -12,9 +12,9 @@
  * share one of K and V, the heads become two dimensions, [kv_heads, group], and K and V broadcast
  * over the second: nothing is repeated in memory. Causality and windows become a constant bias;
  * with nonpad_kv_seqlen, which may be known only in a run, comparisons compute the bias. For a row
- * whose biases are all -inf Softmax gives NaN, but Attention 0. Such rows are found by their
- * biases, because a NaN in Q, K or V must stay. Folding removes this part if a constant bias has
- * none.
+ * whose biases are all -inf, Softmax gives NaN, but Attention gives 0. The biases decide which rows
+ * become 0, because a NaN in Q, K or V must stay. Folding removes the nodes that clear rows if a
+ * constant bias has no such row.
  *
  *     x ─┬───────────────────── · [cos, cos]  ─┐
  *        └ halves (pairs) swapped · [-sin, sin] ┴ Add
@@ -209,8 +209,8 @@ static struct value *cached(struct attention_expansion *a, size_t operand, size_
     return bind(a->e, present, x);
 }
 
-/* Returns the bias of causality and windows for rows at known positions: [rows, keys] of 0 and
- * -inf; NULL if nothing is hidden. */
+/* Returns the bias of causality and windows for rows at known positions, [rows, keys] of 0 and
+ * -inf. Returns NULL if no key is hidden. */
 static struct value *fixed_bias(struct attention_expansion *a)
 {
     const struct attention_call *c = &a->call;
@@ -241,7 +241,7 @@ static struct value *positions(struct attention_expansion *a, int64_t by_row, in
     return line;
 }
 
-/* Limits a bound of a window to rows + keys, beyond which it hides nothing; avoids overflow. */
+/* Limits a bound of a window to rows + keys, to avoid overflow. Larger bounds hide no key. */
 static int64_t reach(const struct attention_call *c, int64_t bound)
 {
     const int64_t all = c->rows + c->keys;
@@ -330,7 +330,7 @@ static struct value *scores(struct attention_expansion *a, struct value *q, stru
         q = two(e, OP_MUL, q, number(e, c->scale, a->dtype));
     struct value *s = shown(a, STAGE_PRODUCT, two(e, OP_MATMUL, q, k));
     if (c->softcap > 0) {
-        /* 1 / softcap may exceed float32: all scores are then below 1e-38, and so is the error */
+        /* 1 / softcap may exceed float32: all scores are then below 1e-38, and the error, too */
         const float inverse = fminf(1 / c->softcap, FLT_MAX);
         s = one(e, OP_TANH, two(e, OP_MUL, s, number(e, inverse, a->dtype)));
         s = two(e, OP_MUL, s, number(e, c->softcap, a->dtype));
@@ -365,7 +365,7 @@ static struct value *clear(struct attention_expansion *a, struct value *hidden, 
     return expansion_emit(a->e, &(struct function_step){.op = OP_WHERE, .in = {hidden, zero, x}});
 }
 
-/* Computes p v in the layout of Y. `hidden`: from hidden_rows(); NULL if no row is hidden. */
+/* Computes p v in the layout of Y. `hidden` is from hidden_rows(), or NULL if no row is hidden. */
 static struct value *results(struct attention_expansion *a, struct value *p, struct value *v,
                              struct value *hidden)
 {
@@ -415,7 +415,7 @@ static enum status expand_attention(struct expansion *e)
 
 /* Returns a table of cosines or sines, [images, tokens, rotated / 2] after the look-up of
  * position_ids, in a form to multiply x: [images, 1, tokens, rotated], or [images, tokens, 1,
- * rotated] if x has merged heads. `negated`: negates the first number of each pair. */
+ * rotated] if x has merged heads. With `negated`, negates the first number of each pair. */
 static struct value *rotary_table(struct expansion *e, const struct rotary_call *c, size_t operand,
                                   bool negated)
 {

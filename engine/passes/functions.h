@@ -15,6 +15,6 @@ bool composite_is_expanded(const struct node *node);
 enum status composite_expand(struct edit *edit, size_t at) MUST_USE;
 
 /* If edit->graph->nodes[at] is a ScatterND that writes one number wherever a mask is true, turns it
- * into a Where and inserts nodes before it. Returns false if it is another node, or after an error
- * in edit->status. */
+ * into a Where and inserts nodes before it. Returns false for another node, and after an error,
+ * which is in edit->status. */
 bool masked_fill_as_where(struct edit *edit, size_t at);

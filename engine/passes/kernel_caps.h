@@ -1,4 +1,4 @@
-/* The abilities of a backend's kernels. Passes and the memory planner ask a device nothing else. */
+/* The abilities of a backend's kernels: all that passes and the memory planner ask a backend. */
 #pragma once
 
 #include "engine/graph/graph.h"

@@ -11,8 +11,8 @@
  *   - all other nodes, and the graph's outputs, get the value transposed back, which is only a view
  *     if all spatial extents are 1 (before Flatten → Gemm).
  *
- * Every value has up to two forms: ONNX's (plain) and channels-last. The pass makes the missing
- * form where it is needed, once. */
+ * Every value has up to two forms: ONNX's (plain) and channels-last. Where a reader needs the
+ * missing form, the pass makes it once for all readers. */
 #include "engine/op/ops.h"
 #include "engine/op/resolve.h"
 #include "engine/passes/passes.h"
@@ -267,8 +267,8 @@ static bool follow_slice(struct layout_pass *layout, struct node *node)
     return true;
 }
 
-/* True for the file's own Transpose of a plain value from NHWC to NCHW: its input is already its
- * result in channels-last form (the end of ConvNeXt's and of Swin's block). */
+/* True for the file's own Transpose of a plain value from NHWC to NCHW, as at the end of ConvNeXt's
+ * and of Swin's block. The Transpose's input is the channels-last form of its result. */
 static bool is_way_back(struct layout_pass *layout, const struct node *node)
 {
     const struct value *x = node_input(node, 0);

@@ -1,5 +1,5 @@
-/* Rewrites x[mask] = constant (masked_fill). Exporters write it as a scatter to the positions where
- * the mask is true; a Where selects each element instead:
+/* Rewrites x[mask] = constant (masked_fill). Exporters write this assignment as a scatter to the
+ * positions where the mask is true. The rewrite is a Where, which selects each element:
  *
  *     mask → NonZero → Transpose ─ (columns → Concat) ─▶ ScatterND(x, places, Expand(c))
  *     mask → Reshape → Where(mask, c, x)
@@ -21,7 +21,7 @@ static bool masked_is_number(const struct node *node, size_t i, int64_t wanted, 
            (number == wanted || number == wanted - rank);
 }
 
-/* Returns the NonZero whose transpose is `places`, [count, rank of the mask]; NULL: none. */
+/* Returns the NonZero whose transpose is `places`, [count, rank of the mask], or NULL. */
 static const struct node *masked_places(const struct value *places)
 {
     const struct node *node = places->producer;
@@ -60,8 +60,8 @@ static bool masked_is_one(const struct value *value)
 }
 
 /* True if `shape` is Shape(c0 + c1 + …), where c0, c1, … are the columns of coordinates of the
- * NonZero `from`. torch.onnx expands each column to this shape. A Where may have replaced lengths
- * by 1: Expand then keeps the column's own length. */
+ * NonZero `from`. torch.onnx expands each column to this shape. A Where may have replaced
+ * lengths by 1. Expand then keeps the column's own length. */
 static bool masked_is_extent(const struct value *shape, const struct node *from)
 {
     const struct node *node = shape->producer;
@@ -93,7 +93,7 @@ static const struct node *masked_tuple_part(const struct value *part, int64_t at
     return from && masked_is_extent(expand->inputs[1], from) ? from : NULL;
 }
 
-/* Returns the NonZero whose positions a ScatterND writes; NULL: none. */
+/* Returns the NonZero whose positions a ScatterND writes, or NULL. */
 static const struct node *masked_source(const struct value *tuples)
 {
     const struct node *concat = tuples->producer, *from = masked_places(tuples);
@@ -113,7 +113,7 @@ static const struct node *masked_source(const struct value *tuples)
     return from && from->inputs[0]->shape.rank == (int)concat->input_count ? from : NULL;
 }
 
-/* Returns the scalar constant that all updates repeat; NULL: none. */
+/* Returns the scalar constant that all updates repeat, or NULL. */
 static const struct tensor *masked_number(const struct value *updates)
 {
     for (const struct node *node = updates->producer;

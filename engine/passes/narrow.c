@@ -2,8 +2,8 @@
  *
  * The graph's own inputs and outputs keep their dtype; sums inside products are float32 in the
  * backend. The node that makes a value decides its dtype. For a reader that needs the other dtype,
- * a Cast is inserted, once per value. Values after the last product, scores and boxes, are float32:
- * rounding them would gain nothing and cost the most precision. */
+ * a Cast is inserted, once per value. Values after the last product, such as scores and boxes, stay
+ * float32: rounding these values would gain no speed and lose the most precision. */
 #include <math.h>
 
 #include "engine/op/ops.h"

@@ -25,7 +25,7 @@ static bool scalar_is(const struct value *value, float expected)
     return edit_scalar(value, &v) && near(v, expected);
 }
 
-/* Returns the operand of a two-operand node that is not `i`. */
+/* Returns the operand of a two-operand node that is not operand i. */
 static struct value *other(const struct node *node, size_t i)
 {
     return node->inputs[1 - i];
@@ -308,7 +308,7 @@ static bool match_padded_conv(struct edit *edit, struct node *conv)
     return true;
 }
 
-/* True for an average pool whose windows all lie within the image, so that each is a mean of
+/* True for an average pool whose windows all lie within the image, so that each result is a mean of
  * equally many pixels. */
 static bool is_inner_mean(const struct node *pool, struct window *ret)
 {

@@ -4,10 +4,10 @@
  *     x → DQ ─┐                                    x ─┐
  *     w → DQ ─┴▶ Conv → [Relu] → Q → y      ─▶     w ─┴▶ QLinearConv → y
  *
- * A Relu or Clip is removed if the result's range ends at its limits anyway; otherwise it becomes a
- * table after the operator. Operators that only move or compare numbers (MaxPool, Reshape …) run on
- * the stored integers, followed by their DequantizeLinear. Activations become tables
- * (quantize_table.c). Other nodes do not change. */
+ * A Relu or Clip is removed if the range of the stored result ends at the limits of the Relu or
+ * Clip anyway; otherwise it becomes a table after the operator. Operators that only move or compare
+ * numbers (MaxPool, Reshape …) run on the stored integers, followed by their DequantizeLinear.
+ * Activations become tables (quantize_table.c). Other nodes do not change. */
 #include "engine/passes/quantize.h"
 #include "engine/op/ops.h"
 
@@ -207,9 +207,8 @@ static bool is_clamp(const struct node *node)
 }
 
 /* For an operator, then a clamp (Relu or Clip), then the QuantizeLinear at *n: quantizes before the
- * clamp, too. So the clamp becomes a table, or nothing if the stored range ends at the clamp's
- * limits.
- */
+ * clamp, too. The clamp then becomes a table, or is removed if the stored range ends at its
+ * limits. */
 static bool split_clamp(struct edit *edit, size_t *n, struct node *clamp, const struct ends *to)
 {
     struct node *quantize = edit->graph->nodes[*n];

@@ -23,8 +23,8 @@ bool quantize_read_activation(const struct value *value, struct ends *ret);
 /* Reads a QuantizeLinear to 8 bits with one scale and zero point. */
 bool quantize_read_quantize(const struct node *node, struct ends *ret);
 
-/* Turns the node `quantize` into operator `op`, which computes both `producer` and `quantize`; it
- * takes over the producer's name and attributes. */
+/* Turns the node `quantize` into operator `op`, which computes both `producer` and `quantize`.
+ * The node gets the producer's name and attributes. */
 bool quantize_become(struct edit *edit, struct node *quantize, const struct node *producer,
                      enum op op, int opset, struct value *const *inputs, size_t count);
 
@@ -39,8 +39,8 @@ bool quantize_product(struct edit *edit, struct node *quantize, const struct nod
 bool quantize_makes_float(const struct node *node);
 
 /* Converts `bias`, a float32 or stored constant, to int32 in units of activation scale x weight
- * scale, for a QLinearMatMul with a float32 result. Returns NULL if it does not fit, or rounding
- * changes it too much. */
+ * scale, for a QLinearMatMul with a float32 result. Returns NULL if the bias does not fit, or
+ * rounding changes the bias too much. */
 struct value *quantize_bias(struct edit *edit, const struct node *matmul, const struct value *bias);
 
 /* If the 8-bit result of `node` depends, element by element, only on one other 8-bit tensor,

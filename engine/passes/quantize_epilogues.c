@@ -2,13 +2,13 @@
  *
  *     QLinearConv → [QLinearAdd with another value] → [Lookup]
  *
- * Each of the three still rounds its result to stored numbers, so results do not change. Operands
- * of QLinearAdd and Lookup follow those of the product (enum quantized_operand). */
+ * Each of the three operators still rounds to stored numbers, so results do not change. Operands of
+ * QLinearAdd and Lookup follow the product's operands (enum quantized_operand). */
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"
 
-/* Returns the product of 8-bit integers that makes `value`, or NULL: if there is none, if `value`
- * has several readers, or if the product already has a table. */
+/* Returns the product of 8-bit integers that makes `value`. Returns NULL if there is no such
+ * product, if `value` has several readers, or if the product already has a table. */
 static const struct node *product_of(const struct edit *edit, const struct value *value)
 {
     const struct node *node = value->producer;

@@ -80,8 +80,8 @@ static bool read_bias(const struct value *value, int64_t channels, struct bias *
             shape_count(&ret->scale->shape) == (size_t)channels);
 }
 
-/* Returns the bias in QLinearConv's form, int32; NULL if it is not a constant, does not fit, or
- * memory is short. */
+/* Returns the bias in QLinearConv's form, int32. Returns NULL if the bias is not a constant or does
+ * not fit, or memory is short. */
 static struct value *integer_bias(struct edit *edit, const struct value *from,
                                   const struct value *source, const struct value *weights,
                                   int64_t channels)
@@ -156,7 +156,7 @@ bool quantize_makes_float(const struct node *node)
 }
 
 /* True if rounding would change the bias of a column whose weights are all 0. Tools give such a
- * column a scale of 1, so its bias is rounded coarsely. */
+ * column a scale of 1, so rounding is coarse. */
 static bool loses_bias(const struct node *matmul, const struct value *bias, int64_t columns)
 {
     const struct tensor *weights = matmul->inputs[3]->known, *scales = matmul->inputs[4]->known;

@@ -1,5 +1,5 @@
-/* Helpers of the passes over quantized models: they read DequantizeLinear and QuantizeLinear nodes,
- * and replace them by an operator on stored integers. */
+/* Helpers of the passes over quantized models, which read DequantizeLinear and QuantizeLinear nodes
+ * and replace nodes by an operator on stored integers. */
 #include "engine/passes/quantize.h"
 
 #include <math.h>

@@ -74,7 +74,7 @@ static bool is_elementwise(const struct node *node)
            node->op != OP_DYNAMIC_ROUND;
 }
 
-/* Collects `value` and its sources; `depth` limits the search. */
+/* Collects the nodes that compute `value`; `depth` limits the search. */
 static bool table_collect(struct expression *e, struct value *value, int depth)
 {
     struct ends ends;

@@ -4,8 +4,8 @@
  *     inputs ─▶ backbone, heads (static) ─▶ NonMaxSuppression, NonZero, … (tail) ─▶ outputs
  *
  * A node is data-dependent if a result or an operand has no known shape or data type, or if the
- * node has a body (If, Loop, Scan). Readers of its results are data-dependent, too, so one cut is
- * enough. */
+ * node has a body (If, Loop, Scan). Readers of its results are data-dependent, too, so one cut
+ * through the graph is enough. */
 #include "engine/passes/edit.h"
 
 static bool is_dynamic_value(const struct value *value)

@@ -144,7 +144,7 @@ static bool all_inputs(const struct node *node, const bool *flags)
 
 /* ---- the passes ---- */
 
-/* True if the node's inputs belong to the answer (is_answer) whenever its output does. */
+/* True if the node's inputs belong to the answer (is_answer) if one of its outputs does. */
 static bool passes_answers(const struct quantize_plan *plan, size_t n)
 {
     return !op_has(plan->edit.graph->nodes[n]->op, OP_PRODUCT | OP_NORMALIZATION) &&
@@ -196,7 +196,7 @@ static void want_layers(struct quantize_plan *plan, const bool *is_float)
 }
 
 /* True if a node that is no layer computes on integers, given that the tensors in `flags` (by
- * value->index) are stored. `from`: where root_of() starts for a clamp or unary operator. */
+ * value->index) are stored. For a clamp or unary operator, root_of() starts at `from`. */
 static bool runs_on(const struct quantize_plan *plan, const struct node *node,
                     enum quantize_kind kind, const bool *flags, const struct value *from)
 {

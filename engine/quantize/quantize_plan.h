@@ -27,8 +27,8 @@ struct quantize_plan {
     struct edit edit; /* the graph, and how often its values are read */
     enum quantize_kind *kinds;
     bool *is_layer;   /* the result of a quantized layer */
-    bool *is_answer;  /* no product, norm or pool lies between it and an output */
-    bool *can_store;  /* its producer can write it as a quantized tensor */
+    bool *is_answer;  /* no product, norm or pool lies between the value and an output */
+    bool *can_store;  /* the value's producer can write 8-bit numbers */
     bool *is_stored;  /* gets a QuantizeLinear */
     bool *is_integer; /* its producer runs on integers, so readers read the quantized tensor */
 };
@@ -45,7 +45,8 @@ enum status quantize_plan_make(struct graph *graph, const bool *is_kept, const b
                                struct error *err) MUST_USE;
 
 /* Goes up from `value` through Relus and Clips that are the only readers of their inputs. Returns
- * the first one's input, whose producer then stores `value`; `value` itself if there is none. */
+ * the input of the first Relu or Clip, whose producer then stores `value`. Returns `value` itself
+ * if no Relu or Clip makes it. */
 const struct value *quantize_before_clamp(const struct quantize_plan *plan,
                                           const struct value *value);
 

@@ -120,7 +120,7 @@ static double square_error(const uint64_t *bins, struct limits whole, struct lim
     return sum;
 }
 
-/* Searches for the limits with the least error: varies high, low, high and low, one at a time. */
+/* Searches for the limits with the least error: varies one limit at a time, each of them twice. */
 static struct limits search_limits(const uint64_t *bins, struct limits seen)
 {
     const struct limits whole = {fmin(seen.low, 0), fmax(seen.high, 0)};

@@ -34,5 +34,5 @@ struct number_scale {
     float scale;
     uint8_t zero;
 };
-/* Returns the scale for the whole range, or for the part of it with the least square error. */
+/* Returns the scale for the whole range, or for the part with the least square error. */
 struct number_scale range_scale(const struct number_range *range, bool is_whole);

@@ -23,8 +23,8 @@ struct rewrite {
 
 /* A layer's weights, rounded. */
 struct stored_layer {
-    struct value *weights, *scales; /* constants: int8; float32, one per channel */
-    float *corrections; /* by channel, to add to the bias: minus the mean error from rounding */
+    struct value *weights, *scales; /* constants: int8 weights; one float32 scale per channel */
+    float *corrections; /* added to the channels' biases: minus the mean error from rounding */
 };
 
 /* Names `value`, which may be NULL, after another value. Returns `value`; NULL when out of
@@ -88,8 +88,8 @@ static int channel_axis(const struct node *layer)
  * the input a smaller scale than its whole range needs. */
 #define BIAS_UNITS 0x1p24f
 
-/* Chooses each channel's scale: its largest weight becomes `most`, or less if a large bias needs a
- * larger scale. `c` is the layout of the weights around the axis of channels. */
+/* Chooses each channel's scale: the channel's largest weight becomes `most`, or less if a large
+ * bias needs a larger scale. `c` is the layout of the weights around the axis of channels. */
 static void choose_scales(const float *weights, struct axis_layout c, const float *bias,
                           float input_scale, float most, float *scales)
 {
@@ -105,7 +105,7 @@ static void choose_scales(const float *weights, struct axis_layout c, const floa
 }
 
 /* Rounds the `count` weights of one channel. Returns the sum of change * means[input] over the
- * weights; 0 if `means` is NULL. Weight i reads input i / positions. */
+ * weights, or 0 if `means` is NULL. Weight i reads input i / positions. */
 static double round_weights(const float *from, int8_t *to, size_t count, float scale, float most,
                             const double *means, size_t positions)
 {
@@ -173,8 +173,8 @@ static struct value *append_dequantize(struct rewrite *r, const struct value *of
     return value;
 }
 
-/* Returns the bias as int32 in units of input scale x weight scale; in float32 if it does not fit;
- * NULL when out of memory. `unit`: the input's scale. */
+/* Returns the bias as int32 in units of input scale x weight scale. Returns the float32 bias if it
+ * does not fit, and NULL when out of memory. `unit` is the input's scale. */
 static struct value *add_bias(struct rewrite *r, struct value *bias,
                               const struct stored_layer *stored, double unit)
 {

@@ -1,5 +1,5 @@
-/* Finds LayerNorms whose readers are all products, and moves the spread of their channels into the
- * weights. */
+/* Finds LayerNorms whose readers are all products, and moves the spread of the LayerNorms' channels
+ * into the weights of the products. */
 #include "engine/quantize/quantize_smooth.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ struct smooth_norm {
     struct node *scaler, *shifter;
     size_t gain, bias; /* scaler->inputs[gain], shifter->inputs[bias]; shifter may be NULL */
     size_t channels, readers;
-    bool is_refused;              /* it has a reader that cannot be smoothed */
+    bool is_refused;              /* the norm has a reader that cannot be smoothed */
     float *activations, *weights; /* largest absolute number of each channel */
 };
 
@@ -45,8 +45,8 @@ static size_t vector_length(const struct value *value)
                : 0;
 }
 
-/* Returns the index of an Add's or Mul's input that is a constant vector; 2 if none is, or both are
- * constant. */
+/* Returns the index of an Add's or Mul's input that is a constant vector. Returns 2 if neither
+ * input is, or both inputs are constant. */
 static size_t vector_input(const struct node *node)
 {
     const size_t a = vector_length(node->inputs[0]), b = vector_length(node->inputs[1]);
@@ -82,7 +82,7 @@ static bool is_transposed(const struct node *product)
     return product->op == OP_GEMM && node_int(product, "transB", 0);
 }
 
-/* Records a product that reads the norm. Returns false if it cannot be smoothed. */
+/* Records a product that reads the norm. Returns false if the product cannot be smoothed. */
 static bool add_reader(const struct smoothing *s, struct smooth_norm *norm,
                        const struct node *product)
 {
@@ -170,7 +170,8 @@ static float factor_of(const struct smooth_norm *norm, size_t channel)
            powf(fmaxf(norm->weights[channel], SMOOTH_LEAST), 1 - SMOOTH_SHARE);
 }
 
-/* Copies input i of the node before it is changed, because others may read the constant, too. */
+/* Copies the constant that is input i of the node before the constant changes, because other nodes
+ * may read it, too. */
 static enum status copy_input(struct smoothing *s, struct node *node, size_t i, float **ret)
 {
     const struct tensor *old = node->inputs[i]->known;

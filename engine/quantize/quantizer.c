@@ -32,7 +32,7 @@ bool quantizer_is_quantized(const struct graph *graph)
 
 /* ---- preparing ---- */
 
-/* Restores outputs' names, dtypes and shapes: passes may put an Identity's input in their place. */
+/* Restores outputs' names, dtypes and shapes: passes may replace an output by another value. */
 static enum status keep_outputs(const struct graph *from, struct graph *graph, struct error *err)
 {
     struct edit edit = {.graph = graph, .err = err};
@@ -140,7 +140,7 @@ static enum status shapes_of_inputs(const struct quantizer *q,
     return STATUS_OK;
 }
 
-/* Infers shapes for one image, on a clone, because some values are constant only for this size. */
+/* Infers shapes for one image, on a clone: some values are constant only for this batch size. */
 static enum status infer_shapes(struct quantizer *q, const struct session_options *options,
                                 struct error *err)
 {
@@ -236,7 +236,7 @@ static enum status allocate_ranges(const struct quantizer *q, const bool *is_sto
     return STATUS_OK;
 }
 
-/* Runs all images twice: for the ranges, then for histograms within them. */
+/* Runs all images twice: for the ranges, then for histograms within the ranges. */
 static enum status observe_twice(const struct observed_part *part,
                                  const struct quantizer_images *images, struct error *err)
 {

@@ -18,8 +18,8 @@ struct quantizer_layer {
     double work;             /* multiply-adds per image; 0 before quantizer_observe() */
     /* The caller may change these members, which are zero at first: */
     bool is_kept;       /* stays float32 */
-    double error_alone; /* error if only this layer, and others that read the same tensor, use 8
-                           bits; 0: not measured */
+    double error_alone; /* error if only this layer, and other layers that read the same tensor,
+                           use 8 bits; 0: not measured */
 };
 
 /* Images for calibration. */

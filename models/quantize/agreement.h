@@ -13,7 +13,7 @@
  *                 AGREEMENT_PROBABILITY: clients compare it with thresholds of two digits.
  *   vector        The mean of 1 - Pearson's correlation of the class scores is at most
  *                 AGREEMENT_VECTOR: an error of 4.5 % of the vector's length. Applies only if fewer
- *                 than AGREEMENT_FEW images are clear: their classes then prove little.
+ *                 than AGREEMENT_FEW images are clear: so few classes prove little.
  *   few images    With fewer than AGREEMENT_FEW images the bounds of all means are halved,
  *                 because a mean of few numbers is less certain.
  *   tensor        For outputs not known to be class scores: boxes, masks, embeddings, single
@@ -38,9 +38,9 @@
 #define AGREEMENT_RELATIVE    0.02
 #define AGREEMENT_FEW         16
 
-/* Required speedup of a precision over fp32. A smaller gain is not worth different numbers. A
- * trial's error is below 0.05. So a gain of 1.1 or more is always accepted, and a precision without
- * gain never. */
+/* Required speedup of a precision over fp32. A smaller gain is not worth different numbers. A trial
+ * measures the speedup with an error below 0.05. So a trial always accepts a speedup of 1.1 or
+ * more, and never a precision that is no faster. */
 #define PRECISION_GAIN 1.05
 
 #define AGREEMENT_TEXT 160 /* bytes of the text of agreement_holds(), with its terminator */
@@ -59,7 +59,7 @@ struct agreement {
 };
 
 /* Adds an image's class scores: `count` > 0 numbers in fp32 and in the candidate's precision.
- * Applies softmax unless they are probabilities; a single number is a logit for a sigmoid. */
+ * Applies softmax unless the scores are probabilities; a single number is a logit for a sigmoid. */
 void agreement_add_vector(struct agreement *a, const float *reference, const float *candidate,
                           size_t count, bool is_probabilities);
 

@@ -9,12 +9,12 @@
 /* Wall-clock time of a run, and its cost in milliseconds (engine/backend/autotune.h). On a GPU the
  * cost is the wall-clock time; on a CPU it is the average CPU time of the threads, because other
  * work on the machine changes the wall-clock time. CPU time underestimates the serial parts of a
- * pass, for both sides of a trial: it can exaggerate a gain, but never turns a loss into a gain. */
+ * run for both precisions: it can exaggerate a gain, but never turns a loss into a gain. */
 struct run_time {
     double ms, cost;
 };
 
-/* The outputs that are compared are [first, end). The last members describe the last run. */
+/* Outputs first … end - 1 are compared. `tensors`, `layouts` and `each` describe the last run. */
 struct outputs {
     bool is_vector; /* one output with class scores, as labels or a Softmax show */
     size_t first, end, count;

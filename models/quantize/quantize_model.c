@@ -19,10 +19,11 @@ enum {
     TIMED_RUNS = 5     /* runs per turn, after an untimed one */
 };
 
-/* At most this share of the multiply-adds stays in float32. In 8 bits VNNI does four times as many.
- * With a third in float32 the arithmetic takes half of float32's time, with half in float32 five
- * eighths. A wrong answer is worse than a slow one, because nobody notices it. But a model that is
- * no faster than float32 is useless. docs/quantize.md has the results for other limits. */
+/* At most this share of the multiply-adds stays in float32. With VNNI, 8-bit multiply-adds are four
+ * times as fast. So a model with a third of its multiply-adds in float32 computes for half as long
+ * as a float32 model. A wrong answer is worse than a slow one, because nobody notices it. But a
+ * model that is no faster than float32 is useless. docs/quantize.md has the results for other
+ * limits. */
 #define KEPT_WORK (1.0 / 3)
 
 /* While the bounds do not hold, more layers stay in float32 only if they lower the error to this
@@ -44,11 +45,11 @@ struct quantize_state {
     float *photo;            /* a photo after preprocessing */
     struct session *session; /* one at a time, because each has its own copy of the weights */
     struct outputs outputs;
-    float *answers[2]; /* [0]: fp32's for `tried`, then `held_out` photos; [1]: a candidate's for
-                          one photo */
+    float *answers[2]; /* [0]: answers in fp32 for the tried photos, then for the held-out ones;
+                          [1]: an 8-bit model's answer for one photo */
     size_t each;       /* count of the numbers in an answer */
     int tried, held_out;
-    struct task_answer *decoded; /* fp32's answers for held-out photos; NULL: no boxes, no text */
+    struct task_answer *decoded; /* answers in fp32 for held-out photos; NULL: no boxes, no text */
     struct quantizer *quantizer;
     bool corrects_biases;
     /* The best choice of layers so far: how many groups stay in float32, error and bounds on
@@ -379,7 +380,7 @@ static enum status try_layers(struct quantize_state *q, bool keeps, int first, i
     return status;
 }
 
-/* Corrects biases only if the correction lowers the error of the answers, which is not certain. */
+/* Corrects biases only if this lowers the error of the answers: it does not for every model. */
 static enum status quantize_all(struct quantize_state *q)
 {
     struct agreement plain, corrected;
@@ -402,8 +403,8 @@ static enum status quantize_all(struct quantize_state *q)
 
 /* ---- sensitive layers ---- */
 
-/* Layers that read one tensor. They stay in float32 together: if one of them is in 8 bits, the
- * tensor is stored in 8 bits. */
+/* Layers that read the same tensor. All layers of a group stay in float32 together: if one layer is
+ * in 8 bits, the tensor is stored in 8 bits. */
 struct layer_group {
     const struct value *input;
     size_t first; /* index of a layer */
@@ -426,8 +427,8 @@ static size_t find_groups(const struct quantize_state *q, struct layer_group *re
     return count;
 }
 
-/* Decides which layers stay in float32: those of `groups`, or with `others` all others. Returns
- * their number. */
+/* Decides which layers stay in float32: the layers of `groups`, or with `others` all other layers.
+ * Returns how many layers stay in float32. */
 static size_t keep_groups(const struct quantize_state *q, const struct layer_group *groups,
                           size_t count, bool others)
 {
@@ -465,7 +466,7 @@ static int compare_gains(const void *a, const void *b)
     return x->first < y->first ? -1 : 1;
 }
 
-/* Tries the first `count` groups in float32, and keeps them if that improves the model. */
+/* Tries the first `count` groups in float32. If that is better, it becomes the best choice. */
 static enum status try_groups(struct quantize_state *q, const struct layer_group *groups,
                               size_t count, bool *ret_holds)
 {
@@ -474,7 +475,8 @@ static enum status try_groups(struct quantize_state *q, const struct layer_group
     (void)keep_groups(q, groups, count, false);
     TRY(try_layers(q, true, 0, q->tried, &is_quantized, &a));
     *ret_holds = is_quantized && agreement_holds(&a, NULL);
-    /* Once the bounds hold, keep fewer layers; until then, keeping more must lower the error. */
+    /* After the bounds hold, a choice with fewer groups is better. Before, more groups in float32
+     * must lower the error. */
     if (!*ret_holds && (!is_quantized || q->holds || error_of(&a) >= KEPT_GAIN * q->error))
         return STATUS_OK;
     q->error = error_of(&a);
@@ -575,7 +577,7 @@ static enum status report_kept(struct quantize_state *q)
     return STATUS_OK;
 }
 
-/* Times runs of the photo read last. Updates *quickest: 0, or the fastest run so far. */
+/* Times runs of the photo that was read last. *quickest: the fastest run so far; 0 if none. */
 static enum status time_graph(struct quantize_state *q, const struct graph *graph,
                               enum precision precision, double *quickest)
 {

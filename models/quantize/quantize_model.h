@@ -23,8 +23,8 @@ struct quantize_report {
     bool has_boxes, has_text;
     size_t fp32_boxes, int8_boxes, box_pairs; /* pairs of one class that overlap by half or more */
     double overlap;                           /* mean overlap of the pairs */
-    size_t lines,
-        same_lines; /* photos in which float32 reads text, and those in which int8 reads the same */
+    size_t lines, same_lines; /* photos in which float32 reads text, and in how many of these int8
+                                 reads the same text */
     size_t characters, edits; /* characters in float32's lines, and edits (insertions, deletions,
                                  substitutions) from them to int8's lines */
     uint64_t fp32_bytes, int8_bytes;
