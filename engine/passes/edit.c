@@ -143,32 +143,29 @@ void edit_sweep(struct edit *edit)
 {
     struct graph *graph = edit->graph;
     bool *wanted = alloc_array(graph->value_count, sizeof *wanted);
-    bool *alive = alloc_array(graph->node_count, sizeof *alive);
-    if (!wanted || !alive) {
-        FREE_ALL(wanted, alive);
+    if (!wanted) {
         edit_no_memory(edit);
         return;
     }
     for (size_t i = 0; i < graph->output_count; i++)
         wanted[graph->outputs[i]->index] = true;
     for (size_t n = graph->node_count; n-- > 0;) {
-        const struct node *node = graph->nodes[n];
+        struct node *node = graph->nodes[n];
         bool live = false;
         for (size_t o = 0; o < node->output_count; o++)
             live = live || (node->outputs[o] && wanted[node->outputs[o]->index]);
-        alive[n] = live && node->op != OP_NONE;
-        if (!alive[n])
-            continue;
-        for (size_t i = 0; i < node->input_count; i++)
+        if (!live)
+            edit_kill(node);
+        for (size_t i = 0; i < node->input_count && node->op != OP_NONE; i++)
             if (node->inputs[i])
                 wanted[node->inputs[i]->index] = true;
-        for (size_t i = 0; i < node->capture_count; i++)
+        for (size_t i = 0; i < node->capture_count && node->op != OP_NONE; i++)
             wanted[node->captures[i]->index] = true;
     }
     size_t kept = 0;
     for (size_t n = 0; n < graph->node_count; n++) {
         struct node *node = graph->nodes[n];
-        if (alive[n]) {
+        if (node->op != OP_NONE) {
             graph->nodes[kept++] = node;
             continue;
         }
@@ -188,7 +185,7 @@ void edit_sweep(struct edit *edit)
             value->known = NULL;
         }
     }
-    FREE_ALL(wanted, alive);
+    free(wanted);
 }
 
 bool edit_scalar(const struct value *value, float *ret)

@@ -9,18 +9,22 @@
 #include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 
+/* The state of a value from before the pass. */
+struct narrow_value {
+    struct value *narrowed, *widened; /* results of the value's Casts, or NULL */
+    bool keeps_f32;                   /* an output of the graph, or no product comes after it */
+    bool is_narrow;                   /* this pass, not the file, made the value 16-bit */
+};
+
 struct narrow {
     struct edit *edit;
-    enum dtype dtype;                   /* the 16-bit type that activations get */
-    struct value **narrowed, **widened; /* by value->index: result of the value's Cast, or NULL */
-    size_t value_count;
-    bool *keeps_f32; /* by value->index: an output of the graph, or no product comes after it */
-    bool *is_narrow; /* by value->index: this pass, not the file, made the value 16-bit */
+    enum dtype dtype;            /* the 16-bit type that activations get */
+    struct narrow_value *values; /* by value->index */
 };
 
 static bool is_narrow(const struct narrow *narrow, const struct value *value)
 {
-    return value && value->index < narrow->value_count && narrow->is_narrow[value->index];
+    return value && narrow->values[value->index].is_narrow;
 }
 
 static bool is_activation(const struct narrow *narrow, const struct value *value)
@@ -33,14 +37,11 @@ static bool is_activation(const struct narrow *narrow, const struct value *value
 static struct value *cast_value(struct narrow *narrow, size_t *at, struct value *from,
                                 enum dtype to)
 {
-    struct value **cache = to == narrow->dtype ? narrow->narrowed : narrow->widened;
-    if (from->index < narrow->value_count && cache[from->index])
-        return cache[from->index];
-    struct value *value =
-        edit_insert_cast(narrow->edit, (*at)++, dtype_name(narrow->dtype), from, to);
-    if (from->index < narrow->value_count)
-        cache[from->index] = value;
-    return value;
+    struct narrow_value *of = &narrow->values[from->index];
+    struct value **cast = to == narrow->dtype ? &of->narrowed : &of->widened;
+    if (!*cast)
+        *cast = edit_insert_cast(narrow->edit, (*at)++, dtype_name(narrow->dtype), from, to);
+    return *cast;
 }
 
 static uint16_t narrow_bits(enum dtype dtype, float x)
@@ -103,7 +104,7 @@ static enum narrow_support support_of(const struct narrow *narrow, const struct 
     if (!any || !narrow->edit->options->claim(node, &caps) || !kernel_fits_layout(&caps, node))
         return NARROW_NO;
     for (size_t o = 0; o < node->output_count && caps.narrow == NARROW_SAME; o++)
-        if (node->outputs[o] && narrow->keeps_f32[node->outputs[o]->index])
+        if (node->outputs[o] && narrow->values[node->outputs[o]->index].keeps_f32)
             return NARROW_NO;
     return caps.narrow;
 }
@@ -128,9 +129,9 @@ static void narrow_nodes(struct narrow *narrow)
         struct node *node = graph->nodes[n];
         const enum narrow_support support = *supports++; /* convert_inputs() moves n */
         for (size_t o = 0; o < node->output_count && support != NARROW_NO; o++)
-            if (node->outputs[o] && !narrow->keeps_f32[node->outputs[o]->index]) {
+            if (node->outputs[o] && !narrow->values[node->outputs[o]->index].keeps_f32) {
                 node->outputs[o]->dtype = narrow->dtype;
-                narrow->is_narrow[node->outputs[o]->index] = true;
+                narrow->values[node->outputs[o]->index].is_narrow = true;
             }
         bool floats = support != NARROW_NO;
         for (size_t i = 0; i < node->input_count; i++)
@@ -150,32 +151,29 @@ static void find_ends(struct narrow *narrow)
 {
     const struct graph *graph = narrow->edit->graph;
     for (size_t v = 0; v < graph->value_count; v++)
-        narrow->keeps_f32[v] = true;
+        narrow->values[v].keeps_f32 = true;
     for (size_t n = graph->node_count; n-- > 0;) {
         const struct node *node = graph->nodes[n];
         bool feeds = is_product(node);
         for (size_t o = 0; o < node->output_count; o++)
-            feeds = feeds || (node->outputs[o] && !narrow->keeps_f32[node->outputs[o]->index]);
+            feeds =
+                feeds || (node->outputs[o] && !narrow->values[node->outputs[o]->index].keeps_f32);
         for (size_t i = 0; i < node->input_count && feeds; i++)
             if (node->inputs[i])
-                narrow->keeps_f32[node->inputs[i]->index] = false;
+                narrow->values[node->inputs[i]->index].keeps_f32 = false;
     }
     for (size_t i = 0; i < graph->output_count; i++)
-        narrow->keeps_f32[graph->outputs[i]->index] = true;
+        narrow->values[graph->outputs[i]->index].keeps_f32 = true;
 }
 
 void pass_narrow(struct edit *edit)
 {
     struct graph *graph = edit->graph;
-    size_t count = graph->value_count;
-    struct narrow narrow = {.edit = edit,
-                            .dtype = edit->options->narrow,
-                            .value_count = count,
-                            .narrowed = arena_alloc(graph->arena, count, sizeof(struct value *)),
-                            .widened = arena_alloc(graph->arena, count, sizeof(struct value *)),
-                            .keeps_f32 = arena_alloc(graph->arena, count, sizeof(bool)),
-                            .is_narrow = arena_alloc(graph->arena, count, sizeof(bool))};
-    if (!narrow.narrowed || !narrow.widened || !narrow.keeps_f32 || !narrow.is_narrow)
+    struct narrow narrow = {
+        .edit = edit,
+        .dtype = edit->options->narrow,
+        .values = arena_alloc(graph->arena, graph->value_count, sizeof *narrow.values)};
+    if (!narrow.values)
         edit_no_memory(edit);
     if (edit->status != STATUS_OK)
         return;
