@@ -5,24 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/size.h"
+#include "engine/base/array.h"
 #include "engine/tensor/floats.h"
 
 void task_buffer_done(struct task_buffer *buffer)
 {
     free(buffer->data);
     *buffer = (struct task_buffer){NULL, 0};
-}
-
-static enum status task_buffer_reserve(struct task_buffer *buffer, size_t count, struct error *err)
-{
-    if (count <= buffer->capacity)
-        return STATUS_OK;
-    float *data = alloc_array(count, sizeof *data);
-    TRY(check_memory(data, "for the numbers of an output", err));
-    free(buffer->data);
-    *buffer = (struct task_buffer){data, count};
-    return STATUS_OK;
 }
 
 enum status task_rows_of(const struct tensor *output, bool has_rows, int batch, int row,
@@ -46,7 +35,8 @@ enum status task_rows_of(const struct tensor *output, bool has_rows, int batch, 
         ret->data = count ? (const float *)output->data + first : NULL;
         return STATUS_OK;
     }
-    TRY(task_buffer_reserve(buffer, count, err));
+    TRY(check_memory(array_reserve(&buffer->data, &buffer->capacity, count, sizeof *buffer->data),
+                     "for the numbers of an output", err));
     const char *data = (const char *)output->data + first * dtype_size(output->dtype);
     if (count &&
         (output->dtype == DTYPE_U8 || !floats_read(output->dtype, data, buffer->data, count)))
