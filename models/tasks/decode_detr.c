@@ -2,31 +2,13 @@
  *
  * Sources: post_process_object_detection of Hugging Face's DETR (softmax; the last class is
  * "nothing") and RT-DETR (sigmoid; the best of all pairs of query and class),
- * post_process_instance_segmentation of DETR and MaskFormer, Ultralytics' RTDETRPredictor. */
+ * post_process_instance_segmentation of DETR and MaskFormer. */
 #include <math.h>
 
 #include "models/tasks/decoders.h"
 
 /* Limit of the masks of a prompt; SAM's decoder makes up to four. */
 #define PROMPTED_MAX 64
-
-enum status decode_rtdetr(const struct task_rows *outputs, struct candidates *candidates,
-                          struct error *err)
-{
-    const struct task_rows *rows = &outputs[0];
-    if (rows->shape.rank != 2 || rows->shape.dims[1] < 5)
-        return task_rows_wrong(rows, "[queries, 4 + classes]", err);
-    const size_t columns = (size_t)rows->shape.dims[1];
-    for (size_t i = 0; i < (size_t)rows->shape.dims[0]; i++) {
-        const float *row = rows->data + i * columns;
-        const size_t best = 4 + decode_greatest(row + 4, columns - 4);
-        if (!(row[best] > candidates->options->confidence))
-            continue;
-        candidates_add(candidates, decode_shares(row, candidates->geometry), row[best], best - 4,
-                       i);
-    }
-    return STATUS_OK;
-}
 
 /* The softmax of a logit in a row is exp(logit - greatest) / sum. */
 struct softmax_scale {

@@ -1,7 +1,8 @@
 /* Decodes the outputs of the YOLO family, and of detectors that suppress overlaps themselves.
  *
  * A candidate's class has the highest score; on a tie it is the first one. Sources: Ultralytics'
- * non_max_suppression (candidates before the suppression), YOLOX's decode_outputs, postprocess. */
+ * non_max_suppression (candidates before the suppression) and RTDETRPredictor, YOLOX's
+ * decode_outputs, postprocess. */
 #include <math.h>
 
 #include "models/tasks/decoders.h"
@@ -50,22 +51,25 @@ enum status decode_yolov8(const struct task_rows *outputs, struct candidates *ca
     return STATUS_OK;
 }
 
-/* Decodes `count` rows of x, y, w, h, objectness and scores. With a stride, x, y, w and h are those
- * of a YOLOX grid `width` cells wide. */
+/* Decodes `count` rows of x, y, w, h, objectness (except RT-DETR) and scores. With a stride, x, y,
+ * w and h are those of a YOLOX grid `width` cells wide. */
 static void decode_cells(const struct task_rows *rows, size_t first, size_t count, size_t width,
                          float stride, struct candidates *candidates)
 {
-    const size_t columns = (size_t)rows->shape.dims[1];
+    const bool is_rtdetr = candidates->task->layout == LAYOUT_RTDETR;
+    const size_t columns = (size_t)rows->shape.dims[1], before = is_rtdetr ? 4 : 5;
     const float confidence = candidates->options->confidence;
     for (size_t i = 0; i < count; i++) {
         const float *row = rows->data + (first + i) * columns;
-        if (!(row[4] > confidence)) /* scores are at most 1, so the product is not above, either */
+        /* Scores are at most 1, so their product with the objectness is not above it. */
+        if (!is_rtdetr && !(row[4] > confidence))
             continue;
-        const size_t best = decode_greatest(row + 5, columns - 5);
-        const float score = row[4] * row[5 + best];
+        const size_t best = decode_greatest(row + before, columns - before);
+        const float score = (is_rtdetr ? 1 : row[4]) * row[before + best];
         if (!(score > confidence))
             continue;
-        struct detection found = decode_centred(row[0], row[1], row[2], row[3]);
+        struct detection found = is_rtdetr ? decode_shares(row, candidates->geometry)
+                                           : decode_centred(row[0], row[1], row[2], row[3]);
         if (stride > 0) {
             const size_t column = i % width, line = i / width;
             found =
@@ -80,8 +84,10 @@ enum status decode_yolo_grids(const struct task_rows *outputs, struct candidates
                               struct error *err)
 {
     const struct task_rows *rows = &outputs[0];
-    if (rows->shape.rank != 2 || rows->shape.dims[1] <= 5)
-        return task_rows_wrong(rows, "[candidates, 5 + classes]", err);
+    const bool is_rtdetr = candidates->task->layout == LAYOUT_RTDETR;
+    if (rows->shape.rank != 2 || rows->shape.dims[1] < (is_rtdetr ? 5 : 6))
+        return task_rows_wrong(
+            rows, is_rtdetr ? "[queries, 4 + classes]" : "[candidates, 5 + classes]", err);
     const size_t all = (size_t)rows->shape.dims[0];
     if (candidates->task->layout != LAYOUT_YOLOX) {
         decode_cells(rows, 0, all, 1, 0, candidates);

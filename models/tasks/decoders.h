@@ -43,11 +43,10 @@ extern const struct layout_entry task_layouts[];
 extern const size_t task_layout_count;
 
 layout_decoder decode_yolov8;
-layout_decoder decode_yolo_grids; /* LAYOUT_YOLOV5, LAYOUT_YOLOX and LAYOUT_YOLOX_PIXELS */
+layout_decoder decode_yolo_grids; /* LAYOUT_YOLOV5, _YOLOX, _YOLOX_PIXELS and _RTDETR */
 layout_decoder decode_final; /* LAYOUT_YOLO_FINAL, _RTDETR_FINAL, _PADDLE(_FLAT), _YOLO_NAS_FLAT */
-layout_decoder decode_rtdetr;
-layout_decoder decode_detr;     /* LAYOUT_DETR, LAYOUT_DETR_SIGMOID and LAYOUT_RFDETR */
-layout_decoder decode_faces;    /* LAYOUT_YUNET, LAYOUT_SCRFD and LAYOUT_SCRFD_FLAT */
+layout_decoder decode_detr;  /* LAYOUT_DETR, LAYOUT_DETR_SIGMOID and LAYOUT_RFDETR */
+layout_decoder decode_faces; /* LAYOUT_YUNET, LAYOUT_SCRFD and LAYOUT_SCRFD_FLAT */
 layout_decoder decode_heatmaps; /* LAYOUT_HEATMAPS */
 layout_decoder decode_yolo_nas; /* LAYOUT_YOLO_NAS */
 layout_decoder decode_words;    /* LAYOUT_OWL and LAYOUT_GROUNDING */
