@@ -73,14 +73,14 @@ static void unite(struct detection *box, const struct detection *other)
 /* Merges box i with its matches, as SAHI does. Drops the boxes that match the original box i. With
  * SLICES_GREEDY_NMM, a dropped box that also matches the merged box extends the merged box. */
 static void absorb(struct detection *boxes, size_t count, size_t i, enum slices_rule rule,
-                   bool agnostic, bool *dropped)
+                   bool agnostic)
 {
     const struct detection as_found = boxes[i];
     for (size_t k = i + 1; k < count; k++) {
-        if (dropped[k] || (boxes[k].index != as_found.index && !agnostic) ||
+        if (boxes[k].score < 0 || (boxes[k].index != as_found.index && !agnostic) ||
             !matches(&as_found, &boxes[k], rule))
             continue;
-        dropped[k] = true;
+        boxes[k].score = -1;
         if (rule == SLICES_GREEDY_NMM && matches(&boxes[i], &boxes[k], rule))
             unite(&boxes[i], &boxes[k]);
     }
@@ -94,11 +94,7 @@ enum status slices_merge(const struct detections *const *parts, const struct pho
     for (size_t i = 0; i < count; i++)
         all += parts[i]->count;
     struct detection *boxes = alloc_array(all + 1, sizeof *boxes);
-    bool *dropped = alloc_array(all + 1, sizeof *dropped);
-    if (!boxes || !dropped) {
-        FREE_ALL(boxes, dropped);
-        return error_no_memory(err, "for the boxes of slices");
-    }
+    TRY(check_memory(boxes, "for the boxes of slices", err));
     for (size_t i = 0; i < count; i++)
         for (size_t k = 0; k < parts[i]->count; k++) {
             struct detection *box = &boxes[used];
@@ -112,12 +108,11 @@ enum status slices_merge(const struct detections *const *parts, const struct pho
     qsort(boxes, all, sizeof *boxes, compare_boxes);
     all = all < DETECT_MAX_CANDIDATES ? all : DETECT_MAX_CANDIDATES;
     for (size_t i = 0; i < all && kept < most; i++) {
-        if (dropped[i])
+        if (boxes[i].score < 0) /* absorb() drops boxes by this */
             continue;
-        absorb(boxes, all, i, rule, agnostic, dropped);
+        absorb(boxes, all, i, rule, agnostic);
         boxes[kept++] = boxes[i];
     }
-    free(dropped);
     *ret = (struct detections){.items = boxes, .count = kept, .capacity = all};
     return STATUS_OK;
 }
