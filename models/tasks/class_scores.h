@@ -10,9 +10,9 @@ struct prediction {
     const char *label; /* NULL from these functions; the server sets a borrowed label */
 };
 
-/* Checks that an output, described for one image, is a vector of class scores: floating point, with
- * at most one dimension other than 1 (the batch is 1 here), as in [N, C], [N, C, 1, 1], [N, 1, C],
- * [C]. *ret_classes is C; 0: the shape depends on data. STATUS_UNSUPPORTED names the output. */
+/* Checks that an output, described for one image, has at most one dimension other than 1, as class
+ * scores have: [1, C], [1, C, 1, 1], [1, 1, C], [C]. *ret_classes is C; 0: the shape depends on
+ * data. STATUS_UNSUPPORTED names the output. */
 enum status scores_check(const struct session_tensor *output, size_t *ret_classes,
                          struct error *err) MUST_USE;
 

@@ -94,13 +94,6 @@ static enum status check_scores(struct deployment *deployment, const struct sess
                                 struct error *err)
 {
     const size_t output = deployment->model->output;
-    if (is_per_object(deployment, output))
-        return error_set(
-            err, STATUS_UNSUPPORTED,
-            "output '%s' of an image has the shape %s with a first dimension that depends on the "
-            "picture, which is not one score per class; lensd serves image classifiers",
-            deployment->outputs[output].name,
-            SHAPE_STRING(&deployment->model->outputs[output].shape));
     struct session_tensor scores = *session_output(session, output);
     const struct shape *declared = &deployment->model->outputs[output].shape;
     /* The file may declare a shape that the session knows only after a run, such as [1, 300, 6]. */

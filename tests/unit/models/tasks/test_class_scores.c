@@ -154,7 +154,6 @@ Test(class_scores, output_shapes_that_are_scores)
         {"boxes", {3, {1, 84, 8400}}, DTYPE_F32, STATUS_UNSUPPORTED, 0},
         {"a mask", {4, {1, 21, 64, 64}}, DTYPE_F32, STATUS_UNSUPPORTED, 0},
         {"nothing", {2, {1, 0}}, DTYPE_F32, STATUS_UNSUPPORTED, 0},
-        {"indices", {2, {1, 5}}, DTYPE_I64, STATUS_UNSUPPORTED, 0},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct session_tensor output = {
