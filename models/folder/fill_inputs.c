@@ -211,21 +211,21 @@ enum status input_constants_read(const cJSON *item, struct input_constant *ret, 
         "an object with a number, or a list of 1 to 16, for each of at most 8 inputs";
     *ret_count = 0;
     if (!cJSON_IsObject(item))
-        return json_wrong(item, expected, err);
+        return json_wrong(item->string, expected, err);
     for (const cJSON *entry = item->child; entry; entry = entry->next) {
         if (*ret_count == INPUT_CONSTANTS || strlen(entry->string) >= sizeof ret->name)
-            return json_wrong(item, expected, err);
+            return json_wrong(item->string, expected, err);
         struct input_constant *to = &ret[(*ret_count)++];
         *to = (struct input_constant){.count = 0};
         snprintf(to->name, sizeof to->name, "%s", entry->string);
         const bool is_list = cJSON_IsArray(entry);
         for (const cJSON *n = is_list ? entry->child : entry; n; n = is_list ? n->next : NULL) {
             if (!cJSON_IsNumber(n) || to->count == COUNT_OF(to->numbers))
-                return json_wrong(item, expected, err);
+                return json_wrong(item->string, expected, err);
             to->numbers[to->count++] = (float)n->valuedouble;
         }
         if (!to->count)
-            return json_wrong(item, expected, err);
+            return json_wrong(item->string, expected, err);
     }
     return STATUS_OK;
 }

@@ -31,11 +31,6 @@ enum status json_parse(const char *text, size_t size, struct cJSON **ret, struct
     return *ret ? STATUS_OK : json_invalid(text, size, end, err);
 }
 
-enum status json_wrong(const struct cJSON *item, const char *expected, struct error *err)
-{
-    return error_set(err, STATUS_MODEL, "\"%.60s\" is not %s", item->string, expected);
-}
-
 bool json_is_whole(const struct cJSON *item, double least, double most)
 {
     return cJSON_IsNumber(item) && item->valuedouble >= least && item->valuedouble <= most &&
@@ -51,7 +46,7 @@ static enum status read_number(const cJSON *item, const struct json_member *memb
     if (!(value >= member->least && value <= member->most) || (is_whole && floor(value) < value)) {
         snprintf(expected, sizeof expected, "a %snumber from %g to %g", is_whole ? "whole " : "",
                  member->least, member->most);
-        return json_wrong(item, expected, err);
+        return json_wrong(item->string, expected, err);
     }
     if (member->kind == JSON_FLOAT)
         *(float *)to = (float)value;
@@ -72,12 +67,12 @@ static enum status read_member(const cJSON *item, const struct json_member *memb
         return member->read(item, object, err);
     if (member->kind == JSON_FLAG) {
         *(int *)to = cJSON_IsTrue(item);
-        return cJSON_IsBool(item) ? STATUS_OK : json_wrong(item, "true or false", err);
+        return cJSON_IsBool(item) ? STATUS_OK : json_wrong(item->string, "true or false", err);
     }
     if (member->kind != JSON_TEXT)
         return read_number(item, member, to, err);
     if (!cJSON_IsString(item))
-        return json_wrong(item, "a text", err);
+        return json_wrong(item->string, "a text", err);
     free(*(char **)to);
     *(char **)to = strdup(item->valuestring);
     return check_memory(*(char **)to, "while reading a configuration", err);

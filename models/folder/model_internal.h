@@ -6,8 +6,7 @@
 
 #include "models/folder/model.h"
 #include "models/onnx/onnx.h"
-
-struct cJSON;
+#include "models/text/json_fields.h"
 
 #define MODEL_PLACE_NAME (NAME_MAX + sizeof MODEL_DECODER_ENDING)
 
@@ -264,8 +263,6 @@ enum status json_members(const struct cJSON *json, const char *what,
                          const struct json_member *members, size_t count, void *object,
                          struct error *err) MUST_USE;
 
-/* Returns STATUS_MODEL with the text "KEY" is not `expected`. */
-enum status json_wrong(const struct cJSON *item, const char *expected, struct error *err);
 bool json_is_whole(const struct cJSON *item, double least, double most);
 
 /* Appends a sentence to model->warning after "; "; truncates it if there is no room. */

@@ -37,14 +37,14 @@ static enum status stage_labels(const cJSON *list, void *object, struct error *e
     for (const cJSON *entry = cJSON_IsArray(list) ? list->child : NULL; entry;
          entry = entry->next) {
         if (ret->label_count == STAGE_LABELS_MAX)
-            return json_wrong(list, expected, err);
+            return json_wrong(list->string, expected, err);
         char *label = ret->labels[ret->label_count++];
         if (json_is_whole(entry, 0, 1e9))
             snprintf(label, sizeof ret->labels[0], "%.0f", entry->valuedouble);
         else if (!stage_text(entry, label, sizeof ret->labels[0]))
-            return json_wrong(list, expected, err);
+            return json_wrong(list->string, expected, err);
     }
-    return ret->label_count ? STATUS_OK : json_wrong(list, expected, err);
+    return ret->label_count ? STATUS_OK : json_wrong(list->string, expected, err);
 }
 
 static enum status stage_sizes(const cJSON *list, void *object, struct error *err)
@@ -57,9 +57,9 @@ static enum status stage_sizes(const cJSON *list, void *object, struct error *er
         struct stage_size *size = &ret->sizes[ret->size_count];
         if (ret->size_count++ == STAGE_SIZES_MAX || !cJSON_IsString(entry) ||
             !model_read_size(entry->valuestring, &size->width, &size->height))
-            return json_wrong(list, expected, err);
+            return json_wrong(list->string, expected, err);
     }
-    return ret->size_count ? STATUS_OK : json_wrong(list, expected, err);
+    return ret->size_count ? STATUS_OK : json_wrong(list->string, expected, err);
 }
 
 static enum status stage_model(const cJSON *item, void *object, struct error *err)
@@ -68,7 +68,7 @@ static enum status stage_model(const cJSON *item, void *object, struct error *er
     return stage_text(item, ret->model, sizeof ret->model) && !strchr(ret->model, '/') &&
                    ret->model[0] != '.'
                ? STATUS_OK
-               : json_wrong(item, "the name of a model in the same repository", err);
+               : json_wrong(item->string, "the name of a model in the same repository", err);
 }
 
 static bool align_point(const cJSON *pair, float ret[static 2])
@@ -89,20 +89,20 @@ static enum status stage_align(const cJSON *item, void *object, struct error *er
         "\"arcface\", or an object such as {\"size\": \"112x112\", \"points\": [[38.3, 51.7], "
         "[73.5, 51.5]]} with 2 to 16 points";
     struct pipeline_stage *ret = object;
-    const cJSON *size = cJSON_GetObjectItemCaseSensitive(item, "size");
-    const cJSON *points = cJSON_GetObjectItemCaseSensitive(item, "points");
+    const cJSON *size = json_get(item, "size");
+    const cJSON *points = json_get(item, "points");
     if (cJSON_IsString(item) && !strcmp(item->valuestring, "arcface")) {
         ret->align = align_arcface;
         return STATUS_OK;
     }
     if (!cJSON_IsString(size) || !cJSON_IsArray(points) || cJSON_GetArraySize(item) != 2 ||
         !model_read_size(size->valuestring, &ret->align.width, &ret->align.height))
-        return json_wrong(item, expected, err);
+        return json_wrong(item->string, expected, err);
     for (const cJSON *point = points->child; point; point = point->next)
         if (ret->align.count == ALIGN_POINTS_MAX ||
             !align_point(point, ret->align.points[ret->align.count++]))
-            return json_wrong(item, expected, err);
-    return ret->align.count >= 2 ? STATUS_OK : json_wrong(item, expected, err);
+            return json_wrong(item->string, expected, err);
+    return ret->align.count >= 2 ? STATUS_OK : json_wrong(item->string, expected, err);
 }
 
 #define AT(member) offsetof(struct pipeline_stage, member)

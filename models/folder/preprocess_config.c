@@ -10,7 +10,6 @@
 #include "engine/base/text.h"
 #include "models/folder/embedded.h"
 #include "models/folder/model_internal.h"
-#include "models/text/json_fields.h"
 
 /* ---- reading JSON ---- */
 
@@ -19,7 +18,7 @@ static enum status get_number(const cJSON *json, const char *key, double otherwi
 {
     const cJSON *item = json_get(json, key);
     if (item && (!cJSON_IsNumber(item) || !isfinite(item->valuedouble)))
-        return json_wrong_part(key, "a number", err);
+        return json_wrong(key, "a number", err);
     *ret = item ? item->valuedouble : otherwise;
     return STATUS_OK;
 }
@@ -43,15 +42,15 @@ static enum status get_channels(const cJSON *json, const char *key, const float 
         return STATUS_OK;
     }
     if (count != 1 && count != 3)
-        return json_wrong_part(key, "a list of 3 numbers", err);
+        return json_wrong(key, "a list of 3 numbers", err);
     for (int c = 0; c < 3; c++) {
         const cJSON *value =
             cJSON_IsArray(item) ? cJSON_GetArrayItem(item, count == 3 ? c : 0) : item;
         if (!cJSON_IsNumber(value))
-            return json_wrong_part(key, "a list of 3 numbers", err);
+            return json_wrong(key, "a list of 3 numbers", err);
         ret[c] = (float)value->valuedouble;
         if (!isfinite(ret[c]))
-            return json_wrong_part(key, "a list of 3 finite numbers", err);
+            return json_wrong(key, "a list of 3 finite numbers", err);
     }
     return STATUS_OK;
 }
@@ -95,7 +94,7 @@ static enum status read_size(const cJSON *json, const char *key, struct size_spe
         ok = ok && !ret->height == !ret->width && !ret->max_height == !ret->max_width &&
              (ret->height || ret->shortest || ret->longest || ret->max_height);
     }
-    return ok ? STATUS_OK : json_wrong_part(key, expected, err);
+    return ok ? STATUS_OK : json_wrong(key, expected, err);
 }
 
 static const float imagenet_mean[3] = {0.485f, 0.456f, 0.406f};
@@ -191,7 +190,7 @@ static enum status read_crop_rounding(const cJSON *json, struct preprocess *p, s
     p->crop_floors = !strcmp(word, "down");
     return p->crop_floors || !strcmp(word, "even")
                ? STATUS_OK
-               : json_wrong_part("crop_rounding", "\"even\" or \"down\"", err);
+               : json_wrong("crop_rounding", "\"even\" or \"down\"", err);
 }
 
 /* crop_pct: the short side is resized to side / crop_pct, then a square of `side` is cropped. If
@@ -206,7 +205,7 @@ static enum status read_crop_pct(const cJSON *json, int side, struct preprocess 
     if (!*ret_given)
         return STATUS_OK;
     if (!(crop_pct > 0.01 && crop_pct <= 1))
-        return json_wrong_part("crop_pct", "a number above 0.01 and at most 1", err);
+        return json_wrong("crop_pct", "a number above 0.01 and at most 1", err);
     if (squash_from > 0 && side >= squash_from)
         resize_exact(p, side, side);
     else
@@ -228,7 +227,7 @@ static enum status read_padded(const cJSON *json, const struct size_spec *size,
     p->sides_floor = size->max_height > 0;
     p->pads_normalised = !json_get(json, "pad_value");
     p->pad_value = value >= 0 && value <= 255 ? (int)value : -1;
-    return p->pad_value < 0 ? json_wrong_part("pad_value", "a byte, 0 to 255", err) : STATUS_OK;
+    return p->pad_value < 0 ? json_wrong("pad_value", "a byte, 0 to 255", err) : STATUS_OK;
 }
 
 /* Rounds both sides to multiples of DPT's "ensure_multiple_of", in pixels. */
@@ -237,7 +236,7 @@ static enum status round_sides(const cJSON *json, struct preprocess *p, struct e
     double multiple = 1;
     TRY(get_number(json, "ensure_multiple_of", 1, &multiple, err));
     if (!(multiple >= 1 && multiple <= 1024) || multiple != floor(multiple))
-        return json_wrong_part("ensure_multiple_of", "a number of pixels, 1 to 1024", err);
+        return json_wrong("ensure_multiple_of", "a number of pixels, 1 to 1024", err);
     const double width = fmax(1, rint(p->width / multiple)) * multiple;
     const double height = fmax(1, rint(p->height / multiple)) * multiple;
     resize_exact(p, (int)width, (int)height);
@@ -318,7 +317,7 @@ static enum status read_resample(const cJSON *json, struct preprocess *p, struct
     double resample = 0;
     TRY(get_number(json, "resample", RESAMPLE_BILINEAR, &resample, err));
     if (resample < RESAMPLE_NEAREST || resample > RESAMPLE_HAMMING || resample != floor(resample))
-        return json_wrong_part("resample", "one of Pillow's filters, 0 to 5", err);
+        return json_wrong("resample", "one of Pillow's filters, 0 to 5", err);
     p->resample = (enum resample)(int)resample;
     bool antialias = true;
     const char *word = cJSON_GetStringValue(json_get(json, "antialias"));
@@ -328,8 +327,8 @@ static enum status read_resample(const cJSON *json, struct preprocess *p, struct
     if (!blurs && (antialias || p->resample == RESAMPLE_NEAREST))
         return STATUS_OK;
     if (p->resample != RESAMPLE_BILINEAR)
-        return json_wrong_part("antialias",
-                               "true, as it must be unless \"resample\" is 2, bilinear", err);
+        return json_wrong("antialias", "true, as it must be unless \"resample\" is 2, bilinear",
+                          err);
     p->resample = blurs ? RESAMPLE_BLURRED : RESAMPLE_LINEAR;
     p->pads_square = blurs && cJSON_IsTrue(json_get(json, "do_pad")) && p->resize == RESIZE_EXACT &&
                      p->width == p->resize_width && p->height == p->resize_height;
@@ -347,7 +346,7 @@ static enum status read_values(const cJSON *json, struct preprocess *p, struct e
     TRY(json_flag(json, "include_top", false, &again, err));
     TRY(get_number(json, "rescale_factor", 1.0 / 255.0, &factor, err));
     if (do_rescale && !(factor > 0))
-        return json_wrong_part("rescale_factor", "above 0", err);
+        return json_wrong("rescale_factor", "above 0", err);
     p->scale = do_rescale ? (float)factor : 1.0f;
     for (int c = 0; c < 3; c++) {
         p->mean[c] = 0;
@@ -359,7 +358,7 @@ static enum status read_values(const cJSON *json, struct preprocess *p, struct e
     }
     for (int c = 0; c < 3; c++) {
         if (p->std[c] == 0)
-            return json_wrong_part("image_std", "different from 0", err);
+            return json_wrong("image_std", "different from 0", err);
         if (do_rescale && offset)
             p->mean[c] += 1.0f;
         if (again)
@@ -469,8 +468,7 @@ static enum status read_interpolation(const cJSON *cfg, struct preprocess *p, st
             return STATUS_OK;
         }
     }
-    return json_wrong_part("interpolation", "a filter lensd knows (bilinear, bicubic, nearest, …)",
-                           err);
+    return json_wrong("interpolation", "a filter lensd knows (bilinear, bicubic, nearest, …)", err);
 }
 
 static enum status read_timm_geometry(const cJSON *cfg, struct preprocess *p, struct error *err)
@@ -481,10 +479,10 @@ static enum status read_timm_geometry(const cJSON *cfg, struct preprocess *p, st
     if (!cJSON_IsArray(input) || cJSON_GetArraySize(input) != 3 ||
         !as_pixels(cJSON_GetArrayItem(input, 1), &height) ||
         !as_pixels(cJSON_GetArrayItem(input, 2), &width))
-        return json_wrong_part("input_size", "a list of channels, height and width", err);
+        return json_wrong("input_size", "a list of channels, height and width", err);
     TRY(get_number(cfg, "crop_pct", 0.875, &crop_pct, err));
     if (!(crop_pct > 0.01 && crop_pct <= 1))
-        return json_wrong_part("crop_pct", "a number above 0.01 and at most 1", err);
+        return json_wrong("crop_pct", "a number above 0.01 and at most 1", err);
     int resize_width = (int)floor(width / crop_pct), resize_height = (int)floor(height / crop_pct);
     const char *word = cJSON_IsString(mode) ? mode->valuestring : "center";
     if (!strcmp(word, "border")) {
@@ -497,7 +495,7 @@ static enum status read_timm_geometry(const cJSON *cfg, struct preprocess *p, st
         p->resize = RESIZE_SHORT_SIDE;
         p->resize_short = resize_width;
     } else {
-        return json_wrong_part("crop_mode", "center, squash or border", err);
+        return json_wrong("crop_mode", "center, squash or border", err);
     }
     p->resize_width = resize_width;
     p->resize_height = resize_height;
@@ -558,11 +556,11 @@ enum status preprocess_from_open_clip(cJSON *json, struct preprocess *p,
     const char *word = cJSON_IsString(mode) ? mode->valuestring : "shortest";
     preprocess_default(p);
     if (!as_pixels(height, &p->height) || !as_pixels(width, &p->width))
-        return json_wrong_part("size", "a number of pixels, or a list of height and width", err);
+        return json_wrong("size", "a number of pixels, or a list of height and width", err);
     TRY(get_channels(json, "mean", imagenet_mean, p->mean, err));
     TRY(get_channels(json, "std", imagenet_std, p->std, err));
     if (strcmp(word, "shortest") != 0 && strcmp(word, "squash") != 0)
-        return json_wrong_part("resize_mode", "shortest or squash", err);
+        return json_wrong("resize_mode", "shortest or squash", err);
     p->resize = !strcmp(word, "squash") ? RESIZE_EXACT : RESIZE_SHORT_SIDE;
     p->resize_width = p->width;
     p->resize_height = p->height;

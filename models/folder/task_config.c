@@ -22,18 +22,18 @@ static enum status read_classes(const cJSON *item, void *object, struct error *e
          entry = entry->next) {
         size_t index = 0;
         if (ret->class_count == TASK_MAX_CLASSES)
-            return json_wrong(item, expected, err);
+            return json_wrong(item->string, expected, err);
         if (json_is_whole(entry, 0, 1e9))
             index = (size_t)entry->valuedouble;
         else if (!cJSON_IsString(entry))
-            return json_wrong(item, expected, err);
+            return json_wrong(item->string, expected, err);
         else if (!labels_find((const char *const *)config->labels->names, config->labels->count,
                               entry->valuestring, strlen(entry->valuestring), &index))
             return error_set(err, STATUS_MODEL, "\"classes\": '%.60s' is not a label of this model",
                              entry->valuestring);
         ret->classes[ret->class_count++] = (uint32_t)index;
     }
-    return ret->class_count ? STATUS_OK : json_wrong(item, expected, err);
+    return ret->class_count ? STATUS_OK : json_wrong(item->string, expected, err);
 }
 
 static enum status read_masks(const cJSON *item, void *object, struct error *err)
@@ -42,7 +42,7 @@ static enum status read_masks(const cJSON *item, void *object, struct error *err
     return cJSON_IsString(item) && task_option_set(&config->options, item->string,
                                                    item->valuestring, NULL) == STATUS_OK
                ? STATUS_OK
-               : json_wrong(item, "\"rle\", \"polygon\" or \"png\"", err);
+               : json_wrong(item->string, "\"rle\", \"polygon\" or \"png\"", err);
 }
 
 static enum status read_inputs(const cJSON *item, void *object, struct error *err)
@@ -58,7 +58,7 @@ static enum status read_load(const cJSON *item, void *object, struct error *err)
     config->load = !strcmp(text, "lazy") ? MODEL_LOAD_LAZY : MODEL_LOAD_EAGER;
     return config->load == MODEL_LOAD_LAZY || !strcmp(text, "eager")
                ? STATUS_OK
-               : json_wrong(item, "\"eager\" or \"lazy\"", err);
+               : json_wrong(item->string, "\"eager\" or \"lazy\"", err);
 }
 
 #define AT(member) offsetof(struct task_config, member)
@@ -89,9 +89,9 @@ static enum status read_lensd(const cJSON *json, struct task_config *config, str
 /* Reads the config.json of Hugging Face or timm; other files of that name have no task. */
 static enum status read_config(const cJSON *json, struct task_config *config, struct error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "architectures");
+    const cJSON *list = json_get(json, "architectures");
     const cJSON *first = cJSON_IsArray(list) ? list->child : NULL;
-    const cJSON *classes = cJSON_GetObjectItemCaseSensitive(json, "num_classes");
+    const cJSON *classes = json_get(json, "num_classes");
     config->is_headless = json_is_whole(classes, 0, 0);
     if (!cJSON_IsString(first))
         return STATUS_OK;

@@ -7,7 +7,6 @@
 
 #include "engine/base/size.h"
 #include "models/folder/model_internal.h"
-#include "models/text/json_fields.h"
 
 /* Reads one vector, and scales it to length 1. */
 static enum status read_vector(const cJSON *list, size_t size, float *ret, struct error *err)
@@ -19,12 +18,12 @@ static enum status read_vector(const cJSON *list, size_t size, float *ret, struc
     for (const cJSON *entry = cJSON_IsArray(list) ? list->child : NULL; entry;
          entry = entry->next, k++) {
         if (k == size || !cJSON_IsNumber(entry) || !(fabs(entry->valuedouble) < 1e18))
-            return json_wrong_part("vectors", expected, err);
+            return json_wrong("vectors", expected, err);
         ret[k] = (float)entry->valuedouble;
         sum += entry->valuedouble * entry->valuedouble;
     }
     if (k != size || !(sum > 0))
-        return json_wrong_part("vectors", expected, err);
+        return json_wrong("vectors", expected, err);
     for (k = 0; k < size; k++)
         ret[k] = (float)((double)ret[k] / sqrt(sum));
     return STATUS_OK;
@@ -32,11 +31,11 @@ static enum status read_vector(const cJSON *list, size_t size, float *ret, struc
 
 static enum status read_vectors(const cJSON *json, struct zero_shot *ret, struct error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "vectors");
+    const cJSON *list = json_get(json, "vectors");
     const cJSON *first = cJSON_IsArray(list) ? list->child : NULL;
     size_t all;
     if (!cJSON_IsArray(first) || !first->child)
-        return json_wrong_part("vectors", "a list of vectors, one for each label", err);
+        return json_wrong("vectors", "a list of vectors, one for each label", err);
     ret->count = (size_t)cJSON_GetArraySize(list);
     ret->size = (size_t)cJSON_GetArraySize(first);
     TRY(check_memory(size_mul(ret->count, ret->size, &all), "for the vectors of texts", err));
@@ -55,7 +54,7 @@ static enum status read_activation(const cJSON *item, void *object, struct error
     ret->is_sigmoid = !strcmp(text, "sigmoid");
     return ret->is_sigmoid || !strcmp(text, "softmax")
                ? STATUS_OK
-               : json_wrong(item, "\"softmax\" or \"sigmoid\"", err);
+               : json_wrong(item->string, "\"softmax\" or \"sigmoid\"", err);
 }
 
 /* Accepts a member that read_texts() reads. */
@@ -70,7 +69,7 @@ static enum status read_prompt(const cJSON *item, void *object, struct error *er
     struct zero_shot *ret = object;
     if (!cJSON_IsString(item) || !strstr(item->valuestring, "{}") ||
         strlen(item->valuestring) > ZERO_SHOT_PROMPT_MAX)
-        return json_wrong(item, "a short text with {} where the label goes", err);
+        return json_wrong(item->string, "a short text with {} where the label goes", err);
     free(ret->prompt);
     ret->prompt = strdup(item->valuestring);
     return check_memory(ret->prompt, "for the prompt of labels", err);
@@ -89,15 +88,14 @@ static enum status read_texts(const cJSON *json, struct zero_shot *ret, struct l
                               struct error *err)
 {
     TRY(json_members(json, "it", texts_members, COUNT_OF(texts_members), ret, err));
-    ret->has_scale = ret->has_scale || cJSON_GetObjectItemCaseSensitive(json, "scale") != NULL;
+    ret->has_scale = ret->has_scale || json_get(json, "scale") != NULL;
     /* Without labels the file sets only the scoring of labels in requests. */
-    if (!cJSON_GetObjectItemCaseSensitive(json, "vectors") &&
-        !cJSON_GetObjectItemCaseSensitive(json, "labels"))
+    if (!json_get(json, "vectors") && !json_get(json, "labels"))
         return STATUS_OK;
     TRY(read_vectors(json, ret, err));
-    const cJSON *names = cJSON_GetObjectItemCaseSensitive(json, "labels");
+    const cJSON *names = json_get(json, "labels");
     if (!names)
-        return json_wrong_part("labels", "a list of strings", err);
+        return json_wrong("labels", "a list of strings", err);
     const enum status status = labels_from_json(names, labels, err);
     if (status == STATUS_NOT_FOUND) /* side_file_close() adds no file name to STATUS_NOT_FOUND */
         return error_set(err, STATUS_MODEL, "%s", err->message);

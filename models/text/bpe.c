@@ -104,7 +104,7 @@ static enum status read_merge(const cJSON *item, struct token_model *model, size
     const char *text = cJSON_IsString(item) ? item->valuestring : "";
     const char *blank = strchr(text, ' ');
     if (!blank || strchr(blank + 1, ' '))
-        return json_wrong_part("merges", "a list of pairs of tokens", err);
+        return json_wrong("merges", "a list of pairs of tokens", err);
     return bpe_add_merge(model, text, (size_t)(blank - text), blank + 1, strlen(blank + 1), rank,
                          err);
 }
@@ -124,7 +124,7 @@ enum status bpe_read(const cJSON *json, struct token_model *model, struct error 
     for (const cJSON *item = cJSON_IsArray(merges) ? merges->child : NULL; item;
          item = item->next, rank++)
         TRY(read_merge(item, model, rank, err));
-    return merges ? STATUS_OK : json_wrong_part("merges", "a list of pairs of tokens", err);
+    return merges ? STATUS_OK : json_wrong("merges", "a list of pairs of tokens", err);
 }
 
 static void push_pair(const struct token_model *model, struct word *word, uint32_t at)

@@ -10,7 +10,7 @@ const cJSON *json_get(const cJSON *json, const char *key)
     return cJSON_IsNull(item) ? NULL : item;
 }
 
-enum status json_wrong_part(const char *what, const char *expected, struct error *err)
+enum status json_wrong(const char *what, const char *expected, struct error *err)
 {
     return error_set(err, STATUS_MODEL, "\"%.60s\" is not %s", what, expected);
 }
@@ -20,14 +20,14 @@ enum status json_text(const cJSON *json, const char *key, const char *other, con
 {
     const cJSON *item = json_get(json, key);
     *ret = item && cJSON_IsString(item) ? item->valuestring : other;
-    return !item || cJSON_IsString(item) ? STATUS_OK : json_wrong_part(key, "a text", err);
+    return !item || cJSON_IsString(item) ? STATUS_OK : json_wrong(key, "a text", err);
 }
 
 enum status json_flag(const cJSON *json, const char *key, bool other, bool *ret, struct error *err)
 {
     const cJSON *item = json_get(json, key);
     *ret = item ? cJSON_IsTrue(item) : other;
-    return !item || cJSON_IsBool(item) ? STATUS_OK : json_wrong_part(key, "true or false", err);
+    return !item || cJSON_IsBool(item) ? STATUS_OK : json_wrong(key, "true or false", err);
 }
 
 enum status json_size(const cJSON *json, const char *key, size_t other, size_t most, size_t *ret,
@@ -39,7 +39,7 @@ enum status json_size(const cJSON *json, const char *key, size_t other, size_t m
         return STATUS_OK;
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0) ||
         floor(item->valuedouble) < item->valuedouble)
-        return json_wrong_part(key, "a whole number", err);
+        return json_wrong(key, "a whole number", err);
     *ret = item->valuedouble >= (double)most ? most : (size_t)item->valuedouble;
     return STATUS_OK;
 }

@@ -16,4 +16,4 @@ enum status json_flag(const struct cJSON *json, const char *key, bool other, boo
 enum status json_size(const struct cJSON *json, const char *key, size_t other, size_t most,
                       size_t *ret, struct error *err) MUST_USE;
 /* Returns STATUS_MODEL with the text "WHAT" is not `expected`. */
-enum status json_wrong_part(const char *what, const char *expected, struct error *err);
+enum status json_wrong(const char *what, const char *expected, struct error *err);

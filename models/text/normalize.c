@@ -208,7 +208,7 @@ enum status charsmap_set(struct text_step *step, const uint8_t *bytes, size_t si
                                  : bytes[0] | (size_t)bytes[1] << 8 | (size_t)bytes[2] << 16 |
                                        (size_t)bytes[3] << 24;
     if (trie < 4 || trie % 4 || trie > size - 4)
-        return json_wrong_part("precompiled_charsmap", "a table of sentencepiece", err);
+        return json_wrong("precompiled_charsmap", "a table of sentencepiece", err);
     step->run = run_precompiled;
     step->length = trie / 4;
     step->content_size = size - 4;

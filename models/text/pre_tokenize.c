@@ -146,9 +146,9 @@ static enum status read_metaspace(const cJSON *json, struct step_list *list, str
     step->flags[1] = !strcmp(scheme, "first");
     const uint32_t replacement = utf8_character(step->content, step->content_size, &length);
     if (!step->content_size || length != step->content_size)
-        return json_wrong_part("replacement", "one character", err);
+        return json_wrong("replacement", "one character", err);
     if (!step->flags[1] && strcmp(scheme, "always") != 0 && strcmp(scheme, "never") != 0)
-        return json_wrong_part("prepend_scheme", "\"first\", \"always\" or \"never\"", err);
+        return json_wrong("prepend_scheme", "\"first\", \"always\" or \"never\"", err);
     if (splits) {
         struct text_step *split = step_add(list, run_characters);
         split->character = replacement;

@@ -25,7 +25,7 @@ static enum status read_pattern(const cJSON *pattern, struct text_step *step, st
     TRY(json_text(pattern, "Regex", NULL, &text, err));
     TRY(json_text(pattern, "String", NULL, &literal, err));
     if (!text == !literal)
-        return json_wrong_part("pattern", "{\"Regex\": …} or {\"String\": …}", err);
+        return json_wrong("pattern", "{\"Regex\": …} or {\"String\": …}", err);
     return text_regex_create(text ? text : literal, !text, &step->regex, err);
 }
 
@@ -35,7 +35,7 @@ static enum status read_content(const cJSON *json, const char *key, struct text_
     const char *content;
     TRY(json_text(json, key, NULL, &content, err));
     if (!content)
-        return json_wrong_part(key, "a text", err);
+        return json_wrong(key, "a text", err);
     step->content_size = strlen(content);
     step->content = strdup(content);
     return check_memory(step->content, "for a tokenizer", err);
@@ -111,7 +111,7 @@ enum status steps_read(const cJSON *json, const char *what, const char *list_key
         } else {
             const cJSON *entries = json_get(at, list_key);
             if (!cJSON_IsArray(entries))
-                return json_wrong_part(list_key, "a list", err);
+                return json_wrong(list_key, "a list", err);
             if (depth == SEQUENCE_DEPTH_MAX)
                 return error_set(err, STATUS_UNSUPPORTED, "sequences are nested more than %d deep",
                                  SEQUENCE_DEPTH_MAX);

@@ -31,7 +31,7 @@ enum status template_set(struct tokenizer *ret, int32_t bos, int32_t eos, struct
 static enum status check_id(const cJSON *id, int32_t *ret, struct error *err)
 {
     if (!cJSON_IsNumber(id) || !(id->valuedouble >= 0 && id->valuedouble < TOKEN_IDS_MAX))
-        return json_wrong_part("post_processor", "made of tokens and their ids", err);
+        return json_wrong("post_processor", "made of tokens and their ids", err);
     *ret = (int32_t)id->valuedouble;
     return STATUS_OK;
 }
@@ -70,11 +70,10 @@ static enum status read_template(const cJSON *json, struct tokenizer *ret, struc
         }
         TRY(json_text(sequence, "id", "", &name, err));
         if (strcmp(name, "A") != 0 || texts++)
-            return json_wrong_part("single", "a template with the sequence A once", err);
+            return json_wrong("single", "a template with the sequence A once", err);
         TRY(piece_add(ret, TOKEN_NONE, type, err));
     }
-    return texts ? STATUS_OK
-                 : json_wrong_part("single", "a template with the sequence A once", err);
+    return texts ? STATUS_OK : json_wrong("single", "a template with the sequence A once", err);
 }
 
 /* Reads BertProcessing and RobertaProcessing: "cls": [name, id], "sep": [name, id]. */

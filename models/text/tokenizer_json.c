@@ -21,7 +21,7 @@ static enum status set_text(const cJSON *json, const char *key, const char *othe
     const char *text;
     TRY(json_text(json, key, other, &text, err));
     if (strlen(text) > TOKEN_BYTES_MAX)
-        return json_wrong_part(key, "a short text", err);
+        return json_wrong(key, "a short text", err);
     *ret = strdup(text);
     return check_memory(*ret, "for a tokenizer", err);
 }
@@ -124,7 +124,7 @@ enum status tokenizer_read_json(const cJSON *json, struct tokenizer *ret, struct
 {
     const cJSON *model = json_get(json, "model");
     if (!cJSON_IsObject(model))
-        return json_wrong_part("model", "an object", err);
+        return json_wrong("model", "an object", err);
     TRY(token_model_read(model, &ret->model, err));
     TRY(normalizers_read(json_get(json, "normalizer"), &ret->normalizers, err));
     TRY(pre_tokenizers_read(json_get(json, "pre_tokenizer"), &ret->pre_tokenizers, err));

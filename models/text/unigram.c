@@ -46,7 +46,7 @@ enum status unigram_read(const cJSON *json, struct token_model *model, struct er
     static const char expected[] = "a list of tokens and their scores";
     const cJSON *list = json_get(json, "vocab");
     if (!cJSON_IsArray(list))
-        return json_wrong_part("vocab", expected, err);
+        return json_wrong("vocab", expected, err);
     const size_t count = (size_t)cJSON_GetArraySize(list);
     size_t id = 0, unknown;
     double least = INFINITY;
@@ -56,7 +56,7 @@ enum status unigram_read(const cJSON *json, struct token_model *model, struct er
         const cJSON *token = cJSON_IsArray(item) ? item->child : NULL;
         if (!cJSON_IsString(token) || !cJSON_IsNumber(token->next) ||
             !isfinite(token->next->valuedouble))
-            return json_wrong_part("vocab", expected, err);
+            return json_wrong("vocab", expected, err);
         TRY(vocabulary_add(&model->vocabulary, token->valuestring, strlen(token->valuestring), id,
                            false, err));
         model->scores[id] = as_serde_reads(token->next->valuedouble);

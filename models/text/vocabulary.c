@@ -37,7 +37,7 @@ int32_t vocabulary_find(const struct vocabulary *vocabulary, const char *token)
 enum status vocabulary_read(struct vocabulary *vocabulary, const cJSON *json, struct error *err)
 {
     if (!cJSON_IsObject(json))
-        return json_wrong_part("vocab", "an object of tokens and their ids", err);
+        return json_wrong("vocab", "an object of tokens and their ids", err);
     for (const cJSON *item = json->child; item; item = item->next) {
         if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble < 1e9))
             return error_set(err, STATUS_MODEL, "the token \"%.60s\" has no id", item->string);
