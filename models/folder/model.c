@@ -266,8 +266,7 @@ static enum status read_preprocess(const struct model_place *place, const struct
             preprocess_from_file(place, sources[i].file, sources[i].read, model, err),
             ret_configured));
         if (*ret_configured) {
-            snprintf(model->preprocess_source, sizeof model->preprocess_source, "%s",
-                     sources[i].text);
+            model->preprocess_source = sources[i].text;
             if (place->is_immich && sources[i].read == preprocess_from_open_clip)
                 preprocess_as_immich(&model->preprocess);
             return STATUS_OK;
@@ -281,8 +280,7 @@ static enum status read_preprocess(const struct model_place *place, const struct
         return error_prefix(err, "%.200s", place->file);
     if (!*ret_configured)
         preprocess_default(&model->preprocess);
-    snprintf(model->preprocess_source, sizeof model->preprocess_source, "%s",
-             *ret_configured ? "model metadata" : "ImageNet defaults");
+    model->preprocess_source = *ret_configured ? "model metadata" : "ImageNet defaults";
     return STATUS_OK;
 }
 
@@ -481,7 +479,7 @@ static enum status fill_embedded(struct model *model, const char *name, struct e
     cJSON_Delete(json);
     TRY(status);
     model->is_configured = true;
-    snprintf(model->preprocess_source, sizeof model->preprocess_source, "embedded");
+    model->preprocess_source = "embedded";
     struct task_facts facts = {.options = TASK_OPTIONS_NONE};
     return model_describe(model, true, &(struct task_config){0}, &facts, err);
 }

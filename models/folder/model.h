@@ -73,9 +73,9 @@ struct model {
     struct labels labels;   /* of classes; TASK_TEXT: its characters, without the blank */
     char labels_source[64]; /* "labels.txt", "index_to_name.json" …, if there are labels */
     struct preprocess preprocess;
-    char preprocess_source[64]; /* "preprocessor_config.json", "config.json (timm)",
-                                   "model metadata", "ImageNet defaults" … */
-    bool is_configured;         /* a file sets the preprocessing; otherwise defaults apply */
+    const char *preprocess_source; /* "preprocessor_config.json", "config.json (timm)",
+                                      "model metadata", "ImageNet defaults" …; static */
+    bool is_configured;            /* a file sets the preprocessing; otherwise defaults apply */
     uint64_t file_bytes;
     char *calibration; /* the folder calibration/ with typical photos; NULL: none */
 

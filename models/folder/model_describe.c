@@ -99,21 +99,16 @@ static void warn_of_scale(struct model *model)
                        : "set \"do_rescale\" to false, or ");
 }
 
-static void no_normalising(struct model *model)
-{
-    snprintf(model->preprocess_source, sizeof model->preprocess_source,
-             "ImageNet defaults, without mean and std");
-}
-
 static void fit_channels(struct model *model, const struct described_image *image, bool configured)
 {
+    static const char no_mean[] = "ImageNet defaults, without mean and std";
     struct preprocess *p = &model->preprocess;
     if (image->channels == 1 && p->channels != CHANNELS_GRAY) {
         p->channels = CHANNELS_GRAY;
         if (!configured) {
             p->mean[0] = 0;
             p->std[0] = 1;
-            no_normalising(model);
+            model->preprocess_source = no_mean;
         }
     } else if (image->channels == 3 && p->channels == CHANNELS_GRAY) {
         p->channels = CHANNELS_RGB;
@@ -123,7 +118,7 @@ static void fit_channels(struct model *model, const struct described_image *imag
     /* A model with a uint8 input normalises by itself. */
     if (!configured && model->input_dtype == DTYPE_U8) {
         p->scale = 1;
-        no_normalising(model);
+        model->preprocess_source = no_mean;
         for (int c = 0; c < 3; c++) {
             p->mean[c] = 0;
             p->std[c] = 1;
@@ -404,7 +399,7 @@ static void fit_text(struct model *model)
         p->channels = CHANNELS_BGR;
     for (int c = 0; is_line && c < 3; c++)
         p->mean[c] = p->std[c] = 0.5f;
-    snprintf(model->preprocess_source, sizeof model->preprocess_source, "defaults of this task");
+    model->preprocess_source = "defaults of this task";
 }
 
 /* SAM's preprocessing: the longest side is as long as the input, with zeros on the right and below
@@ -421,7 +416,7 @@ static void fit_encoder(struct model *model)
     p->resize_width = p->width;
     p->resize_height = p->height;
     p->pads_corner = p->pads_normalised = !is_sam2;
-    snprintf(model->preprocess_source, sizeof model->preprocess_source, "defaults of this task");
+    model->preprocess_source = "defaults of this task";
 }
 
 /* Sets the preprocessing of the layout's framework, if no file sets it. RT-DETR's resize is always
@@ -470,7 +465,7 @@ static void fit_task(struct model *model, bool configured)
     p->pads_corner = is_yolox || is_face;
     p->sides_floor = is_yolox || is_scrfd;
     p->pad_value = is_face ? 0 : p->pad_value;
-    snprintf(model->preprocess_source, sizeof model->preprocess_source, "defaults of this task");
+    model->preprocess_source = "defaults of this task";
     if ((is_yolox || layout == LAYOUT_YUNET) && p->channels == CHANNELS_RGB)
         p->channels = CHANNELS_BGR;
     if (is_yolox || is_face)
