@@ -450,7 +450,7 @@ static enum status fill(struct model *model, const struct model_place *place, co
     facts.is_encoder = place->is_encoder;
     facts.makes_masks = model->prompt.is_set;
     facts.mask_side = model->prompt.is_padded;
-    enum status status = model_describe(model, model->is_configured, &config, &facts, err);
+    enum status status = model_describe(model, &config, &facts, err);
     model->task.unclip_ratio = config.unclip_ratio;
     model->task.dilates = config.use_dilation;
     model->load = config.load;
@@ -481,7 +481,7 @@ static enum status fill_embedded(struct model *model, const char *name, struct e
     model->is_configured = true;
     model->preprocess_source = "embedded";
     struct task_facts facts = {.options = TASK_OPTIONS_NONE};
-    return model_describe(model, true, &(struct task_config){0}, &facts, err);
+    return model_describe(model, &(struct task_config){0}, &facts, err);
 }
 
 enum status model_load(const char *path, const char *name, const struct model_limits *limits,

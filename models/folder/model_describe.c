@@ -18,11 +18,6 @@
 
 /* ---- the image input ---- */
 
-struct described_image {
-    bool channels_last;
-    int64_t channels, height, width; /* DIM_UNKNOWN: the file does not fix it */
-};
-
 static bool is_channels(int64_t dim)
 {
     return dim == 1 || dim == 3;
@@ -33,30 +28,24 @@ static bool is_pixel_dtype(enum dtype dtype)
     return dtype_is_float(dtype) || dtype == DTYPE_U8;
 }
 
-/* Reads the shape [N, C, H, W] or [N, H, W, C] with 1 or 3 channels. If dims[1] is free and dims[3]
- * is neither 1 nor 3, the shape is [N, C, H, W]. Returns false for other inputs. */
-static bool read_image(const struct value *input, struct described_image *ret)
+/* True for the shape [N, C, H, W], or [N, H, W, C] with *ret_last, with 1 or 3 channels. If dims[1]
+ * is free and dims[3] is neither 1 nor 3, the shape is [N, C, H, W]. */
+static bool is_image(const struct value *input, bool *ret_last)
 {
     const int64_t *dims = input->shape.dims;
     if (input->shape.rank != 4 || !is_pixel_dtype(input->dtype))
         return false;
-    bool first = is_channels(dims[1]), last = is_channels(dims[3]);
-    if (first && !(dims[1] == 1 && dims[3] == 3))
-        *ret = (struct described_image){false, dims[1], dims[2], dims[3]};
-    else if (last)
-        *ret = (struct described_image){true, dims[3], dims[1], dims[2]};
-    else if (dims[1] == DIM_UNKNOWN)
-        *ret = (struct described_image){false, dims[1], dims[2], dims[3]};
-    else
-        return false;
-    return true;
+    const bool first = is_channels(dims[1]) && !(dims[1] == 1 && dims[3] == 3);
+    *ret_last = !first && is_channels(dims[3]);
+    return first || *ret_last || dims[1] == DIM_UNKNOWN;
 }
 
-static void find_image_input(struct model *model, struct described_image *ret)
+static void find_image_input(struct model *model)
 {
     const struct graph *graph = model->graph;
     size_t i = 0;
-    while (i < graph->input_count && (model->prompt.is_set || !read_image(graph->inputs[i], ret)))
+    while (i < graph->input_count &&
+           (model->prompt.is_set || !is_image(graph->inputs[i], &model->input_channels_last)))
         i++;
     if (i == graph->input_count) {
         model->image_input = SIZE_MAX;
@@ -70,14 +59,14 @@ static void find_image_input(struct model *model, struct described_image *ret)
                               "or 3 channels): photos cannot be sent to this model, tensors can");
         return;
     }
-    const struct value *input = graph->inputs[i];
+    const int64_t *dims = graph->inputs[i]->shape.dims;
+    const int rows = model->input_channels_last ? 1 : 2;
     model->image_input = i;
-    model->input_channels_last = ret->channels_last;
-    model->free_height = ret->height == DIM_UNKNOWN;
-    model->free_width = ret->width == DIM_UNKNOWN;
-    model->fixed_batch = input->shape.dims[0] != DIM_UNKNOWN;
-    model->file_batch = model->fixed_batch ? input->shape.dims[0] : 0;
-    model->input_dtype = input->dtype;
+    model->free_height = dims[rows] == DIM_UNKNOWN;
+    model->free_width = dims[rows + 1] == DIM_UNKNOWN;
+    model->fixed_batch = dims[0] != DIM_UNKNOWN;
+    model->file_batch = model->fixed_batch ? dims[0] : 0;
+    model->input_dtype = graph->inputs[i]->dtype;
 }
 
 /* ---- adapting the preprocessing ---- */
@@ -99,24 +88,26 @@ static void warn_of_scale(struct model *model)
                        : "set \"do_rescale\" to false, or ");
 }
 
-static void fit_channels(struct model *model, const struct described_image *image, bool configured)
+static void fit_channels(struct model *model)
 {
     static const char no_mean[] = "ImageNet defaults, without mean and std";
     struct preprocess *p = &model->preprocess;
-    if (image->channels == 1 && p->channels != CHANNELS_GRAY) {
+    const int64_t *dims = model->graph->inputs[model->image_input]->shape.dims;
+    const int64_t channels = dims[model->input_channels_last ? 3 : 1];
+    if (channels == 1 && p->channels != CHANNELS_GRAY) {
         p->channels = CHANNELS_GRAY;
-        if (!configured) {
+        if (!model->is_configured) {
             p->mean[0] = 0;
             p->std[0] = 1;
             model->preprocess_source = no_mean;
         }
-    } else if (image->channels == 3 && p->channels == CHANNELS_GRAY) {
+    } else if (channels == 3 && p->channels == CHANNELS_GRAY) {
         p->channels = CHANNELS_RGB;
         model_warn(model, "%s asks for grey photos but the model takes 3 channels: they stay RGB",
                    model->preprocess_source);
     }
     /* A model with a uint8 input normalises by itself. */
-    if (!configured && model->input_dtype == DTYPE_U8) {
+    if (!model->is_configured && model->input_dtype == DTYPE_U8) {
         p->scale = 1;
         model->preprocess_source = no_mean;
         for (int c = 0; c < 3; c++) {
@@ -126,12 +117,13 @@ static void fit_channels(struct model *model, const struct described_image *imag
     }
 }
 
-static enum status fit_size(struct model *model, const struct described_image *image,
-                            bool configured, struct error *err)
+static enum status fit_size(struct model *model, struct error *err)
 {
     struct preprocess *p = &model->preprocess;
-    int64_t width = image->width == DIM_UNKNOWN ? p->width : image->width;
-    int64_t height = image->height == DIM_UNKNOWN ? p->height : image->height;
+    const int64_t *dims = model->graph->inputs[model->image_input]->shape.dims;
+    const int rows = model->input_channels_last ? 1 : 2;
+    const int64_t width = model->free_width ? p->width : dims[rows + 1];
+    const int64_t height = model->free_height ? p->height : dims[rows];
     int before_width = p->width, before_height = p->height;
     if (width == 0 || height == 0)
         return error_set(err, STATUS_MODEL,
@@ -147,7 +139,7 @@ static enum status fit_size(struct model *model, const struct described_image *i
         return STATUS_OK;
     if (before_width == 0)
         return STATUS_OK;
-    if (configured)
+    if (model->is_configured)
         model_warn(model,
                    "%s prepares %d x %d pixels, but the model takes %lld x %lld; lensd scales the "
                    "sizes to fit",
@@ -373,11 +365,9 @@ static bool may_be_scores(const struct model *model, const struct task_output *o
 /* Sets height and width of the preprocessing where the graph does not fix them. */
 static void set_open_sides(struct model *model, int width, int height)
 {
-    const int64_t *dims = model->graph->inputs[model->image_input]->shape.dims;
-    const int rows = model->input_channels_last ? 1 : 2;
-    if (dims[rows] == DIM_UNKNOWN)
+    if (model->free_height)
         model->preprocess.height = height;
-    if (dims[rows + 1] == DIM_UNKNOWN)
+    if (model->free_width)
         model->preprocess.width = width;
 }
 
@@ -421,7 +411,7 @@ static void fit_encoder(struct model *model)
 
 /* Sets the preprocessing of the layout's framework, if no file sets it. RT-DETR's resize is always
  * set, because Ultralytics' metadata does not tell that its photos are stretched. */
-static void fit_task(struct model *model, bool configured)
+static void fit_task(struct model *model)
 {
     struct preprocess *p = &model->preprocess;
     const enum task_layout layout = model->task.layout;
@@ -432,7 +422,7 @@ static void fit_task(struct model *model, bool configured)
     const bool is_imagenet = layout == LAYOUT_DETR || layout == LAYOUT_DETR_SIGMOID ||
                              layout == LAYOUT_RFDETR || is_body || task_layout_is_masks(layout);
     const bool is_map = model->task.kind == TASK_SEGMENTATION || model->task.kind == TASK_DEPTH;
-    if (model->image_input == SIZE_MAX || (configured && !is_rtdetr))
+    if (model->image_input == SIZE_MAX || (model->is_configured && !is_rtdetr))
         return;
     if (model->task.kind == TASK_TEXT_BOXES || model->task.kind == TASK_TEXT) {
         fit_text(model);
@@ -456,7 +446,7 @@ static void fit_task(struct model *model, bool configured)
         set_open_sides(model, 640, 640);
     p->resize_width = p->width;
     p->resize_height = p->height;
-    if (configured)
+    if (model->is_configured)
         return;
     const bool is_yolox = layout == LAYOUT_YOLOX || layout == LAYOUT_YOLOX_PIXELS;
     /* Without antialiasing: Ultralytics, YOLOv5, YOLOX, faces, RF-DETR and PaddleDetection. */
@@ -478,7 +468,7 @@ static void fit_task(struct model *model, bool configured)
     }
 }
 
-static enum status decide_task(struct model *model, bool configured, struct task_facts *facts,
+static enum status decide_task(struct model *model, struct task_facts *facts,
                                struct task_output *outputs, struct error *err)
 {
     facts->label_count = model->labels.count;
@@ -501,7 +491,7 @@ static enum status decide_task(struct model *model, bool configured, struct task
         model->class_count = 0;
     if (model->task.output_count)
         model->output = model->task.outputs[0];
-    fit_task(model, configured);
+    fit_task(model);
     return STATUS_OK;
 }
 
@@ -572,17 +562,16 @@ static void warn_of_labels(struct model *model)
                    model->class_count, model->class_count == 1 ? "" : "es");
 }
 
-enum status model_describe(struct model *model, bool configured, const struct task_config *config,
+enum status model_describe(struct model *model, const struct task_config *config,
                            struct task_facts *facts, struct error *err)
 {
-    struct described_image image = {false, DIM_UNKNOWN, DIM_UNKNOWN, DIM_UNKNOWN};
-    find_image_input(model, &image);
+    find_image_input(model);
     if (!config->task || strcmp(config->task, "tensors") != 0)
         TRY(model_fill_inputs(model, config->inputs, config->input_count, err));
     if (model->image_input != SIZE_MAX) {
-        fit_channels(model, &image, configured);
-        TRY(fit_size(model, &image, configured, err));
-        if (configured)
+        fit_channels(model);
+        TRY(fit_size(model, err));
+        if (model->is_configured)
             warn_of_scale(model);
     } else if (model->preprocess.width == 0) {
         (void)preprocess_fit(&model->preprocess, 224, 224);
@@ -593,7 +582,7 @@ enum status model_describe(struct model *model, bool configured, const struct ta
     }
     struct task_output *outputs = alloc_array(model->graph->output_count, sizeof *outputs);
     TRY(check_memory(outputs, NULL, err));
-    enum status status = decide_task(model, configured, facts, outputs, err);
+    enum status status = decide_task(model, facts, outputs, err);
     free(outputs);
     TRY(status);
     word_input_place(model);

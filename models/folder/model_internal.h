@@ -228,11 +228,10 @@ size_t class_output_find(const struct model *model, const struct graph *graph, c
 bool output_is_probabilities(const struct value *output);
 
 /* Determines image input, outputs, classes, task and parameters, and adapts the preprocessing to
- * the input (models/folder/model_describe.c). Fills other inputs by `config`. `configured`: the
- * preprocessing comes from a file, not from defaults. `facts` has the facts from files and
- * metadata; this function adds those from the graph. The caller has set the other members of the
- * model that come from files. */
-enum status model_describe(struct model *model, bool configured, const struct task_config *config,
+ * the input (models/folder/model_describe.c). Fills other inputs by `config`. `facts` has the facts
+ * from files and metadata; this function adds those from the graph. The caller has set the other
+ * members of the model that come from files. */
+enum status model_describe(struct model *model, const struct task_config *config,
                            struct task_facts *facts, struct error *err) MUST_USE;
 
 /* Parses a file's text; free the tree with cJSON_Delete(). Numbers and names are not checked.
