@@ -31,16 +31,13 @@ static bool as_pixels(const cJSON *item, int *ret)
     return true;
 }
 
-/* Reads one number for all channels, or one per channel. */
-static enum status get_channels(const cJSON *json, const char *key, const float otherwise[3],
-                                float ret[3], struct error *err)
+/* Reads one number for all channels, or one per channel. Without them `ret` does not change. */
+static enum status get_channels(const cJSON *json, const char *key, float ret[3], struct error *err)
 {
     const cJSON *item = json_get(json, key);
     int count = cJSON_IsArray(item) ? cJSON_GetArraySize(item) : 1;
-    if (!item) {
-        memcpy(ret, otherwise, 3 * sizeof *ret);
+    if (!item)
         return STATUS_OK;
-    }
     if (count != 1 && count != 3)
         return json_wrong(key, "a list of 3 numbers", err);
     for (int c = 0; c < 3; c++) {
@@ -53,6 +50,15 @@ static enum status get_channels(const cJSON *json, const char *key, const float 
             return json_wrong(key, "a list of 3 finite numbers", err);
     }
     return STATUS_OK;
+}
+
+/* Reads a number of pixels, or a list of height and width. */
+static bool as_sides(const cJSON *item, int *ret_height, int *ret_width)
+{
+    const bool is_list = cJSON_IsArray(item);
+    const int second = cJSON_GetArraySize(item) > 1;
+    return as_pixels(is_list ? cJSON_GetArrayItem(item, 0) : item, ret_height) &&
+           as_pixels(is_list ? cJSON_GetArrayItem(item, second) : item, ret_width);
 }
 
 /* ---- Hugging Face ---- */
@@ -81,12 +87,8 @@ static enum status read_size(const cJSON *json, const char *key, struct size_spe
     if (!item)
         return STATUS_OK;
     bool ok = true;
-    if (cJSON_IsNumber(item)) {
-        ok = as_pixels(item, &ret->height);
-        ret->width = ret->height;
-    } else if (cJSON_IsArray(item)) {
-        ok = as_pixels(cJSON_GetArrayItem(item, 0), &ret->height) &&
-             as_pixels(cJSON_GetArrayItem(item, cJSON_GetArraySize(item) > 1), &ret->width);
+    if (cJSON_IsNumber(item) || cJSON_IsArray(item)) {
+        ok = as_sides(item, &ret->height, &ret->width);
     } else {
         for (size_t i = 0; i < COUNT_OF(edges) && ok; i++)
             ok = !json_get(item, edges[i].key) ||
@@ -96,9 +98,6 @@ static enum status read_size(const cJSON *json, const char *key, struct size_spe
     }
     return ok ? STATUS_OK : json_wrong(key, expected, err);
 }
-
-static const float imagenet_mean[3] = {0.485f, 0.456f, 0.406f};
-static const float imagenet_std[3] = {0.229f, 0.224f, 0.225f};
 
 /* Returns the name of the image processor's class in transformers. */
 static const char *class_name(const cJSON *json)
@@ -348,15 +347,13 @@ static enum status read_values(const cJSON *json, struct preprocess *p, struct e
     if (do_rescale && !(factor > 0))
         return json_wrong("rescale_factor", "above 0", err);
     p->scale = do_rescale ? (float)factor : 1.0f;
-    for (int c = 0; c < 3; c++) {
-        p->mean[c] = 0;
-        p->std[c] = 1;
-    }
     if (do_normalize) {
-        TRY(get_channels(json, "image_mean", imagenet_mean, p->mean, err));
-        TRY(get_channels(json, "image_std", imagenet_std, p->std, err));
+        TRY(get_channels(json, "image_mean", p->mean, err));
+        TRY(get_channels(json, "image_std", p->std, err));
     }
     for (int c = 0; c < 3; c++) {
+        p->mean[c] = do_normalize ? p->mean[c] : 0;
+        p->std[c] = do_normalize ? p->std[c] : 1;
         if (p->std[c] == 0)
             return json_wrong("image_std", "different from 0", err);
         if (do_rescale && offset)
@@ -514,8 +511,8 @@ enum status preprocess_from_timm(cJSON *json, struct preprocess *p,
     if (!cJSON_IsObject(cfg))
         return error_set(err, STATUS_NOT_FOUND, "the file has no \"pretrained_cfg\"");
     preprocess_default(p);
-    TRY(get_channels(cfg, "mean", imagenet_mean, p->mean, err));
-    TRY(get_channels(cfg, "std", imagenet_std, p->std, err));
+    TRY(get_channels(cfg, "mean", p->mean, err));
+    TRY(get_channels(cfg, "std", p->std, err));
     TRY(read_timm_geometry(cfg, p, err));
     const cJSON *input = json_get(cfg, "input_size");
     if (cJSON_GetArrayItem(input, 0)->valuedouble == 1)
@@ -551,14 +548,12 @@ enum status preprocess_from_open_clip(cJSON *json, struct preprocess *p,
 {
     (void)remarks;
     const cJSON *size = json_get(json, "size"), *mode = json_get(json, "resize_mode");
-    const cJSON *height = cJSON_IsArray(size) ? cJSON_GetArrayItem(size, 0) : size;
-    const cJSON *width = cJSON_IsArray(size) ? cJSON_GetArrayItem(size, 1) : size;
     const char *word = cJSON_IsString(mode) ? mode->valuestring : "shortest";
     preprocess_default(p);
-    if (!as_pixels(height, &p->height) || !as_pixels(width, &p->width))
+    if (!as_sides(size, &p->height, &p->width))
         return json_wrong("size", "a number of pixels, or a list of height and width", err);
-    TRY(get_channels(json, "mean", imagenet_mean, p->mean, err));
-    TRY(get_channels(json, "std", imagenet_std, p->std, err));
+    TRY(get_channels(json, "mean", p->mean, err));
+    TRY(get_channels(json, "std", p->std, err));
     if (strcmp(word, "shortest") != 0 && strcmp(word, "squash") != 0)
         return json_wrong("resize_mode", "shortest or squash", err);
     p->resize = !strcmp(word, "squash") ? RESIZE_EXACT : RESIZE_SHORT_SIDE;
@@ -584,10 +579,7 @@ enum status preprocess_from_metadata(const char *size, const char *task, struct 
     /* "[640, 640]", height first: also valid JSON. */
     cJSON *json = cJSON_Parse(size);
     int height = 0, width = 0;
-    bool ok = cJSON_IsArray(json)
-                  ? as_pixels(cJSON_GetArrayItem(json, 0), &height) &&
-                        as_pixels(cJSON_GetArrayItem(json, cJSON_GetArraySize(json) > 1), &width)
-                  : as_pixels(json, &height) && as_pixels(json, &width);
+    const bool ok = as_sides(json, &height, &width);
     cJSON_Delete(json);
     if (!ok)
         return error_set(err, STATUS_MODEL, "metadata: imgsz '%.60s' is not [height, width]", size);
