@@ -248,11 +248,11 @@ static enum status read_bert(const cJSON *json, struct step_list *list, struct t
     TRY(json_flag(json, "lowercase", true, &is_lower, err));
     TRY(json_flag(json, "strip_accents", is_lower, &strips, err));
     if (strips) {
-        step_add(list, run_form);
-        step_add(list, run_filter)->matches = character_is_nonspacing;
+        step_add(list, (struct text_step){run_form});
+        step_add(list, (struct text_step){run_filter, character_is_nonspacing});
     }
     if (is_lower)
-        step_add(list, run_lower);
+        step_add(list, (struct text_step){run_lower});
     return STATUS_OK;
 }
 
@@ -263,26 +263,28 @@ static bool is_ascii_sign(uint32_t c)
 
 void normalizers_canonicalize(struct step_list *list)
 {
-    step_add(list, run_filter)->matches = is_ascii_sign;
-    step_add(list, run_lower);
+    step_add(list, (struct text_step){run_filter, is_ascii_sign});
+    step_add(list, (struct text_step){run_lower});
 }
 
 enum status normalizers_read(const cJSON *json, struct step_list *list, struct error *err)
 {
     static const struct step_kind kinds[] = {
-        {"NFD", run_form},
-        {"NFC", run_form, .flags = {false, true}},
-        {"NFKD", run_form, .flags = {true, false}},
-        {"NFKC", run_form, .flags = {true, true}},
-        {"Lowercase", run_lower},
-        {"StripAccents", run_filter, character_is_mark},
-        {"Strip", run_strip, .flags = {true, true}, .flag_keys = {"strip_left", "strip_right"}},
-        {"Replace", run_replace, .has_pattern = true, .content_key = "content"},
-        {"Prepend", run_prepend, .content_key = "prepend"},
-        {"BertNormalizer", run_bert, .flags = {true, true},
-         .flag_keys = {"clean_text", "handle_chinese_chars"}, .read = read_bert},
-        {"Precompiled", run_precompiled, .read = read_precompiled},
-        {"ByteLevel", step_bytes},
+        {"NFD", {run_form}},
+        {"NFC", {run_form, .flags = {false, true}}},
+        {"NFKD", {run_form, .flags = {true, false}}},
+        {"NFKC", {run_form, .flags = {true, true}}},
+        {"Lowercase", {run_lower}},
+        {"StripAccents", {run_filter, character_is_mark}},
+        {"Strip", {run_strip, .flags = {true, true}}, .flag_keys = {"strip_left", "strip_right"}},
+        {"Replace", {run_replace}, .has_pattern = true, .content_key = "content"},
+        {"Prepend", {run_prepend}, .content_key = "prepend"},
+        {"BertNormalizer",
+         {run_bert, .flags = {true, true}},
+         .flag_keys = {"clean_text", "handle_chinese_chars"},
+         .read = read_bert},
+        {"Precompiled", {run_precompiled}, .read = read_precompiled},
+        {"ByteLevel", {step_bytes}},
     };
     return steps_read(json, "normalizer", "normalizers", kinds, COUNT_OF(kinds), list, err);
 }

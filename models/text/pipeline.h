@@ -98,10 +98,14 @@ void unigram_tokenize(const struct token_model *model, const char *text, size_t 
 
 /* ---- Steps: normalizers (normalize.c) and pre-tokenizers (pre_tokenize.c) ---- */
 
+struct text_step;
+
+/* Appends the result for one part; records a failure in `to`. `at_start`: see text_part. */
+typedef void step_fn(const struct text_step *step, const char *text, size_t size, bool at_start,
+                     struct text_parts *to);
+
 struct text_step {
-    /* Appends the result for one part; records a failure in `to`. `at_start`: see text_part. */
-    void (*run)(const struct text_step *step, const char *text, size_t size, bool at_start,
-                struct text_parts *to);
+    step_fn *run;
     bool (*matches)(uint32_t character); /* true for characters to drop or to split at */
     struct text_regex *regex;
     char *content;      /* to insert, malloc'ed */
@@ -122,27 +126,19 @@ struct step_list {
     size_t count;
 };
 
-typedef void step_fn(const struct text_step *step, const char *text, size_t size, bool at_start,
-                     struct text_parts *to);
-
-/* A kind of step: its name in the file, its function, and its members. `read` may be NULL. It gets
- * the new step, and may add further steps. */
+/* A kind of step: its name in the file, the step, perhaps a second one, and the members to read.
+ * `read` may be NULL. It gets the last step, and may add further steps. */
 struct step_kind {
     const char *type;
-    step_fn *run;
-    bool (*matches)(uint32_t character);
-    enum split_behavior behavior;
-    bool flags[2];
+    struct text_step step, then; /* then.run is NULL: there is no second step */
     const char *flag_keys[2], *content_key;
     bool has_pattern, has_behavior;
-    bool (*then)(uint32_t character); /* characters at which a second step splits; NULL: no step */
-    enum split_behavior then_behavior;
     enum status (*read)(const struct cJSON *json, struct step_list *list, struct text_step *step,
                         struct error *err);
 };
 
 /* Adds a step to the list, which must have room. */
-struct text_step *step_add(struct step_list *list, step_fn *run);
+struct text_step *step_add(struct step_list *list, struct text_step step);
 /* Reads a step or a Sequence of steps; null adds none. `what` names them ("normalizer"), `list_key`
  * is the member of a Sequence that lists its steps. */
 enum status steps_read(const struct cJSON *json, const char *what, const char *list_key,

@@ -120,13 +120,13 @@ static enum status read_byte_level(const cJSON *json, struct step_list *list,
         step->content_size = 1;
         step->content = strdup(" ");
         TRY(check_memory(step->content, "for a tokenizer", err));
-        step = step_add(list, step_bytes);
+        step = step_add(list, (struct text_step){step_bytes});
     }
     if (has_pattern) {
         step->run = run_split;
         step->behavior = SPLIT_ISOLATED;
         TRY(text_regex_create(GPT2_PATTERN, false, &step->regex, err));
-        step_add(list, step_bytes);
+        step_add(list, (struct text_step){step_bytes});
     }
     return STATUS_OK;
 }
@@ -149,11 +149,9 @@ static enum status read_metaspace(const cJSON *json, struct step_list *list, str
         return json_wrong("replacement", "one character", err);
     if (!step->flags[1] && strcmp(scheme, "always") != 0 && strcmp(scheme, "never") != 0)
         return json_wrong("prepend_scheme", "\"first\", \"always\" or \"never\"", err);
-    if (splits) {
-        struct text_step *split = step_add(list, run_characters);
-        split->character = replacement;
-        split->behavior = SPLIT_MERGED_WITH_NEXT;
-    }
+    if (splits)
+        step_add(list, (struct text_step){run_characters, .character = replacement,
+                                          .behavior = SPLIT_MERGED_WITH_NEXT});
     return STATUS_OK;
 }
 
@@ -172,16 +170,18 @@ static enum status read_digits(const cJSON *json, struct step_list *list, struct
 enum status pre_tokenizers_read(const cJSON *json, struct step_list *list, struct error *err)
 {
     static const struct step_kind kinds[] = {
-        {"ByteLevel", step_bytes, .read = read_byte_level},
-        {"Split", run_split, .flag_keys = {"invert"}, .has_pattern = true, .has_behavior = true},
-        {"Metaspace", run_blanks, .content_key = "replacement", .read = read_metaspace},
-        {"Whitespace", run_characters, character_is_space, SPLIT_REMOVED, /* \w+|[^\w\s]+ */
-         .then = character_is_word, .then_behavior = SPLIT_CONTIGUOUS},
-        {"WhitespaceSplit", run_characters, character_is_space, SPLIT_REMOVED},
-        {"BertPreTokenizer", run_characters, character_is_space, SPLIT_REMOVED,
-         .then = character_is_punctuation, .then_behavior = SPLIT_ISOLATED},
-        {"Punctuation", run_characters, character_is_punctuation, .has_behavior = true},
-        {"Digits", run_characters, character_is_number, .read = read_digits},
+        {"ByteLevel", {step_bytes}, .read = read_byte_level},
+        {"Split", {run_split}, .flag_keys = {"invert"}, .has_pattern = true, .has_behavior = true},
+        {"Metaspace", {run_blanks}, .content_key = "replacement", .read = read_metaspace},
+        {"Whitespace",
+         {run_characters, character_is_space}, /* \w+|[^\w\s]+ */
+         {run_characters, character_is_word, .behavior = SPLIT_CONTIGUOUS}},
+        {"WhitespaceSplit", {run_characters, character_is_space}},
+        {"BertPreTokenizer",
+         {run_characters, character_is_space},
+         {run_characters, character_is_punctuation, .behavior = SPLIT_ISOLATED}},
+        {"Punctuation", {run_characters, character_is_punctuation}, .has_behavior = true},
+        {"Digits", {run_characters, character_is_number}, .read = read_digits},
     };
     return steps_read(json, "pre-tokenizer", "pretokenizers", kinds, COUNT_OF(kinds), list, err);
 }

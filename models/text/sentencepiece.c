@@ -75,7 +75,7 @@ static void run_rules(const struct text_step *step, const char *text, size_t siz
 static enum status read_rules(const Sentencepiece__NormalizerSpec *spec, struct tokenizer *ret,
                               struct error *err)
 {
-    struct text_step *step = step_add(&ret->normalizers, run_rules);
+    struct text_step *step = step_add(&ret->normalizers, (struct text_step){run_rules});
     if (spec && !spec->escape_whitespaces)
         return error_set(err, STATUS_UNSUPPORTED,
                          "lensd does not support escape_whitespaces: false");

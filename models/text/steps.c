@@ -12,11 +12,10 @@ enum { SEQUENCE_DEPTH_MAX = 8 };
 /* Largest number of steps that one entry of tokenizer.json makes. */
 enum { STEPS_OF_ONE = 4 };
 
-struct text_step *step_add(struct step_list *list, step_fn *run)
+struct text_step *step_add(struct step_list *list, struct text_step step)
 {
-    struct text_step *step = &list->steps[list->count++];
-    *step = (struct text_step){.run = run};
-    return step;
+    list->steps[list->count] = step;
+    return &list->steps[list->count++];
 }
 
 static enum status read_pattern(const cJSON *pattern, struct text_step *step, struct error *err)
@@ -59,25 +58,18 @@ static enum status read_behavior(const cJSON *json, struct text_step *step, stru
 static enum status read_kind(const cJSON *json, const struct step_kind *kind,
                              struct step_list *list, struct error *err)
 {
-    struct text_step *step = step_add(list, kind->run);
-    step->matches = kind->matches;
-    step->behavior = kind->behavior;
-    for (size_t i = 0; i < COUNT_OF(step->flags); i++) {
-        step->flags[i] = kind->flags[i];
+    struct text_step *step = step_add(list, kind->step);
+    for (size_t i = 0; i < COUNT_OF(step->flags); i++)
         if (kind->flag_keys[i])
-            TRY(json_flag(json, kind->flag_keys[i], kind->flags[i], &step->flags[i], err));
-    }
+            TRY(json_flag(json, kind->flag_keys[i], step->flags[i], &step->flags[i], err));
     if (kind->has_pattern)
         TRY(read_pattern(json_get(json, "pattern"), step, err));
     if (kind->has_behavior)
         TRY(read_behavior(json, step, err));
     if (kind->content_key)
         TRY(read_content(json, kind->content_key, step, err));
-    if (kind->then) {
-        step = step_add(list, kind->run);
-        step->matches = kind->then;
-        step->behavior = kind->then_behavior;
-    }
+    if (kind->then.run)
+        step = step_add(list, kind->then);
     return kind->read ? kind->read(json, list, step, err) : STATUS_OK;
 }
 
