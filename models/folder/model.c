@@ -422,10 +422,9 @@ static enum status fill(struct model *model, const struct model_place *place, co
         TRY(mask_prompt_prepare(model, err));
     word_input_find(model, is_half);
     TRY(read_text(place, model, err));
-    enum text_input_kind kind;
     for (size_t i = 0; i < model->graph->input_count; i++)
         model->lacks_tokenizer |=
-            !model->text.tokenizer && text_input_kind_of(model->graph->inputs[i], &kind);
+            !model->text.tokenizer && text_input_kind_of(model->graph->inputs[i]);
     if (!model->text.tokenizer && model->words.form == WORDS_TOKENS)
         model->words.form = WORDS_NONE;
     if (!model->text.tokenizer)

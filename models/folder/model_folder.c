@@ -182,10 +182,9 @@ struct halves_found {
 static void note_name(void *context, bool is_output, const char *name)
 {
     struct halves_found *found = context;
-    enum text_input_kind kind;
     if (is_output)
         found->vectors = found->vectors || model_is_text_vector(name);
-    else if (text_input_is_name(name, &kind))
+    else if (text_input_named(name))
         found->tokens = true;
     else
         found->photos = true;

@@ -37,10 +37,9 @@ static uint8_t from_of(const struct division *d, const struct value *value)
 static void mark_values(struct division *d)
 {
     const struct graph *graph = d->graph;
-    enum text_input_kind kind;
     for (size_t i = 0; i < graph->input_count; i++)
         d->from[graph->inputs[i]->index] =
-            text_input_kind_of(graph->inputs[i], &kind) ? FROM_TEXT : FROM_PHOTO;
+            text_input_kind_of(graph->inputs[i]) ? FROM_TEXT : FROM_PHOTO;
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
         uint8_t from = 0;

@@ -10,7 +10,7 @@
 #define SHORTEST_ROW         16    /* tokens; shorter rows are hardly faster */
 #define SHORTEST_PART        16 /* a row has at least this fraction, 1 / 16, of the full length */
 
-bool text_input_is_name(const char *name, enum text_input_kind *ret)
+enum text_input_kind text_input_named(const char *name)
 {
     static const struct {
         const char *name;
@@ -21,19 +21,17 @@ bool text_input_is_name(const char *name, enum text_input_kind *ret)
         {"attention_mask", TEXT_MASK},  {"text_attention_mask", TEXT_MASK},
         {"token_type_ids", TEXT_TYPES},
     };
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        if (strcmp(names[i].name, name) != 0)
-            continue;
-        *ret = names[i].kind;
-        return true;
-    }
-    return false;
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (!strcmp(names[i].name, name))
+            return names[i].kind;
+    return TEXT_NONE;
 }
 
-bool text_input_kind_of(const struct value *input, enum text_input_kind *ret)
+enum text_input_kind text_input_kind_of(const struct value *input)
 {
-    return input->shape.rank == 2 && (input->dtype == DTYPE_I64 || input->dtype == DTYPE_I32) &&
-           text_input_is_name(input->name, ret);
+    const bool is_row =
+        input->shape.rank == 2 && (input->dtype == DTYPE_I64 || input->dtype == DTYPE_I32);
+    return is_row ? text_input_named(input->name) : TEXT_NONE;
 }
 
 /* True if the graph takes tokens, and nothing else unless `beside`. *ret gets inputs for tokens. */
@@ -43,10 +41,10 @@ static bool find_inputs(const struct graph *graph, bool beside, struct text_inpu
     for (size_t i = 0; i < graph->input_count; i++) {
         const int64_t length = graph->inputs[i]->shape.dims[1];
         const size_t at = ret->input_count;
-        enum text_input_kind kind;
-        if (beside && !text_input_kind_of(graph->inputs[i], &kind))
+        const enum text_input_kind kind = text_input_kind_of(graph->inputs[i]);
+        if (beside && !kind)
             continue;
-        if (at == TEXT_INPUTS_MAX || !text_input_kind_of(graph->inputs[i], &kind) ||
+        if (at == TEXT_INPUTS_MAX || !kind ||
             (length != DIM_UNKNOWN && (length < 1 || length > TEXT_FILE_LENGTH_MAX)))
             return false;
         has_ids = has_ids || kind == TEXT_IDS;
@@ -60,9 +58,8 @@ static bool find_inputs(const struct graph *graph, bool beside, struct text_inpu
 
 void text_input_place(const struct graph *graph, struct text_input *text)
 {
-    enum text_input_kind kind;
     for (size_t i = 0, k = 0; i < graph->input_count && k < text->input_count; i++)
-        if (text_input_kind_of(graph->inputs[i], &kind))
+        if (text_input_kind_of(graph->inputs[i]))
             text->at[k++] = i;
 }
 
@@ -168,31 +165,28 @@ static enum status text_encode(const struct text_input *text, const struct text_
 
 /* Writes row `row` of all inputs. */
 static void write_row(const struct text_input *text, const struct token_list *tokens, size_t row,
-                      int64_t *room, struct text_rows *ret)
+                      struct text_rows *ret)
 {
     const size_t length = text->length;
-    int64_t *const parts[] = {
-        [TEXT_IDS] = room, [TEXT_MASK] = room + length, [TEXT_TYPES] = room + 2 * length};
-    tokenizer_write_row(text->tokenizer, tokens, length, parts[TEXT_IDS], parts[TEXT_MASK],
-                        parts[TEXT_TYPES]);
-    for (size_t i = 0; i < text->input_count; i++) {
-        const int64_t *from = parts[text->kinds[i]];
-        if (!text->are_32[i])
-            memcpy((int64_t *)ret->inputs[i] + row * length, from, length * sizeof *from);
-        for (size_t k = 0; text->are_32[i] && k < length; k++)
-            ((int32_t *)ret->inputs[i])[row * length + k] = (int32_t)from[k];
-    }
+    for (size_t i = 0; i < text->input_count; i++)
+        for (size_t k = 0; k < length; k++) {
+            const int64_t number =
+                tokenizer_cell(text->tokenizer, tokens, length, text->kinds[i], k);
+            if (text->are_32[i])
+                ((int32_t *)ret->inputs[i])[row * length + k] = (int32_t)number;
+            else
+                ((int64_t *)ret->inputs[i])[row * length + k] = number;
+        }
 }
 
 static enum status make_rows(const struct text_input *text, const struct text_item *items,
-                             size_t count, bool truncate, int64_t *room, struct text_rows *ret,
-                             struct error *err)
+                             size_t count, bool truncate, struct text_rows *ret, struct error *err)
 {
     for (size_t r = 0; r < count; r++) {
         struct token_list tokens = {0};
         if (text_encode(text, &items[r], truncate, &tokens, err) != STATUS_OK)
             return count > 1 ? error_prefix(err, "text %zu", r) : err->status;
-        write_row(text, &tokens, r, room, ret);
+        write_row(text, &tokens, r, ret);
         ret->tokens += tokens.count;
         ret->longest = tokens.count > ret->longest ? tokens.count : ret->longest;
         token_list_done(&tokens);
@@ -205,16 +199,13 @@ enum status text_rows_make(const struct text_input *text, const struct text_item
 {
     size_t cells;
     *ret = (struct text_rows){0};
-    int64_t *room =
-        size_mul(count, text->length, &cells) ? alloc_array(3 * text->length, sizeof *room) : NULL;
-    bool has_room = room != NULL;
+    bool has_room = size_mul(count, text->length, &cells);
     for (size_t i = 0; has_room && i < text->input_count; i++) {
         ret->inputs[i] = alloc_array(cells, text->are_32[i] ? sizeof(int32_t) : sizeof(int64_t));
         has_room = ret->inputs[i] != NULL;
     }
-    const enum status status = has_room ? make_rows(text, items, count, truncate, room, ret, err)
+    const enum status status = has_room ? make_rows(text, items, count, truncate, ret, err)
                                         : error_no_memory(err, "for the tokens of texts");
-    free(room);
     if (status != STATUS_OK)
         text_rows_done(ret);
     return status;

@@ -13,8 +13,6 @@
 #define TEXT_BESIDE_MAX 256
 #define TEXT_LENGTH_MAX 512
 
-enum text_input_kind { TEXT_IDS, TEXT_MASK, TEXT_TYPES };
-
 /* Zeroed: the model takes no texts. Immutable after load; free with text_input_done(). */
 struct text_input {
     struct tokenizer *tokenizer;                 /* owned; NULL: the model takes no texts */
@@ -26,11 +24,11 @@ struct text_input {
     bool are_32[TEXT_INPUTS_MAX];                /* their dtype: int32, else int64 */
 };
 
-/* True if an input for tokens may have this name; *ret is then its kind. */
-bool text_input_is_name(const char *name, enum text_input_kind *ret);
+/* Returns the kind of an input for tokens with this name; TEXT_NONE: there is none. */
+enum text_input_kind text_input_named(const char *name);
 
-/* True if an input has the shape, dtype and name of an input for tokens; *ret is then its kind. */
-bool text_input_kind_of(const struct value *input, enum text_input_kind *ret);
+/* Returns the kind of an input with the shape, dtype and name of an input for tokens. */
+enum text_input_kind text_input_kind_of(const struct value *input);
 
 /* Finds the inputs of a graph that takes only tokens (with `beside`: tokens and a photo), and sets
  * their length. The tokenizer is in folders[0 … count). Without such inputs or a tokenizer *ret is

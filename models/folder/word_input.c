@@ -9,9 +9,8 @@ static bool is_vectors(const struct value *input)
 
 bool word_input_is(const struct model *model, const struct value *input)
 {
-    enum text_input_kind kind;
     return model->words.form == WORDS_VECTORS  ? is_vectors(input)
-           : model->words.form == WORDS_TOKENS ? text_input_kind_of(input, &kind)
+           : model->words.form == WORDS_TOKENS ? text_input_kind_of(input) != TEXT_NONE
                                                : false;
 }
 
@@ -19,13 +18,12 @@ void word_input_find(struct model *model, bool is_half)
 {
     struct graph *graph = model->graph;
     struct value *vectors = NULL;
-    enum text_input_kind kind;
     bool has_ids = false, has_photo = false;
     if (model->words.form != WORDS_NONE)
         return;
     for (size_t i = 0; i < graph->input_count; i++) {
         struct value *input = graph->inputs[i];
-        has_ids = has_ids || (text_input_kind_of(input, &kind) && kind == TEXT_IDS);
+        has_ids = has_ids || text_input_kind_of(input) == TEXT_IDS;
         has_photo = has_photo || input->shape.rank == 4;
         vectors = is_vectors(input) ? input : vectors;
     }

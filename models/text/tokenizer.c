@@ -170,17 +170,13 @@ void token_list_done(struct token_list *list)
     memset(list, 0, sizeof *list);
 }
 
-void tokenizer_write_row(const struct tokenizer *tokenizer, const struct token_list *list,
-                         size_t length, int64_t *ids, int64_t *mask, int64_t *types)
+int64_t tokenizer_cell(const struct tokenizer *tokenizer, const struct token_list *list,
+                       size_t length, enum text_input_kind kind, size_t i)
 {
     const struct tokenizer_facts *facts = &tokenizer->facts;
     const size_t before = facts->pads_left ? length - list->count : 0;
-    for (size_t i = 0; i < length; i++) {
-        const bool is_token = i >= before && i - before < list->count;
-        ids[i] = is_token ? list->ids[i - before] : facts->pad_id;
-        if (mask)
-            mask[i] = is_token;
-        if (types)
-            types[i] = is_token ? list->types[i - before] : facts->pad_type_id;
-    }
+    const bool is_token = i >= before && i - before < list->count;
+    return kind == TEXT_MASK  ? is_token
+           : kind == TEXT_IDS ? (is_token ? list->ids[i - before] : facts->pad_id)
+                              : (is_token ? list->types[i - before] : facts->pad_type_id);
 }

@@ -79,8 +79,10 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
                              struct error *err) MUST_USE;
 void token_list_done(struct token_list *list); /* zeroes are fine */
 
-/* Writes one row of a batch: `length` ids, mask values (1: token, 0: padding) and types, padded on
- * the left or right as the tokenizer's files say. `length` is at least list->count. `mask` and
- * `types` may be NULL. */
-void tokenizer_write_row(const struct tokenizer *tokenizer, const struct token_list *list,
-                         size_t length, int64_t *ids, int64_t *mask, int64_t *types);
+/* The numbers that an input takes for tokens: ids, mask values (1: token, 0: padding) or types. */
+enum text_input_kind { TEXT_NONE, TEXT_IDS, TEXT_MASK, TEXT_TYPES };
+
+/* Returns number `i` of a row of `length` numbers, at least list->count. The row is padded on the
+ * left or right as the tokenizer's files say. */
+int64_t tokenizer_cell(const struct tokenizer *tokenizer, const struct token_list *list,
+                       size_t length, enum text_input_kind kind, size_t i);

@@ -28,14 +28,9 @@ static void answer(const struct tokenizer *tokenizer, const char *text, size_t s
         return;
     }
     const size_t length = row_length(tokenizer_facts(tokenizer), list.count);
-    int64_t *ids = malloc((length + 1) * sizeof *ids);
-    if (!ids)
-        abort();
-    tokenizer_write_row(tokenizer, &list, length, ids, NULL, NULL);
     put((uint32_t)length);
     for (size_t i = 0; i < length; i++)
-        put((uint32_t)ids[i]);
-    free(ids);
+        put((uint32_t)tokenizer_cell(tokenizer, &list, length, TEXT_IDS, i));
     token_list_done(&list);
 }
 
