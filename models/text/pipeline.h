@@ -73,8 +73,6 @@ struct token_model {
     size_t merge_count;
 };
 
-enum status token_model_read(const struct cJSON *json, struct token_model *ret,
-                             struct error *err) MUST_USE;
 void token_model_done(struct token_model *model);
 
 /* True if each byte of a text has a token, as a fallback for unknown characters. */
@@ -186,17 +184,15 @@ step_fn step_added;
 
 /* ---- The whole ---- */
 
-struct template_piece {
-    int32_t id; /* TOKEN_NONE: the text */
-    int32_t type;
-};
-
 struct tokenizer {
     struct tokenizer_facts facts;
     struct added_tokens added;
     struct step_list cleaners, normalizers, pre_tokenizers;
     struct token_model model;
-    struct template_piece *pieces;
+    struct template_piece {
+        int32_t id; /* TOKEN_NONE: the text */
+        int32_t type;
+    } pieces[64]; /* the template */
     size_t piece_count;
     bool truncates_left;
     int32_t bos, eos; /* sentencepiece: tokens that the tokenizer's class may add */

@@ -5,16 +5,12 @@
 #include "engine/base/size.h"
 #include "models/text/pipeline.h"
 
-enum { PIECES_MAX = 64 };
-
 static enum status piece_add(struct tokenizer *tokenizer, int32_t id, size_t type,
                              struct error *err)
 {
-    if (tokenizer->piece_count == PIECES_MAX)
-        return error_set(err, STATUS_UNSUPPORTED, "a template has more than %d pieces", PIECES_MAX);
-    if (!tokenizer->pieces)
-        tokenizer->pieces = alloc_array(PIECES_MAX, sizeof *tokenizer->pieces);
-    TRY(check_memory(tokenizer->pieces, "for a template", err));
+    if (tokenizer->piece_count == COUNT_OF(tokenizer->pieces))
+        return error_set(err, STATUS_UNSUPPORTED, "a template has more than %zu pieces",
+                         COUNT_OF(tokenizer->pieces));
     tokenizer->pieces[tokenizer->piece_count++] = (struct template_piece){id, (int32_t)type};
     tokenizer->facts.added_count += id != TOKEN_NONE;
     return STATUS_OK;

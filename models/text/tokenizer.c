@@ -42,7 +42,7 @@ void tokenizer_free(struct tokenizer *tokenizer)
     steps_done(&tokenizer->normalizers);
     steps_done(&tokenizer->pre_tokenizers);
     token_model_done(&tokenizer->model);
-    FREE_ALL(tokenizer->pieces, tokenizer);
+    free(tokenizer);
 }
 
 const struct tokenizer_facts *tokenizer_facts(const struct tokenizer *tokenizer)

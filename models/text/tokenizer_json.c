@@ -44,7 +44,7 @@ static const struct model_kind {
     {"Unigram", unigram_read, unigram_tokenize, "", NULL},
 };
 
-enum status token_model_read(const cJSON *json, struct token_model *ret, struct error *err)
+static enum status read_model(const cJSON *json, struct token_model *ret, struct error *err)
 {
     const char *type, *unknown;
     size_t k = 0;
@@ -125,7 +125,7 @@ enum status tokenizer_read_json(const cJSON *json, struct tokenizer *ret, struct
     const cJSON *model = json_get(json, "model");
     if (!cJSON_IsObject(model))
         return json_wrong("model", "an object", err);
-    TRY(token_model_read(model, &ret->model, err));
+    TRY(read_model(model, &ret->model, err));
     TRY(normalizers_read(json_get(json, "normalizer"), &ret->normalizers, err));
     TRY(pre_tokenizers_read(json_get(json, "pre_tokenizer"), &ret->pre_tokenizers, err));
     TRY(added_tokens_read(json_get(json, "added_tokens"), ret, err));
