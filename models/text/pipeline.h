@@ -19,17 +19,17 @@
 #define TOKEN_MISSING   (-2) /* a file names a token that the vocabulary lacks */
 
 struct vocabulary {
+    /* A token that no text produces, such as sentencepiece's control and byte pieces, has the
+     * number -2 - id, which texts skip like -1. */
     struct trie trie;
-    struct trie hidden; /* tokens that no text produces: sentencepiece's control and byte pieces */
-    size_t count;       /* the largest id + 1 */
-    size_t distinct;    /* number of different tokens */
+    size_t count;    /* the largest id + 1 */
+    size_t distinct; /* number of different tokens */
 };
 
 /* Adds a token or replaces its id. `is_hidden`: no text produces it. STATUS_MODEL,
  * STATUS_NO_MEMORY. */
 enum status vocabulary_add(struct vocabulary *vocabulary, const char *token, size_t size, size_t id,
                            bool is_hidden, struct error *err) MUST_USE;
-void vocabulary_done(struct vocabulary *vocabulary);
 int32_t vocabulary_find(const struct vocabulary *vocabulary, const char *token);
 /* Reads {"token": id, …}. */
 enum status vocabulary_read(struct vocabulary *vocabulary, const struct cJSON *json,

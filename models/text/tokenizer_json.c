@@ -79,7 +79,7 @@ static enum status read_model(const cJSON *json, struct token_model *ret, struct
 
 void token_model_done(struct token_model *model)
 {
-    vocabulary_done(&model->vocabulary);
+    trie_done(&model->vocabulary.trie);
     FREE_ALL(model->prefix, model->suffix, model->scores, model->merges);
 }
 

@@ -17,8 +17,8 @@ struct trie {
     size_t nodes, room;
 };
 
-/* Adds `size` bytes with an id >= 0; replaces an older id. A zeroed trie is empty. Returns the new
- * number of nodes, or 0 if memory runs out or there would be more than 2^24. */
+/* Adds `size` bytes with an id other than -1; replaces an older id. A zeroed trie is empty. Returns
+ * the new number of nodes, or 0 if memory runs out or there would be more than 2^24. */
 size_t trie_add(struct trie *trie, const char *text, size_t size, int32_t id);
 void trie_done(struct trie *trie); /* a zeroed trie is fine */
 
@@ -51,7 +51,7 @@ static inline int32_t trie_find(const struct trie *trie, const char *text, size_
     return node ? trie->ids[node] : -1;
 }
 
-/* Continues a walk from `node` along text[0 … size). Returns the id of the longest token found and
- * the number of its bytes in `text`; -1 if there is none. */
+/* Continues a walk from `node` along text[0 … size). Returns the id of the longest token found
+ * whose id is not negative, and the number of its bytes in `text`; -1 if there is none. */
 int32_t trie_longest(const struct trie *trie, uint32_t node, const char *text, size_t size,
                      size_t *ret_length);

@@ -6,23 +6,18 @@
 #include "engine/base/array.h"
 #include "models/text/pipeline.h"
 
-void vocabulary_done(struct vocabulary *vocabulary)
-{
-    trie_done(&vocabulary->trie);
-    trie_done(&vocabulary->hidden);
-}
-
 enum status vocabulary_add(struct vocabulary *vocabulary, const char *token, size_t size, size_t id,
                            bool is_hidden, struct error *err)
 {
-    struct trie *trie = is_hidden ? &vocabulary->hidden : &vocabulary->trie;
+    struct trie *trie = &vocabulary->trie;
     if (id >= TOKEN_IDS_MAX || size > TOKEN_BYTES_MAX)
         return error_set(
             err, STATUS_MODEL,
             "the token \"%.60s\" has the id %zu and %zu bytes; the limits are %zu and %d", token,
             id, size, TOKEN_IDS_MAX - 1, TOKEN_BYTES_MAX);
-    vocabulary->distinct += trie_find(trie, token, size) < 0;
-    TRY(check_memory(trie_add(trie, token, size, (int32_t)id), "for the vocabulary", err));
+    vocabulary->distinct += trie_find(trie, token, size) == -1;
+    TRY(check_memory(trie_add(trie, token, size, is_hidden ? -2 - (int32_t)id : (int32_t)id),
+                     "for the vocabulary", err));
     if (id >= vocabulary->count)
         vocabulary->count = id + 1;
     return STATUS_OK;
@@ -31,7 +26,7 @@ enum status vocabulary_add(struct vocabulary *vocabulary, const char *token, siz
 int32_t vocabulary_find(const struct vocabulary *vocabulary, const char *token)
 {
     const int32_t id = trie_find(&vocabulary->trie, token, strlen(token));
-    return id >= 0 ? id : trie_find(&vocabulary->hidden, token, strlen(token));
+    return id < -1 ? -2 - id : id;
 }
 
 enum status vocabulary_read(struct vocabulary *vocabulary, const cJSON *json, struct error *err)
