@@ -286,5 +286,5 @@ enum status normalizers_read(const cJSON *json, struct step_list *list, struct e
         {"Precompiled", {run_precompiled}, .read = read_precompiled},
         {"ByteLevel", {step_bytes}},
     };
-    return steps_read(json, "normalizer", "normalizers", kinds, COUNT_OF(kinds), list, err);
+    return steps_read(json, "normalizer", "normalizers", kinds, COUNT_OF(kinds), 0, list, err);
 }

@@ -137,11 +137,12 @@ struct step_kind {
 
 /* Adds a step to the list, which must have room. */
 struct text_step *step_add(struct step_list *list, struct text_step step);
-/* Reads a step or a Sequence of steps; null adds none. `what` names them ("normalizer"), `list_key`
- * is the member of a Sequence that lists its steps. */
+/* Reads a step or a Sequence of steps; null adds none. `what` names a step ("normalizer"),
+ * `list_key` is the member of a Sequence that lists its steps. `depth` is the number of sequences
+ * around `json`: 0 for callers. */
 enum status steps_read(const struct cJSON *json, const char *what, const char *list_key,
-                       const struct step_kind *kinds, size_t kind_count, struct step_list *list,
-                       struct error *err) MUST_USE;
+                       const struct step_kind *kinds, size_t kind_count, size_t depth,
+                       struct step_list *list, struct error *err) MUST_USE;
 void steps_done(struct step_list *list);
 /* Runs a step, or each step of a list, on each part that is text. *parts gets the result; *spare is
  * scratch. */

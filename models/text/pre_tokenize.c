@@ -183,5 +183,5 @@ enum status pre_tokenizers_read(const cJSON *json, struct step_list *list, struc
         {"Punctuation", {run_characters, character_is_punctuation}, .has_behavior = true},
         {"Digits", {run_characters, character_is_number}, .read = read_digits},
     };
-    return steps_read(json, "pre-tokenizer", "pretokenizers", kinds, COUNT_OF(kinds), list, err);
+    return steps_read(json, "pre-tokenizer", "pretokenizers", kinds, COUNT_OF(kinds), 0, list, err);
 }

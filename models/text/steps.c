@@ -88,31 +88,23 @@ static enum status read_one(const cJSON *json, const char *what, const char *typ
 }
 
 enum status steps_read(const cJSON *json, const char *what, const char *list_key,
-                       const struct step_kind *kinds, size_t kind_count, struct step_list *list,
-                       struct error *err)
+                       const struct step_kind *kinds, size_t kind_count, size_t depth,
+                       struct step_list *list, struct error *err)
 {
-    const cJSON *stack[SEQUENCE_DEPTH_MAX]; /* the next entry of each open sequence */
-    size_t depth = 0;
     const char *type;
-    for (const cJSON *at = json; at && !cJSON_IsNull(at);) {
-        const cJSON *next = at == json ? NULL : at->next;
-        TRY(json_text(at, "type", "", &type, err));
-        if (strcmp(type, "Sequence") != 0) {
-            TRY(read_one(at, what, type, kinds, kind_count, list, err));
-            at = next;
-        } else {
-            const cJSON *entries = json_get(at, list_key);
-            if (!cJSON_IsArray(entries))
-                return json_wrong(list_key, "a list", err);
-            if (depth == SEQUENCE_DEPTH_MAX)
-                return error_set(err, STATUS_UNSUPPORTED, "sequences are nested more than %d deep",
-                                 SEQUENCE_DEPTH_MAX);
-            stack[depth++] = next;
-            at = entries->child;
-        }
-        while (!at && depth > 0)
-            at = stack[--depth];
-    }
+    if (!json || cJSON_IsNull(json))
+        return STATUS_OK;
+    TRY(json_text(json, "type", "", &type, err));
+    if (strcmp(type, "Sequence") != 0)
+        return read_one(json, what, type, kinds, kind_count, list, err);
+    const cJSON *entries = json_get(json, list_key), *entry;
+    if (!cJSON_IsArray(entries))
+        return json_wrong(list_key, "a list", err);
+    if (depth == SEQUENCE_DEPTH_MAX)
+        return error_set(err, STATUS_UNSUPPORTED, "sequences are nested more than %d deep",
+                         SEQUENCE_DEPTH_MAX);
+    cJSON_ArrayForEach(entry, entries)
+        TRY(steps_read(entry, what, list_key, kinds, kind_count, depth + 1, list, err));
     return STATUS_OK;
 }
 
