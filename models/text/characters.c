@@ -93,17 +93,9 @@ static int combining_class(utf8proc_int32_t character)
 static void order_marks(utf8proc_int32_t *run, size_t count, utf8proc_int32_t *scratch)
 {
     bool is_there[256] = {false};
-    int before = 0;
-    bool is_sorted = true;
-    for (size_t i = 0; i < count; i++) {
-        const int class = combining_class(run[i]);
-        is_there[class] = true;
-        is_sorted &= class >= before;
-        before = class;
-    }
-    if (is_sorted)
-        return;
     size_t done = 0;
+    for (size_t i = 0; i < count; i++)
+        is_there[combining_class(run[i])] = true;
     for (int class = 1; class < 256; class ++)
         for (size_t i = 0; is_there[class] && i < count; i++)
             if (combining_class(run[i]) == class)
