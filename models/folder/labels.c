@@ -8,24 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/arena.h"
 #include "engine/base/array.h"
 #include "engine/base/hex.h"
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
 
-/* Every class without a label shares this one, so a file that names only class 999999 is cheap. */
-static char hole[1] = "";
-
-static void labels_drop(char *name)
-{
-    if (name != hole)
-        free(name);
-}
-
 void labels_done(struct labels *labels)
 {
-    for (size_t i = 0; i < labels->count; i++)
-        labels_drop(labels->names[i]);
+    arena_free(labels->texts);
     free(labels->names);
     *labels = (struct labels){0};
 }
@@ -35,18 +26,13 @@ const char *labels_name(const struct labels *labels, size_t index)
     return index < labels->count && *labels->names[index] ? labels->names[index] : NULL;
 }
 
-/* Labels while they are read: indices may come in any order. */
-struct builder {
-    struct labels labels;
-    size_t capacity;
-};
-
-static bool make_room(struct builder *b, size_t count)
+static bool make_room(struct labels *to, size_t count)
 {
-    if (!array_reserve(&b->labels.names, &b->capacity, count, sizeof *b->labels.names))
+    to->texts = to->texts ? to->texts : arena_create(0);
+    if (!to->texts || !array_reserve(&to->names, &to->capacity, count, sizeof *to->names))
         return false;
-    while (b->labels.count < count)
-        b->labels.names[b->labels.count++] = hole;
+    while (to->count < count)
+        to->names[to->count++] = "";
     return true;
 }
 
@@ -60,7 +46,7 @@ size_t labels_json_bytes(const char *name)
 }
 
 /* Sets the label of one class; missing classes below it get "". */
-static enum status labels_put(struct builder *b, size_t index, const char *name, size_t size,
+static enum status labels_put(struct labels *to, size_t index, const char *name, size_t size,
                               struct error *err)
 {
     if (index >= LABELS_MAX)
@@ -71,33 +57,28 @@ static enum status labels_put(struct builder *b, size_t index, const char *name,
     if (!utf8_valid(name, size))
         return error_set(err, STATUS_MODEL,
                          "the label of class %zu is not UTF-8; convert the file to UTF-8", index);
-    TRY(check_memory(make_room(b, index + 1), "while reading labels", err));
-    if (*b->labels.names[index])
+    TRY(check_memory(make_room(to, index + 1), "while reading labels", err));
+    if (*to->names[index])
         return error_set(err, STATUS_MODEL, "class %zu is named twice", index);
-    char *copy = strndup(name, size);
-    if (!copy)
-        return error_no_memory(err, "while reading labels");
-    labels_drop(b->labels.names[index]);
-    b->labels.names[index] = copy;
+    const char *copy = arena_copy_text(to->texts, name, size);
+    TRY(check_memory(copy, "while reading labels", err));
+    to->names[index] = copy;
     const size_t bytes = labels_json_bytes(copy);
-    if (bytes > b->labels.longest)
-        b->labels.longest = bytes;
+    to->longest = bytes > to->longest ? bytes : to->longest;
     return STATUS_OK;
 }
 
-/* Moves the labels to *ret, or frees them after an error. */
-static enum status labels_finish(struct builder *b, enum status status, struct labels *ret)
+/* Frees the labels after an error. */
+static enum status labels_finish(enum status status, struct labels *ret)
 {
-    if (status == STATUS_OK)
-        *ret = b->labels;
-    else
-        labels_done(&b->labels);
+    if (status != STATUS_OK)
+        labels_done(ret);
     return status;
 }
 
 /* ---- labels.txt ---- */
 
-static enum status read_lines(struct builder *b, const char *text, size_t size, struct error *err)
+static enum status read_lines(struct labels *to, const char *text, size_t size, struct error *err)
 {
     size_t line = 0;
     if (size >= 2 && (!memcmp(text, "\xFF\xFE", 2) || !memcmp(text, "\xFE\xFF", 2)))
@@ -111,19 +92,18 @@ static enum status read_lines(struct builder *b, const char *text, size_t size, 
         size_t length = end ? (size_t)(end - text) - at : size - at, next = at + length + 1;
         while (length && strchr(" \t\r", text[at + length - 1]) && text[at + length - 1])
             length--;
-        if (labels_put(b, line, text + at, length, err) != STATUS_OK)
+        if (labels_put(to, line, text + at, length, err) != STATUS_OK)
             return error_prefix(err, "line %zu", line + 1);
         at = next;
     }
-    while (b->labels.count && !*b->labels.names[b->labels.count - 1])
-        labels_drop(b->labels.names[--b->labels.count]);
+    while (to->count && !*to->names[to->count - 1])
+        to->count--;
     return STATUS_OK;
 }
 
 enum status labels_from_text(const char *text, size_t size, struct labels *ret, struct error *err)
 {
-    struct builder b = {0};
-    return labels_finish(&b, read_lines(&b, text, size, err), ret);
+    return labels_finish(read_lines(ret, text, size, err), ret);
 }
 
 /* ---- JSON ---- */
@@ -147,7 +127,7 @@ static const char *name_of(const cJSON *item)
     return cJSON_IsString(item) ? item->valuestring : NULL;
 }
 
-static enum status put_item(struct builder *b, size_t index, const cJSON *item,
+static enum status put_item(struct labels *to, size_t index, const cJSON *item,
                             const cJSON *descriptions, struct error *err)
 {
     const char *name = name_of(item);
@@ -157,20 +137,20 @@ static enum status put_item(struct builder *b, size_t index, const cJSON *item,
         descriptions ? cJSON_GetObjectItemCaseSensitive(descriptions, name) : NULL;
     if (cJSON_IsString(description))
         name = description->valuestring;
-    return labels_put(b, index, name, strlen(name), err);
+    return labels_put(to, index, name, strlen(name), err);
 }
 
-static enum status read_list(struct builder *b, const cJSON *list, const cJSON *descriptions,
+static enum status read_list(struct labels *to, const cJSON *list, const cJSON *descriptions,
                              struct error *err)
 {
     const cJSON *item;
     size_t index = 0;
-    cJSON_ArrayForEach(item, list) TRY(put_item(b, index++, item, descriptions, err));
+    cJSON_ArrayForEach(item, list) TRY(put_item(to, index++, item, descriptions, err));
     return STATUS_OK;
 }
 
 /* Reads {"0": …}, in which every key is a class. */
-static enum status read_indexed(struct builder *b, const cJSON *object, struct error *err)
+static enum status read_indexed(struct labels *to, const cJSON *object, struct error *err)
 {
     const cJSON *item;
     cJSON_ArrayForEach(item, object)
@@ -178,13 +158,13 @@ static enum status read_indexed(struct builder *b, const cJSON *object, struct e
         size_t index;
         if (!parse_index(item->string, &index))
             return error_set(err, STATUS_MODEL, "'%.60s' is not a class number", item->string);
-        TRY(put_item(b, index, item, NULL, err));
+        TRY(put_item(to, index, item, NULL, err));
     }
     return STATUS_OK;
 }
 
 /* Reads {"tench": 0}, Hugging Face's label2id, if id2label is missing. */
-static enum status read_inverse(struct builder *b, const cJSON *object, struct error *err)
+static enum status read_inverse(struct labels *to, const cJSON *object, struct error *err)
 {
     const cJSON *item;
     cJSON_ArrayForEach(item, object)
@@ -197,7 +177,7 @@ static enum status read_inverse(struct builder *b, const cJSON *object, struct e
         else
             return error_set(err, STATUS_MODEL, "label2id: '%.60s' has no class number",
                              item->string);
-        TRY(labels_put(b, index, item->string, strlen(item->string), err));
+        TRY(labels_put(to, index, item->string, strlen(item->string), err));
     }
     return STATUS_OK;
 }
@@ -208,36 +188,35 @@ static bool is_indexed(const cJSON *object)
     return cJSON_IsObject(object) && object->child && parse_index(object->child->string, &index);
 }
 
-static enum status read_json(struct builder *b, const cJSON *json, struct error *err)
+static enum status read_json(struct labels *to, const cJSON *json, struct error *err)
 {
     if (cJSON_IsArray(json))
-        return read_list(b, json, NULL, err);
+        return read_list(to, json, NULL, err);
     if (is_indexed(json))
-        return read_indexed(b, json, err);
+        return read_indexed(to, json, err);
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, "id2label");
     if (cJSON_IsArray(item))
-        return read_list(b, item, NULL, err);
+        return read_list(to, item, NULL, err);
     if (cJSON_IsObject(item))
-        return read_indexed(b, item, err);
+        return read_indexed(to, item, err);
     /* timm writes its names at the top level, older exports inside pretrained_cfg. */
     const cJSON *places[] = {json, cJSON_GetObjectItemCaseSensitive(json, "pretrained_cfg")};
     for (size_t i = 0; i < COUNT_OF(places); i++) {
         item = cJSON_GetObjectItemCaseSensitive(places[i], "label_names");
         if (cJSON_IsArray(item))
             return read_list(
-                b, item, cJSON_GetObjectItemCaseSensitive(places[i], "label_descriptions"), err);
+                to, item, cJSON_GetObjectItemCaseSensitive(places[i], "label_descriptions"), err);
     }
     item = cJSON_GetObjectItemCaseSensitive(json, "label2id");
     if (cJSON_IsObject(item))
-        return read_inverse(b, item, err);
+        return read_inverse(to, item, err);
     return error_set(err, STATUS_NOT_FOUND,
                      "the JSON has no labels (id2label, label_names, {\"0\": …} or a list)");
 }
 
 enum status labels_from_json(const struct cJSON *json, struct labels *ret, struct error *err)
 {
-    struct builder b = {0};
-    return labels_finish(&b, read_json(&b, json, err), ret);
+    return labels_finish(read_json(ret, json, err), ret);
 }
 
 /* ---- Python ---- */
@@ -311,7 +290,7 @@ static bool take_string(struct python *p)
 }
 
 /* Reads {0: 'a', 1: 'b'} or ['a', 'b']. */
-static enum status read_python(struct builder *b, const char *text, struct python *p,
+static enum status read_python(struct labels *to, const char *text, struct python *p,
                                struct error *err)
 {
     bool is_dict = labels_take(p, '{');
@@ -324,7 +303,7 @@ static enum status read_python(struct builder *b, const char *text, struct pytho
             return error_set(err, STATUS_MODEL,
                              "names: expected a class number and a quoted name at character %td",
                              p->at - text);
-        TRY(labels_put(b, index, p->word, p->length, err));
+        TRY(labels_put(to, index, p->word, p->length, err));
         if (!labels_take(p, ',') && *p->at != close)
             return error_set(err, STATUS_MODEL, "names: expected ',' or '%c' at character %td",
                              close, p->at - text);
@@ -334,12 +313,11 @@ static enum status read_python(struct builder *b, const char *text, struct pytho
 
 enum status labels_from_python(const char *text, struct labels *ret, struct error *err)
 {
-    struct builder b = {0};
     struct python p = {.at = text, .word = malloc(strlen(text) + 1)};
     enum status status =
-        p.word ? read_python(&b, text, &p, err) : error_no_memory(err, "while reading labels");
+        p.word ? read_python(ret, text, &p, err) : error_no_memory(err, "while reading labels");
     free(p.word);
-    return labels_finish(&b, status, ret);
+    return labels_finish(status, ret);
 }
 
 bool labels_find(const char *const *names, size_t count, const char *label, size_t length,

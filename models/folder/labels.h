@@ -11,14 +11,17 @@
 struct cJSON;
 
 struct labels {
-    char **names; /* names[i]: label of class i, UTF-8; "" if the file lacks the class */
+    const char **names; /* names[i]: label of class i, UTF-8; "" if the file lacks the class */
     size_t count;
-    size_t longest; /* bytes of the longest label as a JSON string */
+    size_t longest;      /* bytes of the longest label as a JSON string */
+    size_t capacity;     /* private */
+    struct arena *texts; /* private: memory of the names */
 };
 
 /* Reads one line per class. Drops CR, trailing blanks, empty lines at the end and a UTF-8 BOM;
- * refuses invalid UTF-8. The caller frees with labels_done(), which accepts zeroed memory. Errors
- * of all readers: STATUS_MODEL (what is wrong, and where), STATUS_NO_MEMORY; *ret is unchanged. */
+ * refuses invalid UTF-8. *ret must be zeroed, and is so after an error. The caller frees with
+ * labels_done(). Errors of all readers: STATUS_MODEL (what is wrong, and where),
+ * STATUS_NO_MEMORY. */
 enum status labels_from_text(const char *text, size_t size, struct labels *ret,
                              struct error *err) MUST_USE;
 

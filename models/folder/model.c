@@ -352,7 +352,7 @@ static enum status no_class(const struct model *model, bool is_own, const char *
                          "classes: '%s' is neither a number nor one of the request's labels; "
                          "name one of those, or leave classes out",
                          word);
-    const char *near = text_nearest(word, (const char *const *)model->labels.names, count);
+    const char *near = text_nearest(word, model->labels.names, count);
     return error_set(err, STATUS_INVALID,
                      "classes: '%s' is neither a number nor a label of model '%s'; %s%.80s%sGET "
                      "/models/%s/labels (lensd inspect --labels) lists them",
@@ -363,7 +363,7 @@ static enum status no_class(const struct model *model, bool is_own, const char *
 enum status model_find_classes(const struct model *model, const char *const *own, size_t own_count,
                                struct task_options *options, struct error *err)
 {
-    const char *const *names = own ? own : (const char *const *)model->labels.names;
+    const char *const *names = own ? own : model->labels.names;
     const size_t count = own ? own_count : model->labels.count;
     const char *at = options->class_names;
     if (!at || (!task_has_boxes(model->task.kind) && model->task.kind != TASK_SEGMENTATION))

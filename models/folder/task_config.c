@@ -27,8 +27,8 @@ static enum status read_classes(const cJSON *item, void *object, struct error *e
             index = (size_t)entry->valuedouble;
         else if (!cJSON_IsString(entry))
             return json_wrong(item->string, expected, err);
-        else if (!labels_find((const char *const *)config->labels->names, config->labels->count,
-                              entry->valuestring, strlen(entry->valuestring), &index))
+        else if (!labels_find(config->labels->names, config->labels->count, entry->valuestring,
+                              strlen(entry->valuestring), &index))
             return error_set(err, STATUS_MODEL, "\"classes\": '%.60s' is not a label of this model",
                              entry->valuestring);
         ret->classes[ret->class_count++] = (uint32_t)index;

@@ -11,7 +11,7 @@
 enum { OUTPUTS = 4, OUTPUT_BYTES = 5, HEAD = 4 + OUTPUTS * OUTPUT_BYTES, SEPARATOR = 0x1E };
 
 static char cat[] = "cat", dog[] = "dog", none[] = "";
-static char *label_names[] = {cat, dog, none};
+static const char *label_names[] = {cat, dog, none};
 static const struct labels labels = {label_names, COUNT_OF(label_names)};
 
 static struct task_output make_output(const uint8_t *bytes)

@@ -72,7 +72,7 @@ static enum status write_labelled(struct exchange *x, struct writer *w, json_nod
     snprintf(name, sizeof name, "%s%s", model->name, takes_points ? MODEL_DECODER_ENDING : "");
     const bool is_loaded = model_host_acquire(host, name, NULL, &held, NULL, &ignored) == STATUS_OK;
     const struct labels *labels = is_loaded ? &held->model->labels : &none;
-    const char *const *names = (const char *const *)labels->names;
+    const char *const *names = labels->names;
     const enum status status =
         charge_answer(x, labels->count * (labels->longest + LISTED_LABEL_BYTES), err);
     if (status == STATUS_OK && x->route->dialect == &dialect_doods) {

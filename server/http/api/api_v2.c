@@ -180,7 +180,7 @@ static enum status respond_model(struct exchange *x, struct deployment **acquire
                      deployment, models, count);
     } else {
         write_members(&w, w.root, "model=%s version=%s", model->name, model->version);
-        write_texts(&w, w.root, "labels", (const char *const *)labels->names, labels->count);
+        write_texts(&w, w.root, "labels", labels->names, labels->count);
     }
     free(models);
     respond_document(x, 200, document, &w);

@@ -34,8 +34,7 @@ static enum status check_labels(const struct pipeline_stage *next, const struct 
     size_t ignored;
     for (size_t i = 0; i < next->label_count; i++) {
         const char *label = next->labels[i];
-        if (labels_find((const char *const *)model->labels.names, model->labels.count, label,
-                        strlen(label), &ignored))
+        if (labels_find(model->labels.names, model->labels.count, label, strlen(label), &ignored))
             continue;
         if (label[strspn(label, "0123456789")])
             return error_set(err, STATUS_CONFIG,
