@@ -135,10 +135,10 @@ enum status model_load(const char *path, const char *name, const struct model_li
 bool model_find_half(const char *folder, char ret[static PATH_MAX], const char **ret_ending);
 
 /* Finds the .onnx file that model_load(path) would load (for a pipeline, its pipeline.json) and the
- * model's name, without reading the file. So lensd can report a missing file early, and log the
- * model's name during loading. The caller frees both. Errors are those of model_load(). */
-enum status model_find(const char *path, char **ret_file, char **ret_name,
-                       struct error *err) MUST_USE;
+ * model's name, without reading the file. Errors are those of model_load(). */
+#define MODEL_PLACE_NAME (NAME_MAX + sizeof MODEL_DECODER_ENDING)
+enum status model_find(const char *path, char ret_file[static PATH_MAX],
+                       char ret_name[static MODEL_PLACE_NAME], struct error *err) MUST_USE;
 
 /* Checks that the model can be compiled for photos of that size. STATUS_INVALID: the file fixes
  * another height or width. */

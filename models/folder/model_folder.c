@@ -398,17 +398,14 @@ enum status model_place_find(const char *path, const char *version, struct model
     return STATUS_OK;
 }
 
-enum status model_find(const char *path, char **ret_file, char **ret_name, struct error *err)
+enum status model_find(const char *path, char ret_file[static PATH_MAX],
+                       char ret_name[static MODEL_PLACE_NAME], struct error *err)
 {
     struct model_place place;
-    struct error ignored;
-    TRY(model_place_find(path, NULL, &place, err ? err : &ignored));
-    *ret_file = strdup(place.file);
-    *ret_name = strdup(place.name);
-    if (*ret_file && *ret_name)
-        return STATUS_OK;
-    FREE_ALL(*ret_file, *ret_name);
-    return error_no_memory(err, "while looking for a model");
+    TRY(model_place_find(path, NULL, &place, err));
+    memcpy(ret_file, place.file, sizeof place.file);
+    memcpy(ret_name, place.name, sizeof place.name);
+    return STATUS_OK;
 }
 
 static enum status read_side(const char *folder, const char *name, char **ret, size_t *ret_size,

@@ -8,8 +8,6 @@
 #include "models/onnx/onnx.h"
 #include "models/text/json_fields.h"
 
-#define MODEL_PLACE_NAME (NAME_MAX + sizeof MODEL_DECODER_ENDING)
-
 /* The places of a model's files. */
 struct model_place {
     char file[PATH_MAX];       /* the .onnx file */

@@ -18,8 +18,8 @@
 
 /* All texts live until the end of the command. */
 struct inspection {
-    struct model *model; /* NULL: not loaded */
-    char *file, *name;
+    struct model *model;                         /* NULL: not loaded */
+    char file[PATH_MAX], name[MODEL_PLACE_NAME]; /* "": the embedded model */
     bool compiles;
     char note[200];       /* why the session runs images one by one; "": it does not */
     struct error problem; /* why the model could not be loaded or compiled */
@@ -34,7 +34,7 @@ struct inspection {
 static void inspection_done(struct inspection *in)
 {
     model_free(in->model);
-    FREE_ALL(in->file, in->name, in->uses);
+    free(in->uses);
 }
 
 /* ---- operators ---- */
@@ -86,14 +86,15 @@ static enum status inspect_model(const struct config *config, struct inspection 
                                  struct error *err)
 {
     if (config->model)
-        TRY(model_find(config->model, &in->file, &in->name, err));
+        TRY(model_find(config->model, in->file, in->name, err));
     enum status status = model_load(config->model, NULL, NULL, &in->model, &in->problem);
     /* Operators that lensd lacks are no error here, because the command lists them. */
-    if (status != STATUS_OK && (status != STATUS_UNSUPPORTED || !in->file)) {
+    if (status != STATUS_OK && (status != STATUS_UNSUPPORTED || !config->model)) {
         *err = in->problem;
         return status;
     }
-    TRY(onnx_list_ops(in->file, digits_model, digits_model_size, &in->uses, &in->use_count, err));
+    TRY(onnx_list_ops(config->model ? in->file : NULL, digits_model, digits_model_size, &in->uses,
+                      &in->use_count, err));
     if (!in->model)
         return STATUS_OK;
     if (in->model->image_input != SIZE_MAX)
@@ -101,7 +102,7 @@ static enum status inspect_model(const struct config *config, struct inspection 
     if (in->model->text.tokenizer)
         tokenizer_describe(in->model->text.tokenizer, in->tokenizer, sizeof in->tokenizer);
     const char *ending;
-    if (in->file && in->model->image_input != SIZE_MAX &&
+    if (config->model && in->model->image_input != SIZE_MAX &&
         model_find_half(config->model, in->second_half, &ending))
         *(strcmp(ending, MODEL_TEXT_ENDING) ? &in->decoder : &in->text_half) = in->second_half;
     in->compiles = inspect_compile(in->model, in->note, sizeof in->note, &in->problem) == STATUS_OK;
@@ -179,7 +180,7 @@ static int print_inspection_json(const struct inspection *in)
 {
     struct writer w = {.root = write_root()};
     write_members(&w, w.root, "name=%s file=%s version=%s", in->model ? in->model->name : in->name,
-                  in->file ? in->file : "embedded", in->model ? in->model->version : "1");
+                  *in->file ? in->file : "embedded", in->model ? in->model->version : "1");
     write_file(&w, in->model);
     write_operators(&w, in);
     write_task(&w, in);
@@ -294,7 +295,7 @@ static void print_inspection(const struct inspection *in)
                                 (model->input_count == 1 || model->words.form != WORDS_NONE) &&
                                 model->task.kind != TASK_UNKNOWN;
     printf("%s  (%s)\n", SHOWN(model ? model->name : in->name),
-           SHOWN(in->file ? in->file : "embedded"));
+           SHOWN(*in->file ? in->file : "embedded"));
     if (model)
         print_model(in, model);
     print_operators(in);
