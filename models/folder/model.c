@@ -225,17 +225,6 @@ static enum status read_labels(const struct model_place *place, const struct onn
 
 /* ---- preprocessing ---- */
 
-/* Checks the preprocessing. A size that the graph sets later counts as 224 x 224. */
-static enum status check_preprocess(const struct preprocess *p, struct error *err)
-{
-    struct preprocess fitted = *p;
-    if (fitted.width == 0)
-        (void)preprocess_fit(&fitted, 224, 224);
-    if (preprocess_check(&fitted, err) != STATUS_OK)
-        return error_set(err, STATUS_MODEL, "%s", err->message);
-    return STATUS_OK;
-}
-
 static enum status preprocess_from_file(const struct model_place *place, const char *name,
                                         preprocess_reader *read, struct model *model,
                                         struct error *err)
@@ -243,8 +232,7 @@ static enum status preprocess_from_file(const struct model_place *place, const c
     char remarks[PREPROCESS_REMARKS] = "";
     struct side_file file;
     TRY(side_json_open(place, name, &file, err));
-    enum status status = read(file.json, &model->preprocess, remarks, err);
-    IF_OK(status, check_preprocess(&model->preprocess, err));
+    const enum status status = read(file.json, &model->preprocess, remarks, err);
     if (status == STATUS_OK && remarks[0])
         model_warn(model, "%s: %s", name, remarks);
     return side_file_close(&file, status, err);

@@ -132,9 +132,10 @@ static enum status fit_size(struct model *model, struct error *err)
                          model->preprocess_source);
     if (width < 1 || height < 1 || width > 16384 || height > 16384)
         return error_set(err, STATUS_MODEL,
-                         "the image input '%.60s' is %lld x %lld pixels; lensd handles 1 to 16384",
+                         "the image input '%.60s' is %lld x %lld pixels, and free sides come from "
+                         "%s; lensd handles 1 to 16384",
                          model->graph->inputs[model->image_input]->name, (long long)width,
-                         (long long)height);
+                         (long long)height, model->preprocess_source);
     if (!preprocess_fit(p, (int)width, (int)height))
         return STATUS_OK;
     if (before_width == 0)
