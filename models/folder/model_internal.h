@@ -19,7 +19,7 @@ struct model_place {
     bool is_encoder;  /* `file` is the half for photos; the other half makes masks */
     bool makes_masks; /* `file` is the half that makes masks */
     bool wants_texts; /* load the half for texts, from a file that has both halves */
-    bool is_immich;   /* immich_file() supplies missing configurations; the caller sets this */
+    bool is_immich;   /* the model is in Immich's cache; the caller sets this */
 };
 
 /* Finds the model of a path, an .onnx file or a folder (models/folder/model_folder.c). `version`
@@ -51,10 +51,6 @@ enum status side_file_open(const struct model_place *place, const char *name, st
 /* Reads a file like side_file_open(), and parses it as JSON. Errors: also those of json_parse(). */
 enum status side_json_open(const struct model_place *place, const char *name, struct side_file *ret,
                            struct error *err) MUST_USE;
-/* Returns the static text of the configuration file `name` for a model in Immich's cache, by its
- * path, such as "/cache/ocr/PP-OCRv5_mobile/detection/model.onnx" (models/folder/immich_files.c).
- * NULL: there is none. Any thread. */
-const char *immich_file(const char *path, const char *name);
 /* Frees the file and returns `status`, the result of reading it. Adds the file's name to errors
  * other than STATUS_NOT_FOUND. */
 enum status side_file_close(struct side_file *file, enum status status, struct error *err) MUST_USE;
