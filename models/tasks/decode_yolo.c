@@ -7,6 +7,24 @@
 
 #include "models/tasks/decoders.h"
 
+size_t task_extras(const struct task *task)
+{
+    return task->kind == TASK_POSE        ? task->point_count * task->point_numbers
+           : task->kind == TASK_ORIENTED  ? 1
+           : task->kind == TASK_INSTANCES ? task->prototypes
+                                          : 0;
+}
+
+struct extra_numbers detect_extras(const struct task *task, const struct task_rows *rows,
+                                   uint32_t place)
+{
+    const size_t columns = (size_t)rows->shape.dims[1];
+    if (task->layout == LAYOUT_YOLO_FINAL)
+        return (struct extra_numbers){rows->data + place * columns + 6, 1};
+    const size_t before = (size_t)rows->shape.dims[0] - task_extras(task);
+    return (struct extra_numbers){rows->data + before * columns + place, columns};
+}
+
 /* Number of candidates decoded together, so that scores are read in the order of memory. */
 enum { BLOCK = 128 };
 

@@ -1,4 +1,4 @@
-/* Options of answers: parses their texts, and merges them by precedence. */
+/* Names tasks. Parses the texts of options of answers, and merges options by precedence. */
 #include <ctype.h>
 #include <errno.h>
 #include <stddef.h>
@@ -9,6 +9,28 @@
 #include "engine/base/size.h"
 #include "engine/base/text.h"
 #include "models/tasks/tracker.h"
+
+static const char *const task_names[] = {
+    [TASK_UNKNOWN] = "unknown",
+    [TASK_CLASSIFICATION] = "classification",
+    [TASK_DETECTION] = "detection",
+    [TASK_EMBEDDING] = "embedding",
+    [TASK_SEGMENTATION] = "segmentation",
+    [TASK_POSE] = "pose",
+    [TASK_ORIENTED] = "oriented-boxes",
+    [TASK_INSTANCES] = "instance-segmentation",
+    [TASK_DEPTH] = "depth",
+    [TASK_ZERO_SHOT] = "zero-shot",
+    [TASK_TEXT_BOXES] = "text-detection",
+    [TASK_TEXT] = "text-recognition",
+    [TASK_ANOMALY] = "anomaly",
+    [TASK_MASKS] = "mask-generation",
+};
+
+const char *task_name(enum task_kind kind)
+{
+    return task_names[kind];
+}
 
 bool task_option_wants(const struct task_options *options, uint32_t index)
 {

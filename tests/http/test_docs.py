@@ -132,7 +132,7 @@ class Recipes(unittest.TestCase):
                     self.assertIn(f"    def {found[3]}(", program.split(f"\nclass {found[2]}(")[1].split("\nclass ")[0])
 
     def test_tasks_and_scripts(self):
-        tasks = read(os.path.join(ROOT, "models", "tasks", "layouts.c")).decode()
+        tasks = read(os.path.join(ROOT, "models", "tasks", "options.c")).decode()
         for name, get, _, task, _, _ in self.ROWS:
             with self.subTest(name):
                 self.assertTrue(re.findall(r"`([a-z-]+)`", task))
