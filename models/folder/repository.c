@@ -30,18 +30,12 @@ void repository_done(struct repository *repository)
     *repository = (struct repository){0};
 }
 
-static struct repository_model *find_entry(const struct repository *repository, const char *name)
+struct repository_model *repository_find(const struct repository *repository, const char *name)
 {
     for (size_t i = 0; i < repository->count; i++)
         if (!strcmp(repository->models[i].name, name))
             return &repository->models[i];
     return NULL;
-}
-
-const struct repository_model *repository_find(const struct repository *repository,
-                                               const char *name)
-{
-    return find_entry(repository, name);
 }
 
 /* ---- signatures: FNV-1a of stat() results ---- */
@@ -314,7 +308,7 @@ static enum status add_entry(void *context, const char *path, const char *entry,
         status = error_no_memory(err, "while looking through a repository");
     else if (repository->count == MODELS_MAX)
         status = refuse_more(path, entry, err);
-    else if ((twin = find_entry(repository, name)))
+    else if ((twin = repository_find(repository, name)))
         refuse_twins(twin);
     else
         status = add_halves(repository, path, name, err);
@@ -334,7 +328,7 @@ static enum status check_stages(const struct repository *repository,
 {
     for (size_t i = 0; i < pipeline->stages->stage_count; i++) {
         const char *name = pipeline->stages->stages[i].model;
-        const struct repository_model *model = find_entry(repository, name);
+        const struct repository_model *model = repository_find(repository, name);
         if (model == pipeline)
             return error_set(err, STATUS_MODEL,
                              "stage %zu is the pipeline '%.100s' itself; name a model", i + 1,
@@ -438,7 +432,7 @@ static enum status add_immich(void *context, const char *path, const char *entry
 {
     const struct immich_folder *task = context;
     struct repository *repository = task->repository;
-    struct repository_model *twin = find_entry(repository, entry);
+    struct repository_model *twin = repository_find(repository, entry);
     if (!path_is_folder(path))
         return STATUS_OK;
     if (repository->count + 3 > MODELS_MAX)
@@ -506,7 +500,7 @@ static enum status add_stages(struct repository *repository, struct error *err)
         const char *name = stages.stages[i].model;
         char *path = pipeline_stage_path(repository->models[0].path, &stages.stages[i]);
         TRY(check_memory(path, "while looking through a repository", err));
-        if (!find_entry(repository, name) && stat(path, &info) == 0)
+        if (!repository_find(repository, name) && stat(path, &info) == 0)
             status = add_model(repository, path, name, NULL, err);
         free(path);
     }

@@ -69,5 +69,4 @@ enum status repository_scan_model(const char *path, const char *name, struct rep
 
 void repository_done(struct repository *repository);
 
-const struct repository_model *repository_find(const struct repository *repository,
-                                               const char *name);
+struct repository_model *repository_find(const struct repository *repository, const char *name);
