@@ -118,7 +118,8 @@ static struct value *output_of(const struct graph *graph, const char *const *nam
 static enum status read_inputs(struct graph *graph, struct mask_prompt *ret, struct error *err)
 {
     enum { BYTES_MOST = 64 << 20 };
-    bool has_points = false, has_labels = false, is_sam2 = false;
+    bool is_sam2 = false;
+    ret->points = ret->labels = SIZE_MAX;
     for (size_t i = 0; i < graph->input_count; i++) {
         struct value *input = graph->inputs[i];
         const enum prompt_input kind = mask_prompt_input(input->name);
@@ -144,15 +145,13 @@ static enum status read_inputs(struct graph *graph, struct mask_prompt *ret, str
             ret->takes_boxes = !strcmp(input->name, "point_coords");
         ret->points = kind == PROMPT_POINTS ? i : ret->points;
         ret->labels = kind == PROMPT_LABELS ? i : ret->labels;
-        has_points = has_points || kind == PROMPT_POINTS;
-        has_labels = has_labels || kind == PROMPT_LABELS;
         is_sam2 = is_sam2 || !strncmp(input->name, "high_res_feats", 14);
     }
-    if (!has_points || !has_labels)
+    if (ret->points == SIZE_MAX || ret->labels == SIZE_MAX)
         return error_set(err, STATUS_MODEL,
                          "the decoder of masks has no input of %s; lensd takes point_coords with "
                          "point_labels, or input_points with input_labels",
-                         has_points ? "labels" : "points");
+                         ret->points == SIZE_MAX ? "points" : "labels");
     ret->adds_point = ret->takes_boxes && !is_sam2; /* SAM 2's decoder adds this point itself */
     ret->is_padded = !is_sam2;
     ret->is_set = true;

@@ -66,13 +66,11 @@ void text_input_place(const struct graph *graph, struct text_input *text)
 static void set_length(struct graph *graph, bool beside, struct text_input *text)
 {
     const struct tokenizer_facts *facts = tokenizer_facts(text->tokenizer);
-    text->length = facts->fixed_length                    ? facts->fixed_length
-                   : facts->max_length <= TEXT_LENGTH_MAX ? facts->max_length
-                                                          : TEXT_LENGTH_MAX;
-    if (text->length > TEXT_FILE_LENGTH_MAX) /* a tokenizer's fixed padding may be longer */
-        text->length = TEXT_FILE_LENGTH_MAX;
-    if (beside && text->length > TEXT_BESIDE_MAX)
-        text->length = TEXT_BESIDE_MAX;
+    const size_t wanted = facts->fixed_length ? facts->fixed_length : facts->max_length;
+    const size_t most = beside                ? TEXT_BESIDE_MAX
+                        : facts->fixed_length ? TEXT_FILE_LENGTH_MAX
+                                              : TEXT_LENGTH_MAX;
+    text->length = wanted < most ? wanted : most;
     bool has_mask = false, is_free = true;
     for (size_t i = 0; i < text->input_count; i++) {
         has_mask = has_mask || text->kinds[i] == TEXT_MASK;
