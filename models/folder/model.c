@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "engine/base/text.h"
 #include "models/folder/embedded.h"
@@ -162,12 +163,9 @@ static enum status read_triton(const struct model_place *place, struct model *mo
     }
     IF_OK(status, fix_dimensions(model->graph, &config, err));
     model->max_batch = config.max_batch;
-    if (status == STATUS_NOT_FOUND) /* the label file is missing */
+    if (status != STATUS_OK && status != STATUS_NO_MEMORY) /* also if the label file is missing */
         status = error_set(err, STATUS_MODEL, "%s", err->message);
-    status = side_file_close(&file, status, err);
-    return status == STATUS_OK || status == STATUS_NO_MEMORY
-               ? status
-               : error_set(err, STATUS_MODEL, "%s", err->message);
+    return side_file_close(&file, status, err);
 }
 
 static const char *metadata_value(const struct onnx_model *onnx, const char *key)
@@ -384,6 +382,19 @@ static enum status read_text(const struct model_place *place, struct model *mode
                            *folders[1] ? 2 : 1, &model->text, err);
 }
 
+static enum status find_calibration(const struct model_place *place, char **ret, struct error *err)
+{
+    for (size_t i = 0; i < COUNT_OF(place->folders) && place->folders[i][0]; i++) {
+        char path[PATH_MAX];
+        model_path(path, "%s/calibration", place->folders[i]);
+        if (!path_is_folder(path))
+            continue;
+        *ret = strdup(path);
+        return check_memory(*ret, "while looking for a model", err);
+    }
+    return STATUS_OK;
+}
+
 static enum status fill(struct model *model, const struct model_place *place, const char *name,
                         const struct model_limits *limits, struct error *err)
 {
@@ -398,7 +409,7 @@ static enum status fill(struct model *model, const struct model_place *place, co
     model->metadata = onnx.metadata;
     model->metadata_count = onnx.metadata_count;
     model->file_bytes = onnx.file_bytes;
-    TRY(model_side_folder(place, "calibration", &model->calibration, err));
+    TRY(find_calibration(place, &model->calibration, err));
     /* Errors of these readers already name a file, which may be another than the model's. */
     bool are_characters;
     TRY(read_labels(place, &onnx, model, &are_characters, err));

@@ -131,13 +131,7 @@ static enum status survey_folder(const char *folder, const char *version, struct
 
 static enum status nothing_found(const struct survey *survey, struct error *err)
 {
-    if (survey->files)
-        return error_set(
-            err, STATUS_NOT_FOUND,
-            "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton; no leading "
-            "zeros) and a single *.onnx file, found %zu of those; name the .onnx file instead",
-            survey->files);
-    if (survey->checkpoint[0])
+    if (!survey->files && survey->checkpoint[0])
         return error_set(
             err, STATUS_NOT_FOUND, "no .onnx file, but %.80s: %s", survey->checkpoint,
             text_ends(survey->checkpoint, ".ort")
@@ -145,20 +139,11 @@ static enum status nothing_found(const struct survey *survey, struct error *err)
                 : "export it to ONNX first (models/export/README.md)");
     return error_set(err, STATUS_NOT_FOUND,
                      "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton; no "
-                     "leading zeros) and a single *.onnx file, found none of those; export a model "
-                     "to model.onnx in it, or serve a folder of model folders with --models");
-}
-
-/* Refuses a folder with pipeline.json and a model, because the folder's name can mean only one. */
-static enum status refuse_second_model(const char *folder, struct error *err)
-{
-    if (folder_has_file(folder, "model.onnx"))
-        return error_set(err, STATUS_MODEL,
-                         "%.200s: there are both " PIPELINE_FILE
-                         " and model.onnx; a pipeline names models of other folders, so move "
-                         "model.onnx to a folder of its own beside this one",
-                         folder);
-    return STATUS_OK;
+                     "leading zeros) and a single *.onnx file, found %zu of those; %s",
+                     survey->files,
+                     survey->files ? "name the .onnx file instead"
+                                   : "export a model to model.onnx in it, or serve a folder of "
+                                     "model folders with --models");
 }
 
 /* ---- two halves ---- */
@@ -309,9 +294,14 @@ static enum status find_in_folder(struct model_place *place, const char *version
     const char *folder = place->folders[0];
     struct survey survey = {.files = 0};
     place->is_pipeline = folder_has_file(folder, PIPELINE_FILE);
+    if (place->is_pipeline && folder_has_file(folder, "model.onnx"))
+        return error_set(err, STATUS_MODEL,
+                         "there are both " PIPELINE_FILE
+                         " and model.onnx; a pipeline names models of other folders, so move "
+                         "model.onnx to a folder of its own beside this one");
     if (place->is_pipeline) {
         model_path(place->file, "%s/" PIPELINE_FILE, folder);
-        return refuse_second_model(folder, err);
+        return STATUS_OK;
     }
     const struct half_files *pair = find_pair(folder);
     if (pair) {
@@ -504,19 +494,4 @@ enum status side_file_close(struct side_file *file, enum status status, struct e
     cJSON_Delete(file->json);
     free(file->text);
     return status;
-}
-
-enum status model_side_folder(const struct model_place *place, const char *name, char **ret,
-                              struct error *err)
-{
-    char path[PATH_MAX];
-    *ret = NULL;
-    for (size_t i = 0; i < COUNT_OF(place->folders) && place->folders[i][0]; i++) {
-        model_path(path, "%s/%s", place->folders[i], name);
-        if (!path_is_folder(path))
-            continue;
-        *ret = strdup(path);
-        return check_memory(*ret, "while looking for a model", err);
-    }
-    return STATUS_OK;
 }

@@ -55,11 +55,6 @@ enum status side_json_open(const struct model_place *place, const char *name, st
  * other than STATUS_NOT_FOUND. */
 enum status side_file_close(struct side_file *file, enum status status, struct error *err) MUST_USE;
 
-/* Finds the folder `name` in one of the model's folders, malloc'ed; NULL: none.
- * STATUS_NO_MEMORY. */
-enum status model_side_folder(const struct model_place *place, const char *name, char **ret,
-                              struct error *err) MUST_USE;
-
 #define PBTXT_DEPTH_MAX 16
 
 /* A value in protobuf's text format (protobuf.dev/reference/protobuf/textformat-spec). */

@@ -753,7 +753,7 @@ Test(model, reads_the_real_squeezenet)
 Test(model, a_folder_without_onnx_says_what_to_do)
 {
     struct folder folder = make_folder();
-    expect_failure(&folder, STATUS_NOT_FOUND, "found none");
+    expect_failure(&folder, STATUS_NOT_FOUND, "found 0 of those; export");
     put_text(&folder, "config.json", "{}");
     expect_failure(&folder, STATUS_NOT_FOUND, "but config.json: export it to ONNX first");
     put_text(&folder, "model.ort", "x");
