@@ -170,13 +170,13 @@ static void find_output(struct model *model, const struct graph *graph, struct t
 /* Lists the outputs of `graph`, with names borrowed from the model's graph. If the number of
  * PaddleDetection's rows depends on the photo, their shape is the one that the file declares. */
 static void note_outputs(const struct model *model, const struct graph *graph,
-                         const struct task_facts *facts, struct task_output *outputs)
+                         const struct task_facts *facts, struct session_tensor *outputs)
 {
     for (size_t i = 0; i < graph->output_count; i++) {
         const struct value *declared = model->graph->outputs[i], *made = graph->outputs[i];
         const bool is_declared = facts->has_scales && made->shape.rank == SHAPE_UNKNOWN;
-        outputs[i] = (struct task_output){declared->name, made->dtype,
-                                          is_declared ? declared->shape : made->shape};
+        outputs[i] = (struct session_tensor){declared->name, made->dtype,
+                                             is_declared ? declared->shape : made->shape};
     }
 }
 
@@ -319,7 +319,7 @@ static enum status transpose_all(struct model *model, const struct graph *one,
 
 /* Finds the output shapes for one photo or text, and puts the batch first where it is not. */
 static enum status probe_outputs(struct model *model, struct task_facts *facts,
-                                 struct task_output *outputs, struct error *err)
+                                 struct session_tensor *outputs, struct error *err)
 {
     struct graph *copy;
     bool fits, is_changed = false;
@@ -352,7 +352,7 @@ static enum status probe_outputs(struct model *model, struct task_facts *facts,
 /* ---- the task ---- */
 
 /* True if the known dimensions of the first output allow one score per class. */
-static bool may_be_scores(const struct model *model, const struct task_output *output)
+static bool may_be_scores(const struct model *model, const struct session_tensor *output)
 {
     int wide = 0;
     if (!dtype_is_float(output->dtype) ||
@@ -470,7 +470,7 @@ static void fit_task(struct model *model)
 }
 
 static enum status decide_task(struct model *model, struct task_facts *facts,
-                               struct task_output *outputs, struct error *err)
+                               struct session_tensor *outputs, struct error *err)
 {
     facts->label_count = model->labels.count;
     facts->has_scales = strstr(model->filled, "scale_factor") != NULL;
@@ -581,7 +581,7 @@ enum status model_describe(struct model *model, const struct task_config *config
         (void)error_prefix(err, "%s", model->preprocess_source);
         return error_set(err, STATUS_MODEL, "%s", err->message);
     }
-    struct task_output *outputs = alloc_array(model->graph->output_count, sizeof *outputs);
+    struct session_tensor *outputs = alloc_array(model->graph->output_count, sizeof *outputs);
     TRY(check_memory(outputs, NULL, err));
     enum status status = decide_task(model, facts, outputs, err);
     free(outputs);

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/tensor/tensor.h"
+#include "engine/runtime/session.h"
 #include "models/tasks/mask.h"
 
 enum task_kind {
@@ -170,16 +170,9 @@ bool task_has_option(const struct task *task, const char *name);
 enum status task_options_check(const struct task *task, const struct task_options *asked,
                                bool asks_top_k, struct error *err) MUST_USE;
 
-/* An output of a model, with its shape for a batch of one photo. */
-struct task_output {
-    const char *name;
-    enum dtype dtype;
-    struct shape shape; /* with the batch; may be unknown */
-};
-
 /* Facts from a model's files. NULL or 0: missing. All pointers are borrowed. */
 struct task_facts {
-    const struct task_output *outputs;
+    const struct session_tensor *outputs; /* shapes may be unknown */
     size_t output_count;
     size_t class_output;  /* the output with one score per class; SIZE_MAX: none */
     char class_note[200]; /* why there is no class_output, or "; …" to end `evidence`, or "" */

@@ -34,7 +34,7 @@ static size_t output_named(const struct task_facts *facts, const char *name)
 }
 
 /* Returns dimension `d`, counted after the batch; -1 if unknown. */
-static int64_t dim_of(const struct task_output *output, int d)
+static int64_t dim_of(const struct session_tensor *output, int d)
 {
     return output->shape.rank > d + 1 ? output->shape.dims[d + 1] : -1;
 }
@@ -53,7 +53,7 @@ static void take_output(size_t output, struct task *task)
     take_outputs(output, 1, task);
 }
 
-static bool is_floats(const struct task_output *output, int rank)
+static bool is_floats(const struct session_tensor *output, int rank)
 {
     return dtype_is_float(output->dtype) && output->shape.rank == rank;
 }
@@ -77,7 +77,7 @@ static bool take_named(const struct task_facts *facts, const char *const *names,
 static size_t find_map(const struct task_facts *facts)
 {
     for (size_t i = 0; i < facts->output_count; i++) {
-        const struct task_output *output = &facts->outputs[i];
+        const struct session_tensor *output = &facts->outputs[i];
         if (is_floats(output, 4) && dim_of(output, 1) != 1 && dim_of(output, 2) != 1)
             return i;
     }
@@ -147,7 +147,7 @@ static bool take_prototypes(const struct task_facts *facts, struct task *task)
 
 static void detect_by_shape(const struct task_facts *facts, struct task *task)
 {
-    const struct task_output *output = &facts->outputs[0];
+    const struct session_tensor *output = &facts->outputs[0];
     if (facts->output_count < 1 || facts->output_count > 2 || !is_floats(output, 3) ||
         facts->class_output == 0) /* output 0 has class scores, such as [batch, 1, 6] */
         return;
@@ -176,7 +176,7 @@ static void detect_by_shape(const struct task_facts *facts, struct task *task)
 /* `extras` counts the numbers of a candidate that are neither its box nor scores. */
 static enum task_layout ultralytics_layout(const struct task_facts *facts, size_t extras)
 {
-    const struct task_output *output = &facts->outputs[0];
+    const struct session_tensor *output = &facts->outputs[0];
     const bool is_rtdetr = facts->description && (strcasestr(facts->description, "rtdetr") ||
                                                   strcasestr(facts->description, "rt-detr"));
     if (is_rtdetr)
@@ -236,7 +236,7 @@ static void decide_by_metadata(const struct task_facts *facts, struct task *task
                 "[batch, prototypes, height, width]");
         return;
     }
-    const struct task_output *output = &facts->outputs[0];
+    const struct session_tensor *output = &facts->outputs[0];
     const size_t extras = task_extras(task);
     task->layout = ultralytics_layout(facts, extras);
     if (task->layout != LAYOUT_NONE)
@@ -342,7 +342,7 @@ static bool take_lists(const struct task_facts *facts, struct task *task)
     if (facts->output_count != 3 && facts->output_count != 4)
         return false;
     for (size_t i = 0; i < facts->output_count; i++) {
-        const struct task_output *output = &facts->outputs[i];
+        const struct session_tensor *output = &facts->outputs[i];
         const int64_t *dims = output->shape.dims;
         if (is_floats(output, 2) && dims[0] == DIM_UNKNOWN && dims[1] == 4)
             found[BOXES] = i;
@@ -375,7 +375,7 @@ static bool take_scrfd(const struct task_facts *facts, struct task *task)
             2 * (int64_t)(facts->width / stride) * (int64_t)(facts->height / stride);
         size_t at = 0;
         for (; at < 9; at++) {
-            const struct task_output *output = &facts->outputs[at];
+            const struct session_tensor *output = &facts->outputs[at];
             const int64_t *dims = output->shape.dims;
             if (is_floats(output, rank) && dims[rank - 1] == columns[place / 3] &&
                 dims[rank - 2] == anchors)
@@ -394,7 +394,7 @@ static bool take_scrfd(const struct task_facts *facts, struct task *task)
  * with boxes and scores by their shapes. */
 static bool take_yolo_nas(const struct task_facts *facts, struct task *task)
 {
-    const struct task_output *boxes = facts->outputs, *scores = boxes + 1;
+    const struct session_tensor *boxes = facts->outputs, *scores = boxes + 1;
     const int64_t classes = facts->output_count == 2 ? dim_of(scores, 1) : 0;
     const int64_t labels = (int64_t)facts->label_count, cells = grid_cells(facts);
     if (facts->output_count == 1 && text_ends(boxes->name, "flat_predictions") &&
@@ -413,7 +413,7 @@ static bool take_yolo_nas(const struct task_facts *facts, struct task *task)
 /* Recognises PaddleDetection's outputs: rows [n, 6] or [batch, n, 6], and their count per image. */
 static bool take_paddle(const struct task_facts *facts, struct task *task)
 {
-    const struct task_output *rows = facts->outputs, *count = rows + 1;
+    const struct session_tensor *rows = facts->outputs, *count = rows + 1;
     const int rank = facts->has_scales && facts->output_count == 2 ? rows->shape.rank : 0;
     if ((rank != 2 && rank != 3) || !dtype_is_float(rows->dtype) ||
         rows->shape.dims[rank - 1] != 6 ||
@@ -566,8 +566,8 @@ static void decide_prompted(const struct task_facts *facts, struct task *task)
 }
 
 /* Refuses vectors of texts that cannot be compared with the output. */
-static enum status check_text_size(const struct task_facts *facts, const struct task_output *output,
-                                   struct error *err)
+static enum status check_text_size(const struct task_facts *facts,
+                                   const struct session_tensor *output, struct error *err)
 {
     const int64_t numbers = output->shape.rank == 2 ? output->shape.dims[1] : -1;
     if (numbers <= 0 || (uint64_t)numbers == facts->text_size)
@@ -610,7 +610,7 @@ static void decide_embedding(const struct task_facts *facts, struct task *task)
 static size_t find_depth(const struct task_facts *facts)
 {
     for (size_t i = 0; i < facts->output_count; i++) {
-        const struct task_output *output = &facts->outputs[i];
+        const struct session_tensor *output = &facts->outputs[i];
         if (is_floats(output, 3) || (is_floats(output, 4) && dim_of(output, 0) == 1))
             return i;
     }
@@ -694,7 +694,7 @@ static void decide_segmentation(const struct task_facts *facts, struct task *tas
     const size_t at = find_map(facts);
     if (at == SIZE_MAX)
         return;
-    const struct task_output *output = &facts->outputs[at];
+    const struct session_tensor *output = &facts->outputs[at];
     const char *architecture = facts->architecture;
     const bool is_pose = architecture && text_ends(architecture, "ForPoseEstimation");
     if (is_pose && !strncmp(architecture, "VitPose", 7) && take_heatmaps(facts, task)) {
@@ -732,7 +732,7 @@ static void decide_classification(const struct task_facts *facts, struct task *t
         decided(task, TASK_UNKNOWN, "%s", facts->class_note);
     if (facts->class_output == SIZE_MAX)
         return;
-    const struct task_output *output = &facts->outputs[facts->class_output];
+    const struct session_tensor *output = &facts->outputs[facts->class_output];
     decided(task, TASK_CLASSIFICATION, "output '%.60s' has the shape %s: one score per class%s%s",
             output->name, SHAPE_STRING(&output->shape), facts->class_note,
             facts->label_count

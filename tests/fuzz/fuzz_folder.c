@@ -14,7 +14,7 @@ static char cat[] = "cat", dog[] = "dog", none[] = "";
 static const char *label_names[] = {cat, dog, none};
 static const struct labels labels = {label_names, COUNT_OF(label_names)};
 
-static struct task_output make_output(const uint8_t *bytes)
+static struct session_tensor make_output(const uint8_t *bytes)
 {
     static const char *const names[] = {"output0", "logits", "pred_boxes",       "boxes",
                                         "labels",  "scores", "num_detections:0", "pooler_output"};
@@ -23,7 +23,7 @@ static struct task_output make_output(const uint8_t *bytes)
                                    80,          84,    85,  91,      92,
                                    100,         300,   512, 1000,    2100,
                                    8400,        25200, 56,  1 << 20, INT64_C(1) << 40};
-    struct task_output output = {
+    struct session_tensor output = {
         .name = names[(bytes[0] >> 4) % COUNT_OF(names)],
         .dtype = bytes[0] & 8 ? DTYPE_I64 : DTYPE_F32,
         .shape = {.rank = bytes[0] % 6 == 5 ? SHAPE_UNKNOWN : bytes[0] % 6}};
@@ -41,7 +41,7 @@ static void check_options(const struct task_options *options)
 
 static void try_decide(const uint8_t *head, const struct task_config *config)
 {
-    struct task_output outputs[OUTPUTS];
+    struct session_tensor outputs[OUTPUTS];
     for (size_t i = 0; i < OUTPUTS; i++)
         outputs[i] = make_output(head + 4 + i * OUTPUT_BYTES);
     static const char *const tasks[] = {NULL, "detect", "classify", "segment", "pose", "obb", "x"};

@@ -7,9 +7,10 @@
 #include "models/tasks/answer.h"
 #include "models/tasks/task.h"
 
-#define OUTPUT(name, ...) ((struct task_output){name, DTYPE_F32, SHAPE(__VA_ARGS__)})
+#define OUTPUT(name, ...) ((struct session_tensor){name, DTYPE_F32, SHAPE(__VA_ARGS__)})
 
-static struct task decide(struct task_facts facts, const struct task_output *outputs, size_t count)
+static struct task decide(struct task_facts facts, const struct session_tensor *outputs,
+                          size_t count)
 {
     struct task task;
     struct error err;
@@ -53,8 +54,8 @@ Test(task, ultralytics_metadata)
     expect_layout(decide(detect, &OUTPUT("output0", 1, 300, 84), 1), LAYOUT_RTDETR);
     expect_layout(decide(detect, &OUTPUT("output0", 1, 300, 6), 1), LAYOUT_RTDETR_FINAL);
     struct task_facts segment = {.metadata_task = "segment", .label_count = 80};
-    const struct task_output masks[] = {OUTPUT("output0", 1, 116, 8400),
-                                        OUTPUT("output1", 1, 32, 160, 160)};
+    const struct session_tensor masks[] = {OUTPUT("output0", 1, 116, 8400),
+                                           OUTPUT("output1", 1, 32, 160, 160)};
     struct task task = decide(segment, masks, 2);
     cr_expect(task.kind == TASK_INSTANCES && task.layout == LAYOUT_YOLOV8, "%s", task.evidence);
     cr_expect(task.prototypes == 32 && task.output_count == 2 && task.outputs[1] == 1);
@@ -116,7 +117,7 @@ Test(task, shapes)
                   "80 classes, but there are 3 labels");
     expect_blamed(decide(wrong, &OUTPUT("o", 1, 8400, 85), 1),
                   "80 classes, but there are 3 labels");
-    const struct task_output masks[] = {OUTPUT("o", 1, 116, 8400), OUTPUT("p", 1, 32, 160, 160)};
+    const struct session_tensor masks[] = {OUTPUT("o", 1, 116, 8400), OUTPUT("p", 1, 32, 160, 160)};
     expect_blamed(decide(wrong, masks, 2), "80 classes, but there are 3 labels");
     expect_blamed(decide(wrong, &OUTPUT("map", 1, 21, 60, 60), 1),
                   "21 maps, but there are 3 labels");
@@ -125,12 +126,12 @@ Test(task, shapes)
 Test(task, yolo_nas)
 {
     const struct task_facts none = {0}, labelled = {.label_count = 3};
-    struct task_output pair[] = {OUTPUT("one", 1, 8400, 4), OUTPUT("two", 1, 8400, 80)};
+    struct session_tensor pair[] = {OUTPUT("one", 1, 8400, 4), OUTPUT("two", 1, 8400, 80)};
     expect_layout(decide(none, pair, 2), LAYOUT_YOLO_NAS);
     cr_expect_eq(decide(labelled, pair, 2).kind, TASK_UNKNOWN, "80 scores for 3 labels");
     pair[1].shape.dims[1] = 2100;
     cr_expect_eq(decide(none, pair, 2).kind, TASK_UNKNOWN);
-    const struct task_output flat = OUTPUT("graph2_flat_predictions", DIM_UNKNOWN, 7);
+    const struct session_tensor flat = OUTPUT("graph2_flat_predictions", DIM_UNKNOWN, 7);
     const struct task task = decide(none, &flat, 1);
     expect_layout(task, LAYOUT_YOLO_NAS_FLAT);
     cr_expect_not(task_layout_has_rows(task.layout));
@@ -139,7 +140,7 @@ Test(task, yolo_nas)
 Test(task, paddledetection)
 {
     const struct task_facts none = {0}, scales = {.has_scales = true};
-    struct task_output list[] = {OUTPUT("rows", DIM_UNKNOWN, 6), OUTPUT("count", 1)};
+    struct session_tensor list[] = {OUTPUT("rows", DIM_UNKNOWN, 6), OUTPUT("count", 1)};
     list[1].dtype = DTYPE_I32;
     struct task task = decide(scales, list, 2);
     expect_layout(task, LAYOUT_PADDLE_FLAT);
@@ -153,9 +154,9 @@ Test(task, paddledetection)
 
 Test(task, masks_and_others_of_queries)
 {
-    const struct task_output detr[] = {OUTPUT("logits", 1, 100, 10),
-                                       OUTPUT("pred_boxes", 1, 100, 4),
-                                       OUTPUT("pred_masks", 1, 100, 80, 80)};
+    const struct session_tensor detr[] = {OUTPUT("logits", 1, 100, 10),
+                                          OUTPUT("pred_boxes", 1, 100, 4),
+                                          OUTPUT("pred_masks", 1, 100, 80, 80)};
     const struct task_facts none = {0};
     struct task task = decide((struct task_facts){.architecture = "DetrForSegmentation"}, detr, 3);
     cr_expect(task.kind == TASK_INSTANCES && task.layout == LAYOUT_PANOPTIC, "%s", task.evidence);
@@ -165,8 +166,8 @@ Test(task, masks_and_others_of_queries)
     cr_expect(task.output_count == 3 && task.outputs[2] == 2);
     task = decide((struct task_facts){.architecture = "RfDetrForObjectDetection"}, detr, 2);
     expect_layout(task, LAYOUT_RFDETR);
-    const struct task_output former[] = {OUTPUT("masks_queries_logits", 1, 100, 96, 96),
-                                         OUTPUT("class_queries_logits", 1, 100, 10)};
+    const struct session_tensor former[] = {OUTPUT("masks_queries_logits", 1, 100, 96, 96),
+                                            OUTPUT("class_queries_logits", 1, 100, 10)};
     task = decide(none, former, 2);
     cr_expect(task.kind == TASK_INSTANCES && task.layout == LAYOUT_MASKFORMER, "%s", task.evidence);
     cr_expect(task.outputs[0] == 1 && task.mask_side == 0);
@@ -175,13 +176,13 @@ Test(task, masks_and_others_of_queries)
     facts.configured_layout = "panoptic";
     task = decide(facts, former, 2);
     cr_expect(task.layout == LAYOUT_PANOPTIC && task.outputs[0] == 1 && task.mask_side == 384);
-    const struct task_output rfdetr[] = {OUTPUT("dets", 1, 300, 4), OUTPUT("labels", 1, 300, 91),
-                                         OUTPUT("masks", 1, 300, 78, 78)};
+    const struct session_tensor rfdetr[] = {OUTPUT("dets", 1, 300, 4), OUTPUT("labels", 1, 300, 91),
+                                            OUTPUT("masks", 1, 300, 78, 78)};
     task = decide(none, rfdetr, 2);
     expect_layout(task, LAYOUT_RFDETR);
     cr_expect(task.outputs[0] == 1 && task.outputs[1] == 0);
     cr_expect_eq(decide(none, rfdetr, 3).kind, TASK_INSTANCES);
-    const struct task_output lists[] = {OUTPUT("dets", 1, 300, 5), OUTPUT("labels", 1, 300)};
+    const struct session_tensor lists[] = {OUTPUT("dets", 1, 300, 5), OUTPUT("labels", 1, 300)};
     cr_expect_neq(decide(none, lists, 2).layout, LAYOUT_RFDETR, "MMDetection's");
 }
 
@@ -190,7 +191,7 @@ Test(task, faces_and_text)
     static const char *const names[] = {"cls", "obj", "bbox", "kps"};
     static const int numbers[] = {1, 1, 4, 10};
     static char texts[12][8];
-    struct task_output outputs[12];
+    struct session_tensor outputs[12];
     const struct task_facts none = {0};
     for (int i = 0; i < 12; i++) {
         snprintf(texts[i], sizeof texts[i], "%s_%d", names[i / 3], 8 << i % 3);
@@ -203,7 +204,7 @@ Test(task, faces_and_text)
                   outputs, 12);
     cr_expect(task.kind == TASK_POSE && task.point_count == 5);
     /* SCRFD: names say nothing, and the order is not sure. */
-    struct task_output lists[9], flat[9];
+    struct session_tensor lists[9], flat[9];
     for (int i = 0; i < 9; i++) {
         const int64_t anchors = 12800 >> 2 * (i % 3);
         lists[i] = OUTPUT("448", 1, anchors, numbers[1 + i / 3]);
@@ -217,7 +218,7 @@ Test(task, faces_and_text)
     cr_expect(task.outputs[8] == 0 && !task_layout_has_rows(task.layout));
     lists[3].shape.dims[1]--;
     cr_expect_eq(decide(none, lists, 9).kind, TASK_UNKNOWN);
-    const struct task_output heat = OUTPUT("heatmaps", 1, 17, 64, 48);
+    const struct session_tensor heat = OUTPUT("heatmaps", 1, 17, 64, 48);
     task =
         decide((struct task_facts){.architecture = "VitPoseForPoseEstimation", .label_count = 17},
                &heat, 1);
@@ -228,7 +229,8 @@ Test(task, faces_and_text)
                &heat, 1);
     cr_expect(task.kind == TASK_UNKNOWN && strstr(task.evidence, "'heatmaps' is a heatmap"), "%s",
               task.evidence);
-    const struct task_output line = OUTPUT("text", 1, 40, 98), map = OUTPUT("map", 1, 1, 640, 640);
+    const struct session_tensor line = OUTPUT("text", 1, 40, 98),
+                                map = OUTPUT("map", 1, 1, 640, 640);
     const struct task_facts characters = {.label_count = 96, .are_characters = true};
     cr_expect_eq(decide(characters, &line, 1).kind, TASK_TEXT);
     cr_expect_eq(
@@ -255,7 +257,8 @@ Test(task, faces_and_text)
 Test(task, anomalies)
 {
     const struct task_facts none = {0};
-    struct task_output outputs[] = {OUTPUT("anomaly_map", 1, 1, 256, 256), OUTPUT("pred_score", 1)};
+    struct session_tensor outputs[] = {OUTPUT("anomaly_map", 1, 1, 256, 256),
+                                       OUTPUT("pred_score", 1)};
     struct task task = decide(none, outputs, 2);
     cr_expect_eq(task.kind, TASK_ANOMALY, "%s", task.evidence);
     cr_expect(task.output_count == 2 && task.outputs[0] == 1 && task.outputs[1] == 0);
@@ -290,8 +293,8 @@ Test(task, options_of_other_tasks)
 
 Test(task, queries)
 {
-    const struct task_output detr[] = {OUTPUT("pred_boxes", 1, 100, 4),
-                                       OUTPUT("logits", 1, 100, 4)};
+    const struct session_tensor detr[] = {OUTPUT("pred_boxes", 1, 100, 4),
+                                          OUTPUT("logits", 1, 100, 4)};
     struct task_facts facts = {.architecture = "DetrForObjectDetection"};
     struct task task = decide(facts, detr, 2);
     expect_layout(task, LAYOUT_DETR);
@@ -312,29 +315,29 @@ Test(task, queries)
 
 Test(task, lists)
 {
-    struct task_output outputs[] = {OUTPUT("12", DIM_UNKNOWN),
-                                    OUTPUT("10", DIM_UNKNOWN, 4),
-                                    {"11", DTYPE_I64, SHAPE(DIM_UNKNOWN)}};
+    struct session_tensor outputs[] = {OUTPUT("12", DIM_UNKNOWN),
+                                       OUTPUT("10", DIM_UNKNOWN, 4),
+                                       {"11", DTYPE_I64, SHAPE(DIM_UNKNOWN)}};
     const struct task_facts none = {0};
     struct task task = decide(none, outputs, 3);
     expect_layout(task, LAYOUT_TORCHVISION);
     cr_expect(task.outputs[0] == 1 && task.outputs[1] == 2 && task.outputs[2] == 0);
     cr_expect_not(task_layout_has_rows(task.layout));
-    const struct task_output masked[] = {OUTPUT("9", DIM_UNKNOWN, 1, 640, 640),
-                                         OUTPUT("12", DIM_UNKNOWN),
-                                         OUTPUT("10", DIM_UNKNOWN, 4),
-                                         {"11", DTYPE_I64, SHAPE(DIM_UNKNOWN)}};
+    const struct session_tensor masked[] = {OUTPUT("9", DIM_UNKNOWN, 1, 640, 640),
+                                            OUTPUT("12", DIM_UNKNOWN),
+                                            OUTPUT("10", DIM_UNKNOWN, 4),
+                                            {"11", DTYPE_I64, SHAPE(DIM_UNKNOWN)}};
     task = decide(none, masked, 4);
     cr_expect(task.kind == TASK_INSTANCES && task.layout == LAYOUT_TORCHVISION, "%s",
               task.evidence);
     cr_expect(task.outputs[0] == 2 && task.outputs[3] == 0);
-    const struct task_output tensorflow[] = {
+    const struct session_tensor tensorflow[] = {
         OUTPUT("num_detections:0", 1), OUTPUT("detection_scores:0", 1, 100),
         OUTPUT("detection_classes:0", 1, 100), OUTPUT("detection_boxes:0", 1, 100, 4)};
     task = decide(none, tensorflow, 4);
     expect_layout(task, LAYOUT_TENSORFLOW);
     cr_expect(task.outputs[0] == 3 && task.outputs[3] == 0);
-    const struct task_output own[] = {
+    const struct session_tensor own[] = {
         {"labels", DTYPE_I64, SHAPE(1, 300)}, OUTPUT("boxes", 1, 300, 4), OUTPUT("scores", 1, 300)};
     task = decide(none, own, 3);
     expect_layout(task, LAYOUT_RTDETR_LISTS);
@@ -344,7 +347,7 @@ Test(task, lists)
 Test(task, depth)
 {
     struct task_facts facts = {.architecture = "DepthAnythingForDepthEstimation"};
-    const struct task_output maps[] = {OUTPUT("hidden", 1, 64), OUTPUT("map", 1, 518, 518)};
+    const struct session_tensor maps[] = {OUTPUT("hidden", 1, 64), OUTPUT("map", 1, 518, 518)};
     struct task task = decide(facts, maps, 2);
     cr_expect(task.kind == TASK_DEPTH && task.outputs[0] == 1, "%s", task.evidence);
     facts.architecture = NULL;
@@ -356,10 +359,10 @@ Test(task, depth)
 
 Test(task, embeddings_and_classes)
 {
-    const struct task_output scores = OUTPUT("output", 1, 384);
+    const struct session_tensor scores = OUTPUT("output", 1, 384);
     struct task_facts facts = {.class_output = SIZE_MAX};
-    const struct task_output tower[] = {OUTPUT("last_hidden_state", 1, 257, 384),
-                                        OUTPUT("pooler_output", 1, 384)};
+    const struct session_tensor tower[] = {OUTPUT("last_hidden_state", 1, 257, 384),
+                                           OUTPUT("pooler_output", 1, 384)};
     struct task task = decide(facts, tower, 2);
     cr_expect_eq(task.kind, TASK_EMBEDDING);
     cr_expect_eq(task.outputs[0], 1);
@@ -418,7 +421,7 @@ Test(task, embeddings_and_classes)
 }
 
 /* What was a classifier before lensd knew other tasks stays one. */
-static void expect_classifier(struct task_facts facts, const struct task_output *outputs,
+static void expect_classifier(struct task_facts facts, const struct session_tensor *outputs,
                               size_t count)
 {
     struct task task;
@@ -433,7 +436,8 @@ static void expect_classifier(struct task_facts facts, const struct task_output 
 
 Test(task, classifiers)
 {
-    const struct task_output logits = OUTPUT("output", 1, 1000), image = OUTPUT("o", 1, 84, 1, 1);
+    const struct session_tensor logits = OUTPUT("output", 1, 1000),
+                                image = OUTPUT("o", 1, 84, 1, 1);
     const struct task_facts none = {0}, six = {.label_count = 6}, thousand = {.label_count = 1000};
     expect_classifier(none, &logits, 1);
     expect_classifier(none, &image, 1);
@@ -442,16 +446,16 @@ Test(task, classifiers)
     expect_classifier(none, &OUTPUT("o", 1, 1, 6), 1);
     expect_classifier(six, &OUTPUT("o", 1, 1, 6), 1);
     /* Scores of 4 classes with the best class and its score. */
-    const struct task_output best[] = {
+    const struct session_tensor best[] = {
         OUTPUT("logits", 1, 4), {"label", DTYPE_I64, SHAPE(1)}, OUTPUT("score", 1)};
     expect_classifier(none, best, 3);
     /* Scores with the vector, or the maps, that they were made of. */
-    const struct task_output vector[] = {OUTPUT("logits", 1, 1000), OUTPUT("features", 1, 512)};
+    const struct session_tensor vector[] = {OUTPUT("logits", 1, 1000), OUTPUT("features", 1, 512)};
     expect_classifier(none, vector, 2);
-    const struct task_output tokens[] = {OUTPUT("logits", 1, 1000),
-                                         OUTPUT("last_hidden_state", 1, 257, 384)};
+    const struct session_tensor tokens[] = {OUTPUT("logits", 1, 1000),
+                                            OUTPUT("last_hidden_state", 1, 257, 384)};
     expect_classifier(none, tokens, 2);
-    const struct task_output maps[] = {OUTPUT("logits", 1, 1000), OUTPUT("maps", 1, 1000, 7, 7)};
+    const struct session_tensor maps[] = {OUTPUT("logits", 1, 1000), OUTPUT("maps", 1, 1000, 7, 7)};
     expect_classifier(thousand, maps, 2);
     /* A class of one's own may be called a model. */
     const struct task_facts own = {.architecture = "LeafModel", .label_count = 1000};
@@ -461,7 +465,7 @@ Test(task, classifiers)
 Test(task, segmentation)
 {
     struct task_facts facts = {.label_count = 21};
-    const struct task_output map = OUTPUT("out", 1, 21, 64, 64);
+    const struct session_tensor map = OUTPUT("out", 1, 21, 64, 64);
     cr_expect_eq(decide(facts, &map, 1).kind, TASK_SEGMENTATION);
     facts.label_count = 20;
     cr_expect_eq(decide(facts, &map, 1).kind, TASK_UNKNOWN, "it may be any picture");
@@ -474,7 +478,7 @@ Test(task, segmentation)
 Test(task, options)
 {
     struct task_facts facts = {.metadata_task = "detect", .label_count = 80};
-    const struct task_output output = OUTPUT("output0", 1, 84, 8400);
+    const struct session_tensor output = OUTPUT("output0", 1, 84, 8400);
     struct task task = decide(facts, &output, 1);
     cr_expect_float_eq(task.options.confidence, .25f, 1e-7f);
     cr_expect_float_eq(task.options.iou, .7f, 1e-7f);
@@ -494,9 +498,9 @@ Test(task, options)
  */
 Test(task, inexact_architectures)
 {
-    const struct task_output masks[] = {OUTPUT("masks_queries_logits", 1, 20, 16, 16),
-                                        OUTPUT("class_queries_logits", 1, 20, 5)};
-    const struct task_output map = OUTPUT("predicted_depth", 1, 384, 512);
+    const struct session_tensor masks[] = {OUTPUT("masks_queries_logits", 1, 20, 16, 16),
+                                           OUTPUT("class_queries_logits", 1, 20, 5)};
+    const struct session_tensor map = OUTPUT("predicted_depth", 1, 384, 512);
     struct task_facts eomt = {.architecture = "EomtForUniversalSegmentation"};
     struct task_facts zoe = {.architecture = "ZoeDepthForDepthEstimation"};
     struct task task = decide(eomt, masks, 2);
