@@ -404,7 +404,8 @@ static enum status fill(struct model *model, const struct model_place *place, co
     model->source = strdup(place->file);
     model->version = strdup(place->version);
     TRY(check_memory(model->name && model->source && model->version, NULL, err));
-    TRY(onnx_load_file(place->file, &options, &onnx, err));
+    TRY(place->is_embedded ? onnx_load_memory(digits_model, digits_model_size, NULL, &onnx, err)
+                           : onnx_load_file(place->file, &options, &onnx, err));
     model->graph = onnx.graph;
     model->metadata = onnx.metadata;
     model->metadata_count = onnx.metadata_count;
@@ -431,6 +432,8 @@ static enum status fill(struct model *model, const struct model_place *place, co
     if (model->texts.count)
         snprintf(model->labels_source, sizeof model->labels_source, "zero_shot.json");
     TRY(read_preprocess(place, &onnx, model, &model->is_configured, err));
+    if (place->is_embedded)
+        model->preprocess_source = "embedded";
     model->free_width = model->text.allows_short_rows;
     if (model->free_width)
         model_set_size(model, 1, (int)model->text.length);
@@ -452,42 +455,18 @@ static enum status fill(struct model *model, const struct model_place *place, co
     model->task.unclip_ratio = config.unclip_ratio;
     model->task.dilates = config.use_dilation;
     model->load = config.load;
-    model->idle_unload_s = config.idle_unload_s;
+    model->idle_unload_s = place->is_embedded ? 0 : config.idle_unload_s;
     if (status == STATUS_OK && model->task.kind == TASK_POSE)
         status = name_points(&onnx, model, err);
     task_config_done(&config);
     return status == STATUS_OK ? status : error_prefix(err, "%.200s", place->file);
 }
 
-static enum status fill_embedded(struct model *model, const char *name, struct error *err)
-{
-    struct onnx_model onnx = {0};
-    model->name = strdup(name ? name : "digits");
-    model->source = strdup("embedded");
-    model->version = strdup("1");
-    TRY(check_memory(model->name && model->source && model->version, NULL, err));
-    TRY(onnx_load_memory(digits_model, digits_model_size, NULL, &onnx, err));
-    model->graph = onnx.graph;
-    model->file_bytes = onnx.file_bytes;
-    TRY(labels_from_text((const char *)digits_labels, digits_labels_size, &model->labels, err));
-    struct cJSON *json;
-    TRY(json_parse((const char *)digits_preprocessor, digits_preprocessor_size, &json, err));
-    const enum status status =
-        preprocess_from_huggingface(json, &model->preprocess, (char[PREPROCESS_REMARKS]){0}, err);
-    cJSON_Delete(json);
-    TRY(status);
-    model->is_configured = true;
-    model->preprocess_source = "embedded";
-    struct task_facts facts = {.options = TASK_OPTIONS_NONE};
-    return model_describe(model, &(struct task_config){0}, &facts, err);
-}
-
 enum status model_load(const char *path, const char *name, const struct model_limits *limits,
                        struct model **ret, struct error *err)
 {
-    struct error ignored;
-    struct model_place place = {.name = ""};
-    err = err ? err : &ignored;
+    struct model_place place = {
+        .name = "digits", .file = "embedded", .version = "1", .is_embedded = !path};
     if (path)
         TRY(model_place_find(path, limits ? limits->version : NULL, &place, err));
     if (place.is_pipeline) {
@@ -500,12 +479,11 @@ enum status model_load(const char *path, const char *name, const struct model_li
     }
     place.is_immich = limits && limits->is_immich;
     struct model *model = calloc(1, sizeof *model);
-    enum status status = !model ? error_no_memory(err, NULL)
-                         : path ? fill(model, &place, name, limits, err)
-                                : fill_embedded(model, name, err);
+    const enum status status =
+        model ? fill(model, &place, name, limits, err) : error_no_memory(err, NULL);
     if (status != STATUS_OK) {
         model_free(model);
-        return path ? status : error_prefix(err, "the embedded model");
+        return status;
     }
     *ret = model;
     return STATUS_OK;

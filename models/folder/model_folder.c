@@ -25,6 +25,7 @@
 #include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "engine/base/text.h"
+#include "models/folder/embedded.h"
 #include "models/folder/model_internal.h"
 #include "models/folder/pipeline_config.h"
 #include "models/onnx/access.h"
@@ -459,6 +460,13 @@ static const char *immich_file(const char *path, const char *name)
     return NULL;
 }
 
+static const char *embedded_file(const char *name)
+{
+    return !strcmp(name, "labels.txt")                 ? (const char *)digits_labels
+           : !strcmp(name, "preprocessor_config.json") ? (const char *)digits_preprocessor
+                                                       : NULL;
+}
+
 enum status side_file_open(const struct model_place *place, const char *name, struct side_file *ret,
                            struct error *err)
 {
@@ -471,7 +479,9 @@ enum status side_file_open(const struct model_place *place, const char *name, st
         if (status != STATUS_NOT_FOUND)
             return side_file_close(ret, status, err);
     }
-    const char *known = place->is_immich ? immich_file(place->file, name) : NULL;
+    const char *known = place->is_immich     ? immich_file(place->file, name)
+                        : place->is_embedded ? embedded_file(name)
+                                             : NULL;
     if (!known)
         return error_set(err, STATUS_NOT_FOUND, "no %s beside the model", name);
     *ret = (struct side_file){.text = strdup(known), .size = strlen(known)};

@@ -19,6 +19,7 @@ struct model_place {
     bool is_encoder;  /* `file` is the half for photos; the other half makes masks */
     bool makes_masks; /* `file` is the half that makes masks */
     bool wants_texts; /* load the half for texts, from a file that has both halves */
+    bool is_embedded; /* the model and its files are part of the binary */
     bool is_immich;   /* the model is in Immich's cache; the caller sets this */
 };
 

@@ -305,7 +305,7 @@ Test(model, takes_a_given_name)
     struct folder folder = make_folder();
     put_net(&folder, "model.onnx", &plain_net);
     struct model *model;
-    cr_assert_eq(model_load(folder.path, "mine", NULL, &model, NULL), STATUS_OK);
+    cr_assert_eq(model_load(folder.path, "mine", NULL, &model, &(struct error){0}), STATUS_OK);
     cr_expect_str_eq(model->name, "mine");
     model_free(model);
     remove_folder(&folder);
