@@ -63,8 +63,8 @@ static enum status read_member(const cJSON *item, const struct json_member *memb
                                struct error *err)
 {
     void *to = (char *)object + member->at;
-    if (member->read)
-        return member->read(item, object, err);
+    if (member->read || member->kind == JSON_OTHER)
+        return member->read ? member->read(item, object, err) : STATUS_OK;
     if (member->kind == JSON_FLAG) {
         *(int *)to = cJSON_IsTrue(item);
         return cJSON_IsBool(item) ? STATUS_OK : json_wrong(item->string, "true or false", err);

@@ -238,7 +238,8 @@ struct json_member {
         JSON_FLOAT,
         JSON_DOUBLE,
         JSON_INT,
-        JSON_SIZE /* size_t */
+        JSON_SIZE, /* size_t */
+        JSON_OTHER /* the caller reads the value */
     } kind;
     size_t at;          /* offset of the struct member */
     double least, most; /* limits of a number */

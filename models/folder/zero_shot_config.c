@@ -57,13 +57,6 @@ static enum status read_activation(const cJSON *item, void *object, struct error
                : json_wrong(item->string, "\"softmax\" or \"sigmoid\"", err);
 }
 
-/* Accepts a member that read_texts() reads. */
-static enum status read_later(const cJSON *item, void *object, struct error *err)
-{
-    (void)item, (void)object, (void)err;
-    return STATUS_OK;
-}
-
 static enum status read_prompt(const cJSON *item, void *object, struct error *err)
 {
     struct zero_shot *ret = object;
@@ -76,8 +69,8 @@ static enum status read_prompt(const cJSON *item, void *object, struct error *er
 }
 
 static const struct json_member texts_members[] = {
-    {.key = "labels", .read = read_later},
-    {.key = "vectors", .read = read_later},
+    {"labels", JSON_OTHER},
+    {"vectors", JSON_OTHER},
     {"scale", JSON_FLOAT, offsetof(struct zero_shot, scale), -1e6, 1e6},
     {"bias", JSON_FLOAT, offsetof(struct zero_shot, bias), -1e6, 1e6},
     {.key = "activation", .read = read_activation},
