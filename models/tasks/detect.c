@@ -187,10 +187,8 @@ enum status detect_decode(const struct task *task, const struct task_rows *outpu
                                     .geometry = &own,
                                     .is_oriented = task->kind == TASK_ORIENTED};
     const enum status status = find_boxes(outputs, options, &candidates, err);
-    if (status != STATUS_OK) {
-        detections_done(&candidates.found);
-        return status;
-    }
     *ret = candidates.found;
-    return STATUS_OK;
+    if (status != STATUS_OK)
+        detections_done(ret);
+    return status;
 }

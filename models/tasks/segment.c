@@ -87,16 +87,13 @@ enum status segment_decode(const struct task_rows *row, const struct task_option
                            struct error *err)
 {
     struct area_map map = {0};
-    struct segments found = {.width = (uint32_t)geometry->photo_width,
+    *ret = (struct segments){.width = (uint32_t)geometry->photo_width,
                              .height = (uint32_t)geometry->photo_height};
     enum status status = map_init(row, geometry, &map, err);
-    if (status == STATUS_OK && !(area_run(&map, NULL) && collect(&map.runs, options, &found)))
-        status = error_no_memory(err, "for the masks of an image");
+    IF_OK(status, check_memory(area_run(&map, NULL) && collect(&map.runs, options, ret),
+                               "for the masks of an image", err));
     area_map_done(&map);
-    if (status != STATUS_OK) {
-        segments_done(&found);
-        return status;
-    }
-    *ret = found;
-    return STATUS_OK;
+    if (status != STATUS_OK)
+        segments_done(ret);
+    return status;
 }
