@@ -137,12 +137,8 @@ enum status text_regex_create(const char *pattern, bool literal, struct text_reg
                           : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
                   err));
     text_parts_done(&text);
-    if (status != STATUS_OK) {
-        text_regex_free(regex);
-        return status;
-    }
     *ret = regex;
-    return STATUS_OK;
+    return status;
 }
 
 void text_regex_free(struct text_regex *regex)

@@ -10,7 +10,8 @@
 struct text_regex;
 
 /* Compiles a pattern: a regular expression, or with `literal` a text that matches itself.
- * STATUS_UNSUPPORTED names the pattern and the reason. Free with text_regex_free(). */
+ * STATUS_UNSUPPORTED names the pattern and the reason. Free *ret with text_regex_free(), also after
+ * an error. */
 enum status text_regex_create(const char *pattern, bool literal, struct text_regex **ret,
                               struct error *err) MUST_USE;
 void text_regex_free(struct text_regex *regex); /* NULL is fine */
