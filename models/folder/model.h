@@ -93,7 +93,6 @@ struct model {
     bool free_height, free_width; /* the file does not fix this side (of a text: tokens per row) */
     bool fixed_batch;             /* the file declares a fixed first dimension */
     int64_t file_batch;           /* the fixed first dimension, if fixed_batch */
-    enum dtype input_dtype;       /* as the file declares it */
     size_t output; /* index in graph->outputs: the task's first output or the class scores */
     struct text_input text; /* inputs for texts, also those of a detector with WORDS_TOKENS */
     struct word_input words;

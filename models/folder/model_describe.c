@@ -66,7 +66,6 @@ static void find_image_input(struct model *model)
     model->free_width = dims[rows + 1] == DIM_UNKNOWN;
     model->fixed_batch = dims[0] != DIM_UNKNOWN;
     model->file_batch = model->fixed_batch ? dims[0] : 0;
-    model->input_dtype = graph->inputs[i]->dtype;
 }
 
 /* ---- adapting the preprocessing ---- */
@@ -92,8 +91,8 @@ static void fit_channels(struct model *model)
 {
     static const char no_mean[] = "ImageNet defaults, without mean and std";
     struct preprocess *p = &model->preprocess;
-    const int64_t *dims = model->graph->inputs[model->image_input]->shape.dims;
-    const int64_t channels = dims[model->input_channels_last ? 3 : 1];
+    const struct value *input = model->graph->inputs[model->image_input];
+    const int64_t channels = input->shape.dims[model->input_channels_last ? 3 : 1];
     if (channels == 1 && p->channels != CHANNELS_GRAY) {
         p->channels = CHANNELS_GRAY;
         if (!model->is_configured) {
@@ -107,7 +106,7 @@ static void fit_channels(struct model *model)
                    model->preprocess_source);
     }
     /* A model with a uint8 input normalises by itself. */
-    if (!model->is_configured && model->input_dtype == DTYPE_U8) {
+    if (!model->is_configured && input->dtype == DTYPE_U8) {
         p->scale = 1;
         model->preprocess_source = no_mean;
         for (int c = 0; c < 3; c++) {

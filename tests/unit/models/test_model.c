@@ -588,7 +588,7 @@ Test(model, leaves_bytes_to_models_that_take_bytes)
     const struct net net = {.input = {1, 3, 224, 224}, .dtype = U8};
     put_net(&folder, "model.onnx", &net);
     struct model *model = load_at(&folder, "");
-    cr_expect_eq(model->input_dtype, DTYPE_U8);
+    cr_expect_eq(model->inputs[model->image_input].dtype, DTYPE_U8);
     cr_expect_eq(model->preprocess.scale, 1);
     cr_expect_eq(model->preprocess.mean[0], 0);
     cr_expect_eq(model->preprocess.std[0], 1);
@@ -736,7 +736,7 @@ Test(model, reads_the_real_squeezenet)
     struct error err = {0};
     cr_assert_eq(model_load(path, NULL, NULL, &model, &err), STATUS_OK, "%s", err.message);
     cr_expect_str_eq(model->name, "squeezenet-imagenet");
-    cr_expect_eq(model->input_dtype, DTYPE_F16);
+    cr_expect_eq(model->inputs[model->image_input].dtype, DTYPE_F16);
     cr_expect(model->fixed_batch && model->file_batch == 1);
     cr_expect_eq(model->class_count, 1000);
     cr_expect_eq(model->labels.count, 1000);
