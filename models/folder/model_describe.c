@@ -179,10 +179,10 @@ static void note_outputs(const struct model *model, const struct graph *graph,
     }
 }
 
-/* Infers shapes for `batch` photos or one text on a copy of the graph, which the caller frees.
- * *ret_fits: the shapes fit the graph. */
+/* Infers shapes for `batch` photos or one text on a copy of the graph, which the caller frees. *ret
+ * is NULL if the shapes do not fit the graph; then its compilation reports the error. */
 static enum status probe_shapes(const struct model *model, int64_t batch, struct graph **ret,
-                                bool *ret_fits, struct error *err)
+                                struct error *err)
 {
     struct graph *copy;
     struct error ignored;
@@ -199,9 +199,9 @@ static enum status probe_shapes(const struct model *model, int64_t batch, struct
         if ((model->text.tokenizer || word_input_is(model, copy->inputs[i])) &&
             copy->inputs[i]->shape.dims[0] == DIM_UNKNOWN)
             copy->inputs[i]->shape.dims[0] = 1;
-    /* If the photo does not fit the graph, compilation reports the error. */
-    *ret_fits = graph_validate(copy, &ignored) == STATUS_OK;
-    *ret = copy;
+    *ret = graph_validate(copy, &ignored) == STATUS_OK ? copy : NULL;
+    if (!*ret)
+        graph_free(copy);
     return STATUS_OK;
 }
 
@@ -211,7 +211,6 @@ static enum status is_time_major(const struct model *model, size_t i, const stru
                                  const struct task_facts *facts, bool *ret, struct error *err)
 {
     struct graph *two;
-    bool fits;
     *ret = false;
     if (model->image_input == SIZE_MAX || one->rank != 3 || one->dims[0] < 2 || one->dims[1] != 1)
         return STATUS_OK;
@@ -221,8 +220,8 @@ static enum status is_time_major(const struct model *model, size_t i, const stru
             model->file_batch == 1 && facts->are_characters && (characters == 1 || characters == 2);
         return STATUS_OK;
     }
-    TRY(probe_shapes(model, 2, &two, &fits, err));
-    *ret = fits && shape_equal(&two->outputs[i]->shape, &SHAPE(one->dims[0], 2, one->dims[2]));
+    TRY(probe_shapes(model, 2, &two, err));
+    *ret = two && shape_equal(&two->outputs[i]->shape, &SHAPE(one->dims[0], 2, one->dims[2]));
     graph_free(two);
     return STATUS_OK;
 }
@@ -268,13 +267,12 @@ static enum status split_rows(struct model *model, const struct graph *one, bool
     struct edit edit = {.graph = graph, .err = err};
     const int64_t photos = model->fixed_batch ? model->file_batch : 2;
     const struct shape *rows = &one->outputs[0]->shape;
-    bool fits;
     *ret_any = false;
     if (one->output_count != 2 || rows->rank != 2 || rows->dims[0] < 1 || photos < 2)
         return STATUS_OK;
     const int64_t each = model->fixed_batch ? rows->dims[0] / photos : rows->dims[0];
-    TRY(probe_shapes(model, photos, &two, &fits, err));
-    *ret_any = fits && shape_equal(&two->outputs[0]->shape, &SHAPE(photos * each, 6)) &&
+    TRY(probe_shapes(model, photos, &two, err));
+    *ret_any = two && shape_equal(&two->outputs[0]->shape, &SHAPE(photos * each, 6)) &&
                shape_equal(&two->outputs[1]->shape, &SHAPE(photos));
     graph_free(two);
     if (!*ret_any)
@@ -321,18 +319,18 @@ static enum status probe_outputs(struct model *model, struct task_facts *facts,
                                  struct session_tensor *outputs, struct error *err)
 {
     struct graph *copy;
-    bool fits, is_changed = false;
-    TRY(probe_shapes(model, 1, &copy, &fits, err));
-    enum status status = !fits               ? STATUS_OK
+    bool is_changed = false;
+    TRY(probe_shapes(model, 1, &copy, err));
+    enum status status = !copy               ? STATUS_OK
                          : facts->has_scales ? split_rows(model, copy, &is_changed, err)
                                              : transpose_all(model, copy, facts, &is_changed, err);
     if (is_changed) {
         graph_free(copy);
         copy = NULL;
-        status = status == STATUS_OK ? probe_shapes(model, 1, &copy, &fits, err) : status;
+        IF_OK(status, probe_shapes(model, 1, &copy, err));
     }
     note_outputs(model, model->graph, facts, outputs);
-    if (status == STATUS_OK && fits) {
+    if (status == STATUS_OK && copy) {
         find_output(model, copy, facts);
         note_outputs(model, copy, facts, outputs);
     }
