@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/array.h"
 #include "engine/base/heap.h"
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
@@ -232,25 +233,17 @@ void bpe_tokenize(const struct token_model *model, const char *text, size_t size
             return;
         }
     }
-    /* Most words are short and need no allocation. */
-    struct symbol few[64];
-    uint64_t few_waiting[3 * COUNT_OF(few)];
-    struct word word = {few, few_waiting, 0, 0};
-    void *memory = NULL;
-    if (size > COUNT_OF(few)) {
-        memory = alloc_array(size, sizeof *word.symbols + 3 * sizeof *word.heap);
-        if (!memory) {
-            to->failed = STATUS_NO_MEMORY;
-            return;
-        }
-        word.heap = memory;
-        word.symbols = (struct symbol *)(word.heap + 3 * size);
+    if (!array_reserve(&to->scratch, &to->scratch_room, size,
+                       sizeof(struct symbol) + 3 * sizeof(uint64_t))) {
+        to->failed = STATUS_NO_MEMORY;
+        return;
     }
+    struct word word = {.heap = to->scratch};
+    word.symbols = (struct symbol *)(word.heap + 3 * size);
     if (!split_characters(model, text, size, &word))
         to->failed = STATUS_INVALID;
     merge_all(model, &word);
     for (size_t i = 0; i < word.count; i++)
         if (word.symbols[i].id >= 0)
             ids_add(to, word.symbols[i].id);
-    free(memory);
 }

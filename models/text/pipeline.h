@@ -43,6 +43,8 @@ struct id_list {
     int32_t *ids;
     size_t count, room;
     enum status failed;
+    void *scratch; /* memory of the model for a part, of `scratch_room` elements */
+    size_t scratch_room;
 };
 void ids_add(struct id_list *list, int32_t id);
 

@@ -158,7 +158,7 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
     enum status status = ids.failed ? explain(ids.failed, err) : STATUS_OK;
     IF_OK(status, fit(tokenizer, options, &ids, added, &ret->cut, err));
     IF_OK(status, place(tokenizer, !options->omit_special, &ids, ret, err));
-    free(ids.ids);
+    FREE_ALL(ids.ids, ids.scratch);
     if (status != STATUS_OK)
         token_list_done(ret);
     return status;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/array.h"
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
 #include "models/text/pipeline.h"
@@ -126,17 +127,16 @@ static void add_token(const struct token_model *model, const char *text, size_t 
 void unigram_tokenize(const struct token_model *model, const char *text, size_t size,
                       struct id_list *to)
 {
-    struct best_path *paths = alloc_array(size + 1, sizeof *paths);
-    if (!paths) {
+    if (!array_reserve(&to->scratch, &to->scratch_room, size + 1, sizeof(struct best_path))) {
         to->failed = STATUS_NO_MEMORY;
         return;
     }
+    struct best_path *paths = to->scratch;
     for (size_t i = 0; i <= size; i++)
         paths[i].start = UINT32_MAX;
-    paths[0].start = 0;
+    paths[0] = (struct best_path){0};
     if (!find_best_paths(model, text, size, paths)) {
         to->failed = STATUS_INVALID;
-        free(paths);
         return;
     }
     /* Goes back from the end and notes the tokens' ends, then follows them forwards. */
@@ -157,5 +157,4 @@ void unigram_tokenize(const struct token_model *model, const char *text, size_t 
         start = end;
         end = previous;
     }
-    free(paths);
 }
