@@ -52,24 +52,14 @@ bool task_layout_has_rows(enum task_layout layout)
     return task_layouts[layout].has_rows;
 }
 
-static float to_photo(float at, float begin, float gain, float side)
-{
-    return decode_limit((at - begin) / gain, side);
-}
-
 static void place_in_photo(struct detection *box, const struct task_geometry *g, bool is_oriented)
 {
-    if (is_oriented) {
-        box->x1 = (box->x1 - g->left) / g->gain_x;
-        box->y1 = (box->y1 - g->top) / g->gain_y;
-        box->x2 = (box->x2 - g->left) / g->gain_x;
-        box->y2 = (box->y2 - g->top) / g->gain_y;
-        return;
-    }
-    box->x1 = to_photo(box->x1, g->left, g->gain_x, g->photo_width);
-    box->x2 = to_photo(box->x2, g->left, g->gain_x, g->photo_width);
-    box->y1 = to_photo(box->y1, g->top, g->gain_y, g->photo_height);
-    box->y2 = to_photo(box->y2, g->top, g->gain_y, g->photo_height);
+    const float x1 = (box->x1 - g->left) / g->gain_x, x2 = (box->x2 - g->left) / g->gain_x;
+    const float y1 = (box->y1 - g->top) / g->gain_y, y2 = (box->y2 - g->top) / g->gain_y;
+    box->x1 = is_oriented ? x1 : decode_limit(x1, g->photo_width);
+    box->x2 = is_oriented ? x2 : decode_limit(x2, g->photo_width);
+    box->y1 = is_oriented ? y1 : decode_limit(y1, g->photo_height);
+    box->y2 = is_oriented ? y2 : decode_limit(y2, g->photo_height);
 }
 
 /* Converts a coordinate of a point to pixels of the photo, and clips it to the photo or, with
@@ -78,7 +68,7 @@ static float place_point(float at, float begin, float gain, float side, bool may
 {
     const float moved = (at - begin) / gain;
     return may_be_outside && isfinite(moved) ? fminf(fmaxf(moved, -side), 2 * side)
-                                             : to_photo(at, begin, gain, side);
+                                             : decode_limit(moved, side);
 }
 
 static enum status add_points(const struct task *task, const struct task_rows *rows,

@@ -28,8 +28,7 @@ static void points_around(const struct area_place *places, uint32_t begin, uint3
 
 static uint32_t pixel_at(float at, uint32_t side)
 {
-    const float up = ceilf(at);
-    return !(up > 0) ? 0 : up >= (float)side ? side : (uint32_t)up;
+    return (uint32_t)decode_limit(ceilf(at), (float)side);
 }
 
 /* Computes the weighted sum of the prototypes over the part of the map around the box, and marks
