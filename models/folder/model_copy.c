@@ -41,30 +41,29 @@ static enum status copy_one(const struct model_place *place, const char *name, c
 enum status model_copy_files(const char *path, const char *labels, const char *folder,
                              struct error *err)
 {
-    const char *const names[] = {"labels.txt",
-                                 "index_to_name.json",
-                                 "labels.json",
-                                 "imagenet_classes.txt",
-                                 "characters.txt",
-                                 "preprocessor_config.json",
-                                 "preprocess_cfg.json",
-                                 "merges.txt",
-                                 "tokenizer_config.json",
-                                 "special_tokens_map.json",
-                                 "config.json",
-                                 "lensd.json",
-                                 "zero_shot.json",
-                                 "config.pbtxt",
-                                 labels};
+    static const char *const names[] = {"labels.txt",
+                                        "index_to_name.json",
+                                        "labels.json",
+                                        "imagenet_classes.txt",
+                                        "characters.txt",
+                                        "preprocessor_config.json",
+                                        "preprocess_cfg.json",
+                                        "merges.txt",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "config.json",
+                                        "lensd.json",
+                                        "zero_shot.json",
+                                        "config.pbtxt"};
     struct model_place place;
     TRY(model_place_find(path, NULL, &place, err));
-    enum status status = STATUS_OK;
-    for (size_t i = 0; status == STATUS_OK && i < COUNT_OF(names); i++)
-        if (names[i][0] && !strchr(names[i], '/'))
-            status = copy_one(&place, names[i], folder, err);
-    for (size_t i = 0; status == STATUS_OK && tokenizer_file(i); i++)
-        status = copy_one(&place, tokenizer_file(i), folder, err);
-    return status;
+    if (*labels && !strchr(labels, '/'))
+        TRY(copy_one(&place, labels, folder, err));
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        TRY(copy_one(&place, names[i], folder, err));
+    for (size_t i = 0; tokenizer_file(i); i++)
+        TRY(copy_one(&place, tokenizer_file(i), folder, err));
+    return STATUS_OK;
 }
 
 void model_remove_files(const char *folder)

@@ -102,8 +102,6 @@ static bool rows_init(const struct depth *depth, struct depth_rows *ret)
         ret->wide_row[k] = -1;
         has_all = has_all && ret->wide[k];
     }
-    if (!has_all)
-        rows_done(ret);
     return has_all;
 }
 
@@ -143,9 +141,9 @@ enum status depth_render(const struct depth *depth, uint16_t **ret, float *ret_l
 {
     struct depth_rows rows;
     size_t count;
-    TRY(check_memory(rows_init(depth, &rows), "for a depth map", err));
-    uint16_t *pixels =
-        size_mul(rows.width, rows.height, &count) ? alloc_array(count, sizeof *pixels) : NULL;
+    uint16_t *pixels = NULL;
+    if (rows_init(depth, &rows) && size_mul(rows.width, rows.height, &count))
+        pixels = alloc_array(count, sizeof *pixels);
     float least = INFINITY, greatest = -INFINITY;
     for (uint32_t y = 0; pixels && y < rows.height; y++) {
         const float *row = photo_row(&rows, y);
