@@ -33,10 +33,12 @@ size_t task_answer_bytes(const struct task_answer *answer)
     return bytes;
 }
 
-/* Decodes the map as a depth map, and the mask as the scores of a segmenter with one class. */
-enum status anomaly_decode(const struct task *task, const struct task_rows *outputs,
-                           const struct task_geometry *geometry, struct anomaly *ret,
-                           struct depth *ret_map, struct segments *ret_areas, struct error *err)
+/* Reads the score [] and the label [] (if missing: score >= 0.5). Decodes the map, [1, height,
+ * width], as a depth map, and the mask, [1, height, width], as the scores of a segmenter with one
+ * class. */
+static enum status anomaly_decode(const struct task *task, const struct task_rows *outputs,
+                                  const struct task_geometry *geometry, struct task_answer *ret,
+                                  struct error *err)
 {
     const struct task_options all = {.confidence = -1};
     const struct task_rows *parts[ANOMALY_PARTS] = {NULL};
@@ -50,11 +52,11 @@ enum status anomaly_decode(const struct task *task, const struct task_rows *outp
     if (!isfinite(score))
         return error_set(err, STATUS_NUMERIC, "the score of this image is not finite");
     if (parts[ANOMALY_MAP])
-        TRY(depth_decode(parts[ANOMALY_MAP], geometry, ret_map, err));
+        TRY(depth_decode(parts[ANOMALY_MAP], geometry, &ret->depth, err));
     if (parts[ANOMALY_MASK])
-        TRY(segment_decode(parts[ANOMALY_MASK], &all, geometry, ret_areas, err));
+        TRY(segment_decode(parts[ANOMALY_MASK], &all, geometry, &ret->segments, err));
     const struct task_rows *label = parts[ANOMALY_LABEL];
-    *ret = (struct anomaly){true, score, label ? label->data[0] > 0 : score >= 0.5f};
+    ret->anomaly = (struct anomaly){true, score, label ? label->data[0] > 0 : score >= 0.5f};
     return STATUS_OK;
 }
 
@@ -84,8 +86,7 @@ enum status task_answer_of(const struct task *task, const struct tensor *const *
     case TASK_DEPTH:
         return depth_decode(&rows[0], geometry, &ret->depth, err);
     case TASK_ANOMALY:
-        return anomaly_decode(task, rows, geometry, &ret->anomaly, &ret->depth, &ret->segments,
-                              err);
+        return anomaly_decode(task, rows, geometry, ret, err);
     case TASK_TEXT:
         return text_decode(&rows[0], &ret->text, err);
     case TASK_CLASSIFICATION:

@@ -15,14 +15,6 @@ struct anomaly {
     bool is_anomalous;
 };
 
-/* Decodes the outputs of one image: the score [], the label [] (if missing: score >= 0.5), the map
- * [1, height, width] into *ret_map, and the mask [1, height, width] as one area of class 0 into
- * *ret_areas. The caller frees both. Errors: those of depth_decode() and segment_decode(). */
-enum status anomaly_decode(const struct task *task, const struct task_rows *outputs,
-                           const struct task_geometry *geometry, struct anomaly *ret,
-                           struct depth *ret_map, struct segments *ret_areas,
-                           struct error *err) MUST_USE;
-
 /* The task determines which members are set. Zeroed: no answer. Free with task_answer_done(). */
 struct task_answer {
     struct detections detections;

@@ -612,25 +612,44 @@ Test(depth, odd_maps)
 
 /* ---- anomalies ---- */
 
+/* Makes an output for a batch of one photo. */
+static struct tensor *output_of(struct task_rows rows)
+{
+    struct tensor *tensor;
+    struct shape shape = SHAPE(1);
+    for (int d = 0; d < rows.shape.rank; d++)
+        shape.dims[shape.rank++] = rows.shape.dims[d];
+    cr_assert_eq(tensor_create(NULL, DTYPE_F32, &shape, &tensor, NULL), STATUS_OK);
+    memcpy(tensor->data, rows.data, rows.count * sizeof *rows.data);
+    return tensor;
+}
+
 Test(anomaly, as_anomalib_says)
 {
     static const float score = .3f, label = 1;
-    const struct task_rows outputs[] = {
-        {&score, SHAPE(1), 1}, {&label, {0}, 1}, golden_rows("depth"), golden_rows("anomaly_mask")};
+    struct tensor *const outputs[] = {output_of((struct task_rows){&score, SHAPE(1), 1}),
+                                      output_of((struct task_rows){&label, {0}, 1}),
+                                      output_of(golden_rows("depth")),
+                                      output_of(golden_rows("anomaly_mask"))};
+    const struct tensor *const *const given = (const struct tensor *const *)outputs;
+    const struct task_options options = TASK_OPTIONS_NONE;
     const struct task_rows photo = golden_rows("anomaly_photo");
     const struct task_geometry geometry = stretched(23, 11, 12, 10);
-    struct task task = {.kind = TASK_ANOMALY, .anomaly_parts = 15};
-    struct anomaly found;
-    struct segments areas = {0};
-    struct depth map = {0};
+    struct task task = {.kind = TASK_ANOMALY,
+                        .anomaly_parts = 15,
+                        .output_count = COUNT_OF(outputs),
+                        .outputs = {0, 1, 2, 3}};
+    struct task_buffer buffers[TASK_MAX_OUTPUTS] = {0};
+    struct task_answer answer = {0};
     struct mask_bitmap bitmap;
     struct error err;
-    cr_assert_eq(anomaly_decode(&task, outputs, &geometry, &found, &map, &areas, &err), STATUS_OK,
-                 "%s", err.message);
-    cr_expect(found.is_set && found.is_anomalous && found.score <= .3f && found.score >= .3f);
-    cr_expect(map.width == 6 && map.height == 5);
-    cr_assert_eq(areas.count, 1);
-    cr_assert_eq(mask_bitmap_of(areas.items[0].counts, 11, &bitmap, NULL), STATUS_OK);
+    cr_assert_eq(task_answer_of(&task, given, 1, 0, &options, &geometry, buffers, &answer, &err),
+                 STATUS_OK, "%s", err.message);
+    const struct anomaly *found = &answer.anomaly;
+    cr_expect(found->is_set && found->is_anomalous && found->score <= .3f && found->score >= .3f);
+    cr_expect(answer.depth.width == 6 && answer.depth.height == 5);
+    cr_assert_eq(answer.segments.count, 1);
+    cr_assert_eq(mask_bitmap_of(answer.segments.items[0].counts, 11, &bitmap, NULL), STATUS_OK);
     for (uint32_t y = 0; y < 11; y++)
         for (uint32_t x = 0; x < 23; x++) {
             const bool is_in = y >= bitmap.top && y < bitmap.top + bitmap.height &&
@@ -640,9 +659,12 @@ Test(anomaly, as_anomalib_says)
             cr_expect_eq(is_set, photo.data[y * 23 + x] > 0, "%u, %u", x, y);
         }
     free(bitmap.pixels);
-    segments_done(&areas);
-    depth_done(&map);
+    task_answer_done(&answer);
     task.anomaly_parts = 1u << ANOMALY_SCORE;
-    cr_assert_eq(anomaly_decode(&task, outputs, &geometry, &found, &map, &areas, &err), STATUS_OK);
-    cr_expect_not(found.is_anomalous, "0.3 is below 0.5");
+    task.output_count = 1;
+    cr_assert_eq(task_answer_of(&task, given, 1, 0, &options, &geometry, buffers, &answer, &err),
+                 STATUS_OK);
+    cr_expect_not(found->is_anomalous, "0.3 is below 0.5");
+    for (size_t i = 0; i < COUNT_OF(outputs); i++)
+        tensor_unref(outputs[i]);
 }
