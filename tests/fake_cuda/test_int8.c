@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cuda/kernels/kernels_int8.h"
-#include "engine/cuda/kernels/kernels_pointwise.h"
 #include "engine/tensor/tensor.h"
 #include "tests/fake_cuda/kernel_cases.h"
 #include "tests/unit/random_graph.h"

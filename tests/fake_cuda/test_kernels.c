@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/cuda/kernels/kernels_reduce.h"
 #include "engine/graph/graph.h"
 #include "tests/fake_cuda/kernel_cases.h"
 #include "tests/unit/random_graph.h"

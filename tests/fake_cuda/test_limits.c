@@ -5,10 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cuda/kernels/kernels_gather_scatter.h"
-#include "engine/cuda/kernels/kernels_int8.h"
-#include "engine/cuda/kernels/kernels_reduce.h"
-#include "engine/cuda/kernels/kernels_spatial.h"
 #include "engine/graph/graph.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/fake_cuda/kernel_cases.h"

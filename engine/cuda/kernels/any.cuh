@@ -2,7 +2,6 @@
 #pragma once
 
 #include "engine/cuda/kernels/device.cuh"
-#include "engine/cuda/kernels/kernels_pointwise.h"
 
 /* dtypes and their C++ types; BOOL and I64 are handled separately */
 #define NUMBERS(X)                                                                                 \

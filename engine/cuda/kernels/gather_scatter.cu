@@ -1,6 +1,5 @@
 /* Padding, gathers and scatters. */
 #include "engine/cuda/kernels/device.cuh"
-#include "engine/cuda/kernels/kernels_gather_scatter.h"
 
 namespace
 {

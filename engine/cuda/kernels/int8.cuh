@@ -1,7 +1,6 @@
 /* Functions that the kernels on 8-bit integers share: conversion of a sum to a stored number. */
 #pragma once
 
-#include "engine/cuda/kernels/kernels_int8.h"
 #include "engine/cuda/kernels/tensor_core.cuh"
 
 /* Round each product and sum separately, as the CPU does; nvcc would fuse them to an fma. */

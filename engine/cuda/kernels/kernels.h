@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/graph/op.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -184,6 +186,207 @@ struct cuda_pixels {
 };
 void cuda_pixels(cudaStream_t stream, const void *x, const unsigned char *are_bytes,
                  const float *table, float *y, const struct cuda_pixels *pixels);
+
+/* ---- elementwise operators (pointwise.cu) ---- */
+
+enum cuda_domain { CUDA_IN_FLOAT, CUDA_IN_DOUBLE, CUDA_IN_WHOLE };
+
+/* Computes y from operands with strided access, in float32, float64 or 64-bit integers; Cast and
+ * Identity only convert. When a result is converted to an integer type, integers wrap; floats
+ * saturate, and NaN becomes 0. y may be an operand that is not broadcast. */
+struct cuda_pointwise {
+    enum op op;
+    enum cuda_domain domain;
+    int operands;
+    int dtypes[CUDA_OPERANDS], y_dtype;
+    struct cuda_access_map map;
+    double alpha, beta;      /* parameters of some operators; MOD: alpha is the attribute fmod */
+    int64_t lowest, highest; /* CLIP of integers */
+    /* QLINEAR_ADD: y = fixed + b * ratios[1] + a * ratios[0], QLINEAR_MUL: y = (a - zeros[0]) * (b
+     * - zeros[1]) * ratios[0] + fixed, rounded. Operands and y are all U8 or all I8; the domain is
+     * CUDA_IN_FLOAT. */
+    float ratios[2], fixed;
+    int zeros[2];
+    /* enum activation, applied to the result. Only if y and one or two operands have the same
+     * dtype, float32 or a 16-bit float. */
+    int activation;
+    float activation_alpha, activation_beta;
+};
+void cuda_compute_pointwise(cudaStream_t stream, const void *const operands[CUDA_OPERANDS], void *y,
+                            const struct cuda_pointwise *numbers);
+
+/* ---- along axes of a tensor (reduce.cu) ---- */
+
+/* y[o] = the reduction of x over some dimensions. x is dense. The map `kept` has the other
+ * dimensions, `reduced` those that are reduced. */
+struct cuda_reduce_axes {
+    enum op fold; /* a reduction */
+    enum cuda_domain domain;
+    int dtype;                            /* of x and y */
+    struct cuda_access_map kept, reduced; /* dimensions and steps of x */
+    size_t count, each;                   /* elements of y; elements of x per element of y */
+};
+void cuda_fold_axes(cudaStream_t stream, const void *x, void *y,
+                    const struct cuda_reduce_axes *reduce);
+
+/* An axis of a dense tensor: [outer, extent, inner]. */
+struct cuda_axis {
+    size_t outer, extent, inner;
+    int dtype;
+    enum cuda_domain domain;
+};
+
+/* y [outer, inner]: index of the first (is_last: last) maximum or minimum. NaN beats numbers. */
+void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const struct cuda_axis *axis,
+                       int is_least, int is_last);
+
+/* Softmax, or its logarithm. */
+void cuda_softmax_axis(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
+                       int is_log);
+
+/* The k largest or smallest elements of each line, sorted; equal elements keep their order. NaN
+ * counts as larger than any number. values, [outer, k, inner] of x's dtype, and indices, int64, may
+ * be NULL. workspace: cuda_top_k_workspace() bytes. */
+size_t cuda_top_k_workspace(const struct cuda_axis *axis, size_t k);
+void cuda_top_k(cudaStream_t stream, const void *x, void *values, int64_t *indices,
+                const struct cuda_axis *axis, size_t k, int is_least, void *workspace);
+
+/* ---- elements of 1 to 8 bytes: padding, gathers, scatters (gather_scatter.cu) ---- */
+
+/* y[…, i, …] = x[…, first + i - before, …] in each dimension, `fill` outside of the `kept`
+ * elements. */
+struct cuda_pad {
+    int rank;
+    int64_t out[CUDA_MAX_RANK], kept[CUDA_MAX_RANK], first[CUDA_MAX_RANK], before[CUDA_MAX_RANK];
+    int64_t steps[CUDA_MAX_RANK]; /* strides of x, in elements */
+    uint64_t fill;                /* its first bytes in memory are the element */
+};
+void cuda_pad_any(cudaStream_t stream, int size, const void *x, void *y,
+                  const struct cuda_pad *pad);
+
+/* Maps each of `count` tuples of indices to a slice of a tensor. Index k is below extent[k], counts
+ * from the end if negative, and adds index * step[k] elements. All indices must be in range. */
+struct cuda_tuples {
+    int depth, index_bytes; /* indices of a tuple; bytes of an index, 4 or 8 */
+    int64_t extent[CUDA_MAX_RANK], step[CUDA_MAX_RANK];
+    size_t count, slice; /* tuples; elements of a slice */
+    size_t per_batch;    /* tuples of a batch */
+    size_t listed;       /* number of tuples in memory; further batches use the same tuples */
+    int64_t batch_step;  /* elements of the tensor between batches */
+};
+/* Copies slices of `from` to the rows of `to`, which is [count, slice]. With `scatters`, copies the
+ * rows of `from`, [count, slice], to slices of `to`; then no two tuples may be equal. */
+void cuda_index_tuples(cudaStream_t stream, int size, int scatters, const void *from,
+                       const void *indices, void *to, const struct cuda_tuples *tuples);
+
+/* Indices along an axis of `extent` elements. map.dims are the indices' dimensions, map.steps[0]
+ * the tensor's strides, with 0 for the axis. An index adds index * axis_step elements. */
+struct cuda_along {
+    struct cuda_access_map map;
+    int index_bytes; /* of an index: 4 or 8 */
+    int64_t extent, axis_step;
+};
+/* to[…] = from[…, indices[…], …]; `scatters`: to[…, indices[…], …] = from[…], no element twice. */
+void cuda_index_along(cudaStream_t stream, int size, int scatters, const void *from,
+                      const void *indices, void *to, const struct cuda_along *along);
+
+/* ---- images, except Conv and pools (spatial.cu) ---- */
+
+/* Resize (ONNX Resize, Upsample) of rows and columns of [N, H, W, C]: an output position is a
+ * weighted sum of `taps` input positions along each axis. The table [out, taps] of the columns
+ * follows that of the rows. `index` has input positions, `weight` their weights; positions with
+ * weight 0 are not read. */
+struct cuda_resize {
+    int64_t in[4], out[4];
+    int taps[2]; /* of rows, of columns */
+};
+void cuda_resize_image(cudaStream_t stream, int dtype, const void *x, void *y, const int32_t *index,
+                       const float *weight, const struct cuda_resize *resize);
+
+/* GroupNormalization, InstanceNormalization (one channel per group). In x [images, pixels,
+ * channels], each group of `per` channels is normalized by its mean and standard deviation,
+ * multiplied by `scale`, and increased by `bias` (both [channels]). */
+struct cuda_groups {
+    size_t images, pixels, channels, per;
+    float epsilon;
+};
+/* Bytes needed in addition to the operands. */
+size_t cuda_groups_workspace(const struct cuda_groups *groups);
+void cuda_normalise_groups(cudaStream_t stream, int dtype, const void *x, const float *scale,
+                           const float *bias, void *y, const struct cuda_groups *groups,
+                           void *workspace);
+
+/* ConvTranspose; h, w, c describe x, and oh, ow, m describe y. x[h] contributes to y[oh] where oh =
+ * h * stride + tap * dilation - pad. weights: [kh, kw, c, m / groups] of x's dtype. */
+void cuda_conv_transposed(cudaStream_t stream, int dtype, const void *x, const void *weights,
+                          void *y, int y_dtype, const struct cuda_conv *conv,
+                          const struct cuda_epilogue *epilogue);
+
+/* GridSample, linear and with zeros as padding: x [n, c, h, w], grid [n, oh, ow, 2] (column, row),
+ * y [n, c, oh, ow]; one dtype. */
+struct cuda_grid_sample {
+    int64_t n, c, h, w, oh, ow;
+    int align_corners;
+};
+void cuda_sample_grid(cudaStream_t stream, int dtype, const void *x, const void *grid, void *y,
+                      const struct cuda_grid_sample *sample);
+
+/* ---- 8-bit integers (int8.cu, conv_int8.cu, int8_rows.cu) ----
+ *
+ * A tensor of 8-bit integers represents (stored - zero) * scale. Types are of enum dtype: U8, I8,
+ * I32, F32, F16, BF16. Numbers are rounded half to even and saturate. */
+
+/* Operations on the int32 sum of x * weights over a window (stored values of x; the padding holds
+ * its zero point):
+ *
+ *     sum += bias[m] - *x_zero * weight_sums[m]
+ *     U8, I8:  y = saturate(round(sum * scales[m]) + zero)
+ *              y = saturate(round(fixed + residual * residual_ratio + y * own_ratio)) (QLinearAdd)
+ *              y = table[y]
+ *     I32:     y = sum        F32:  y = sum * scales[m] */
+struct cuda_int8_epilogue {
+    const int32_t *bias; /* per channel of y, or NULL. If x's zero point is constant, the bias
+                            includes it: minus zero times the channel's weights */
+    const unsigned char *x_zero; /* x's zero point; NULL: it is 0, or the bias includes it */
+    const int32_t *weight_sums;  /* per channel; used with x_zero */
+    const float *scales;         /* per channel; not for I32 */
+    const void *residual;        /* shaped like y, with its type, or NULL; may be y itself */
+    const unsigned char *table;  /* 256 stored numbers of y's type, indexed by a byte; or NULL */
+    float own_ratio, residual_ratio, fixed;
+    int zero, y_type, x_type;
+};
+
+/* A convolution of 8-bit integers. The members of `conv` count bytes: conv->row is the distance
+ * between the weights of two output channels. */
+struct cuda_int8_conv {
+    struct cuda_conv conv;
+    int x_type;                   /* U8 or I8 */
+    const unsigned char *padding; /* 16 aligned bytes with x's zero point */
+};
+
+/* A convolution on tensor cores; weights: int8 [m, kh, kw, c / groups], rows zero-padded to 16.
+ * cuda_conv_candidates() lists candidates for dtype I8. */
+void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weights, void *y,
+                           const struct cuda_int8_conv *conv,
+                           const struct cuda_int8_epilogue *epilogue,
+                           const struct cuda_conv_candidate *candidate, void *workspace);
+/* A convolution without tensor cores; weights: int16, [m, kh, kw, c / groups] in rows of conv->row
+ * numbers, or [kh, kw, c] if groups == c == m. */
+void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
+                           const struct cuda_int8_conv *conv,
+                           const struct cuda_int8_epilogue *epilogue);
+
+/* y = saturate(round(x / scale) + zero); x: F32, F16, BF16. */
+void cuda_int8_quantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
+                        size_t count, float scale, int zero);
+/* y = (x - zero) * scale; y: F32, F16, BF16. */
+void cuda_int8_dequantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
+                          size_t count, float scale, int zero);
+
+/* DynamicQuantizeLinear of x: F32. `ranges`: scratch of 2 * CUDA_INT8_RANGES floats. */
+#define CUDA_INT8_RANGES 256
+void cuda_int8_dynamic(cudaStream_t stream, const float *x, size_t count, void *ranges,
+                       unsigned char *y, float *scale, unsigned char *zero);
 
 #ifdef __cplusplus
 }

@@ -2,7 +2,6 @@
  * a time if all are floats of one dtype, as between layers, or 8-bit integers. */
 #include "engine/cuda/kernels/any.cuh"
 #include "engine/cuda/kernels/int8.cuh"
-#include "engine/cuda/kernels/kernels_pointwise.h"
 
 #include <cmath>
 

@@ -1,8 +1,7 @@
 /* Kernels along axes of a tensor: reductions, ArgMax, ArgMin, softmax, TopK. A line is the elements
- * along the axes. A block handles a line in TopK. Otherwise long contiguous
- * lines, and long lines of a reduction to few results, get a block. */
+ * along the axes. A block handles a line in TopK. Otherwise long contiguous lines, and long lines
+ * of a reduction to few results, get a block. */
 #include "engine/cuda/kernels/any.cuh"
-#include "engine/cuda/kernels/kernels_reduce.h"
 
 namespace
 {

@@ -1,6 +1,5 @@
 /* Operators on images: Resize, GroupNormalization, ConvTranspose, GridSample. */
 #include "engine/cuda/kernels/device.cuh"
-#include "engine/cuda/kernels/kernels_spatial.h"
 
 namespace
 {

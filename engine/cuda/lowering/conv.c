@@ -4,7 +4,6 @@
  * 16-bit numbers, and float32 with --precision tf32, run on tensor cores. The autotuner chooses
  * among several candidates: shapes of tiles, splits, and cuBLASLt for matrix products. float32 with
  * other precisions, and groups of few channels, run without tensor cores. */
-#include "engine/cuda/kernels/kernels_gather_scatter.h"
 #include "engine/cuda/lowering/lowering.h"
 
 #include <limits.h>

@@ -2,7 +2,6 @@
  * whose indices may be out of range run on the host, which reports the error. These steps take only
  * indices that bounds.c proves to be in range. If a scatter writes an element twice, the result
  * depends on the order; these steps take only constant indices that all differ. */
-#include "engine/cuda/kernels/kernels_gather_scatter.h"
 #include "engine/cuda/lowering/lowering.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 /* Elementwise operators on numbers of any dtype, with numpy broadcasting. */
-#include "engine/cuda/kernels/kernels_pointwise.h"
 #include "engine/cuda/lowering/lowering.h"
 
 #include <math.h>

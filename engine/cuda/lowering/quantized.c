@@ -6,7 +6,6 @@
  * the autotuner chooses among several candidates. Other products run without tensor cores, with
  * 16-bit weights. If x's zero point is constant, the bias includes its effect. If a run computes
  * the zero point, the epilogue subtracts it times the sums of the weights. */
-#include "engine/cuda/kernels/kernels_int8.h"
 #include "engine/cuda/lowering/lowering.h"
 
 #include <limits.h>

@@ -1,8 +1,6 @@
 /* 8-bit integers between products: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear; Add and
  * Mul of com.microsoft; tables (OP_LOOKUP). A tensor has one scale and one zero point; nodes with
  * other scales run on the host. */
-#include "engine/cuda/kernels/kernels_int8.h"
-#include "engine/cuda/kernels/kernels_pointwise.h"
 #include "engine/cuda/lowering/lowering.h"
 
 #include "engine/base/size.h"

@@ -1,5 +1,4 @@
 /* Steps along axes of a tensor: reductions, ArgMax, ArgMin, softmax of any axis, TopK. */
-#include "engine/cuda/kernels/kernels_reduce.h"
 #include "engine/cuda/lowering/lowering.h"
 
 #include "engine/base/size.h"

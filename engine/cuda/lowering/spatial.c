@@ -1,7 +1,6 @@
 /* Steps of normalizations, and of image operators other than convolutions: pools, Resize,
  * ConvTranspose, GridSample. GridSample reads images in ONNX's layout; all others read [N, H, W,
  * C]. Rare forms of Resize and GridSample run on the host. */
-#include "engine/cuda/kernels/kernels_spatial.h"
 #include "engine/cuda/lowering/lowering.h"
 
 #include <limits.h>
