@@ -44,7 +44,7 @@ enum kind { TENSOR, DIRECT, DEPTHWISE };
 
 struct conv_case {
     enum kind kind;
-    struct cuda_int8_conv conv;
+    struct cuda_conv conv;
     struct cuda_int8_epilogue epilogue;
     int x_zero, depth; /* channels of a group that are there; others of x may hold anything */
     struct guarded x, weights, y, bias, sums, scales, residual, table, padding, zero, workspace;
@@ -54,7 +54,7 @@ struct conv_case {
 
 static int weight_at(const struct conv_case *t, int m, int tap, int channel)
 {
-    const struct cuda_conv *c = &t->conv.conv;
+    const struct cuda_conv *c = &t->conv;
     const size_t at = t->kind == DEPTHWISE ? (size_t)tap * (size_t)c->c + (size_t)m
                                            : (size_t)m * (size_t)c->row +
                                                  (size_t)(tap * (c->c / c->groups) + channel);
@@ -66,7 +66,7 @@ static int weight_at(const struct conv_case *t, int m, int tap, int channel)
  */
 static int64_t conv_at(const struct conv_case *t, int n, int oh, int ow, int m)
 {
-    const struct cuda_conv *c = &t->conv.conv;
+    const struct cuda_conv *c = &t->conv;
     const int cg = c->c / c->groups, group = m / (c->m / c->groups);
     int64_t sum = 0;
     for (int tap = 0; tap < c->kh * c->kw; tap++) {
@@ -76,16 +76,16 @@ static int64_t conv_at(const struct conv_case *t, int n, int oh, int ow, int m)
             continue;
         size_t at = ((size_t)(n * c->h + h) * (size_t)c->w + (size_t)w) * (size_t)c->c;
         for (int k = 0; k < t->depth; k++)
-            sum +=
-                (stored_at(t->x.data, t->conv.x_type, at + (size_t)(group * cg + k)) - t->x_zero) *
-                weight_at(t, m, tap, k);
+            sum += (stored_at(t->x.data, t->epilogue.x_type, at + (size_t)(group * cg + k)) -
+                    t->x_zero) *
+                   weight_at(t, m, tap, k);
     }
     return sum;
 }
 
 static void fill_weights(struct conv_case *t, uint32_t *seed)
 {
-    const struct cuda_conv *c = &t->conv.conv;
+    const struct cuda_conv *c = &t->conv;
     const int cg = c->c / c->groups;
     if (t->kind == TENSOR) {
         t->weights = guarded_create((size_t)c->m * (size_t)c->row);
@@ -106,7 +106,7 @@ static void fill_weights(struct conv_case *t, uint32_t *seed)
 /* Per channel: a bias that takes the zero point in, or the sums of weights; scales. */
 static void fill_channels(struct conv_case *t, uint32_t *seed, bool dynamic)
 {
-    const struct cuda_conv *c = &t->conv.conv;
+    const struct cuda_conv *c = &t->conv;
     const size_t m = (size_t)c->m;
     t->bias = guarded_create(m * 4);
     t->sums = guarded_create(m * 4);
@@ -139,7 +139,7 @@ static struct conv_case make_case(uint32_t *seed, enum kind kind, struct cuda_co
     struct conv_case t = {.kind = kind, .depth = depth, .in_place = random_below(seed, 2)};
     const bool dynamic = random_below(seed, 4) == 0, is_stored = y_type != DTYPE_I32;
     const size_t outputs = (size_t)(conv.n * conv.oh * conv.ow * conv.m);
-    t.conv = (struct cuda_int8_conv){.conv = conv, .x_type = x_type};
+    t.conv = conv;
     t.x_zero = between(seed, lowest_of(x_type), lowest_of(x_type) + 255);
     t.x = random_bytes((size_t)(conv.n * conv.h * conv.w * conv.c), seed);
     fill_weights(&t, seed);
@@ -152,7 +152,6 @@ static struct conv_case make_case(uint32_t *seed, enum kind kind, struct cuda_co
     t.zero = guarded_create(1);
     t.zero.data[0] = (unsigned char)t.x_zero;
     t.workspace = guarded_create(outputs * 4 * 33);
-    t.conv.padding = t.padding.data;
     t.epilogue = (struct cuda_int8_epilogue){
         .bias = (const int32_t *)(const void *)t.bias.data,
         .scales = (const float *)(const void *)t.scales.data,
@@ -161,7 +160,8 @@ static struct conv_case make_case(uint32_t *seed, enum kind kind, struct cuda_co
         .fixed = 11.25f,
         .zero = between(seed, lowest_of(y_type), lowest_of(y_type) + 255),
         .y_type = y_type,
-        .x_type = x_type};
+        .x_type = x_type,
+        .padding = t.padding.data};
     if (dynamic) {
         t.epilogue.x_zero = t.zero.data;
         t.epilogue.weight_sums = (const int32_t *)(const void *)t.sums.data;
@@ -202,7 +202,7 @@ static int finished_number(const struct conv_case *t, int stored, size_t i)
 
 static void check_case(struct conv_case *t, const char *what)
 {
-    const struct cuda_conv *c = &t->conv.conv;
+    const struct cuda_conv *c = &t->conv;
     const struct cuda_int8_epilogue *e = &t->epilogue;
     finished(what);
     for (size_t i = 0; i < (size_t)(c->n * c->oh * c->ow * c->m); i++) {

@@ -418,10 +418,13 @@ Test(limits, attention_of_nothing)
 Test(limits, bytes_of_nothing)
 {
     struct operands o = operands_create();
-    const struct cuda_int8_epilogue e = {.y_type = DTYPE_U8, .scales = (const float *)o.w.data};
-    struct cuda_int8_conv conv = {conv_of_rows(0, 8, 8), DTYPE_U8, o.w.data};
+    const struct cuda_int8_epilogue e = {.y_type = DTYPE_U8,
+                                         .scales = (const float *)o.w.data,
+                                         .x_type = DTYPE_U8,
+                                         .padding = o.w.data};
+    struct cuda_conv conv = conv_of_rows(0, 8, 8);
     cuda_int8_conv_direct(stream, o.x.data, o.w.data, o.y.data, &conv, &e);
-    conv.conv.groups = 8;
+    conv.groups = 8;
     cuda_int8_conv_direct(stream, o.x.data, o.w.data, o.y.data, &conv, &e);
     cuda_int8_quantize(stream, DTYPE_F32, o.x.data, DTYPE_U8, o.y.data, 0, 1, 0);
     cuda_int8_dequantize(stream, DTYPE_U8, o.x.data, DTYPE_F32, o.y.data, 0, 1, 0);

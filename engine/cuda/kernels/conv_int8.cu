@@ -24,23 +24,22 @@ struct int8_finish {
 } // namespace
 
 void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weights, void *y,
-                           const struct cuda_int8_conv *conv,
-                           const struct cuda_int8_epilogue *epilogue,
+                           const struct cuda_conv *conv, const struct cuda_int8_epilogue *epilogue,
                            const struct cuda_conv_candidate *candidate, void *workspace)
 {
-    const struct cuda_conv pairs = in_halves(DTYPE_I8, &conv->conv);
+    const struct cuda_conv pairs = in_halves(DTYPE_I8, conv);
 #define START_INT8(T)                                                                              \
     start_tile(candidate->tile, pairs,                                                             \
                conv_launch<T, int, int8_finish>{stream,                                            \
                                                 x,                                                 \
                                                 weights,                                           \
-                                                conv->padding,                                     \
+                                                epilogue->padding,                                 \
                                                 y,                                                 \
                                                 pairs,                                             \
                                                 {*epilogue},                                       \
                                                 candidate->splits,                                 \
                                                 workspace})
-    if (conv->x_type == DTYPE_I8)
+    if (epilogue->x_type == DTYPE_I8)
         START_INT8(s8_pair);
     else
         START_INT8(u8_pair);

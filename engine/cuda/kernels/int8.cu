@@ -35,12 +35,11 @@ __device__ static inline void load_pixel(int (&to)[COUNT], const unsigned char *
  * tap_step. */
 template <int EACH>
 __global__ void int8_direct_kernel(const unsigned char *x, const int16_t *weights, void *y,
-                                   cuda_int8_conv conv, cuda_int8_epilogue e, int channel_step,
+                                   cuda_conv c, cuda_int8_epilogue e, int channel_step,
                                    int tap_step, size_t count)
 {
-    const cuda_conv &c = conv.conv;
-    const bool is_signed = conv.x_type == DTYPE_I8;
-    const int padding = byte_of(conv.padding[0], is_signed);
+    const bool is_signed = e.x_type == DTYPE_I8;
+    const int padding = byte_of(e.padding[0], is_signed);
     const int cg = c.c / c.groups, mg = c.m / c.groups;
     FOR_EACH(i, count) {
         const output_item at(i, c.m / EACH, c.ow, c.oh);
@@ -67,14 +66,13 @@ __global__ void int8_direct_kernel(const unsigned char *x, const int16_t *weight
 } // namespace
 
 void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
-                           const struct cuda_int8_conv *conv,
-                           const struct cuda_int8_epilogue *epilogue)
+                           const struct cuda_conv *conv, const struct cuda_int8_epilogue *epilogue)
 {
-    const cuda_conv &c = conv->conv;
+    const cuda_conv &c = *conv;
     const bool is_depthwise = c.groups == c.c && c.m == c.c;
     const size_t count = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
     WITH_EACH(is_depthwise && c.c % 8 == 0,
               LAUNCH(int8_direct_kernel<EACH>, blocks_for(count / EACH), THREADS, stream,
-                     (const unsigned char *)x, (const int16_t *)weights, y, *conv, *epilogue,
+                     (const unsigned char *)x, (const int16_t *)weights, y, c, *epilogue,
                      is_depthwise ? 1 : c.row, is_depthwise ? c.c : c.c / c.groups, count / EACH));
 }

@@ -353,28 +353,19 @@ struct cuda_int8_epilogue {
     const void *residual;        /* shaped like y, with its type, or NULL; may be y itself */
     const unsigned char *table;  /* 256 stored numbers of y's type, indexed by a byte; or NULL */
     float own_ratio, residual_ratio, fixed;
-    int zero, y_type, x_type;
-};
-
-/* A convolution of 8-bit integers. The members of `conv` count bytes: conv->row is the distance
- * between the weights of two output channels. */
-struct cuda_int8_conv {
-    struct cuda_conv conv;
-    int x_type;                   /* U8 or I8 */
+    int zero, y_type, x_type;     /* x_type: U8 or I8 */
     const unsigned char *padding; /* 16 aligned bytes with x's zero point */
 };
 
-/* A convolution on tensor cores; weights: int8 [m, kh, kw, c / groups], rows zero-padded to 16.
- * cuda_conv_candidates() lists candidates for dtype I8. */
+/* A convolution of 8-bit integers on tensor cores; weights: int8 [m, kh, kw, c / groups], rows
+ * zero-padded to 16. cuda_conv_candidates() lists candidates for dtype I8. */
 void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weights, void *y,
-                           const struct cuda_int8_conv *conv,
-                           const struct cuda_int8_epilogue *epilogue,
+                           const struct cuda_conv *conv, const struct cuda_int8_epilogue *epilogue,
                            const struct cuda_conv_candidate *candidate, void *workspace);
 /* A convolution without tensor cores; weights: int16, [m, kh, kw, c / groups] in rows of conv->row
  * numbers, or [kh, kw, c] if groups == c == m. */
 void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
-                           const struct cuda_int8_conv *conv,
-                           const struct cuda_int8_epilogue *epilogue);
+                           const struct cuda_conv *conv, const struct cuda_int8_epilogue *epilogue);
 
 /* y = saturate(round(x / scale) + zero); x: F32, F16, BF16. */
 void cuda_int8_quantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,

@@ -19,7 +19,7 @@ enum { PADDING = 16, ALIGN = 256 };
 
 struct int8_step {
     struct cuda_step step;
-    struct cuda_int8_conv conv;
+    struct cuda_conv conv;
     struct cuda_int8_epilogue epilogue;
     const void *weights;
     uint32_t residual, x_zero;
@@ -249,7 +249,7 @@ static enum status make_epilogue(const struct cuda_lowering *compile,
     const void *data = NULL;
     memset(padding, o->x_zero ? (int)tensor_int(o->x_zero->known, 0) & 0xff : 0, sizeof padding);
     TRY(cuda_weights_upload(compile->backend, DTYPE_U8, padding, sizeof padding, &data, err));
-    s->conv.padding = data;
+    s->epilogue.padding = data;
     return STATUS_OK;
 }
 
@@ -262,31 +262,30 @@ CUDA_RUN(quantized_run)
     cudaStream_t stream = backend->stream;
     unsigned char *workspace = backend->arena + program->value_bytes;
     struct cuda_int8_epilogue epilogue = s->epilogue;
-    struct cuda_int8_conv conv = s->conv;
     const void *x = program->data[base->x];
     void *y = program->data[base->y];
     if (s->has_x_zero) {
         epilogue.x_zero = program->data[s->x_zero];
         cuda_copy_strided(stream, 1, epilogue.x_zero, workspace,
                           &(struct cuda_access_map){.rank = 1, .dims = {PADDING}});
-        conv.padding = workspace;
+        epilogue.padding = workspace;
         workspace += s->fill_bytes;
     }
-    x = conv_pad_channels(stream, &s->tiles, &conv.conv, 1, x, &workspace);
+    x = conv_pad_channels(stream, &s->tiles, &s->conv, 1, x, &workspace);
     epilogue.residual = s->has_residual ? program->data[s->residual] : NULL;
     if (s->tiles.count)
-        cuda_int8_conv_tensor(stream, x, s->weights, y, &conv, &epilogue,
+        cuda_int8_conv_tensor(stream, x, s->weights, y, &s->conv, &epilogue,
                               &s->tiles.candidates[s->candidate], workspace);
     else
-        cuda_int8_conv_direct(stream, x, s->weights, y, &conv, &epilogue);
+        cuda_int8_conv_direct(stream, x, s->weights, y, &s->conv, &epilogue);
     return cuda_launched(base, program, err);
 }
 
 CUDA_RUN(quantized_tune)
 {
     struct int8_step *s = (struct int8_step *)base;
-    const struct conv_key key = {.conv = s->conv.conv,
-                                 .x_dtype = s->conv.x_type,
+    const struct conv_key key = {.conv = s->conv,
+                                 .x_dtype = s->epilogue.x_type,
                                  .y_dtype = s->epilogue.y_type,
                                  .has_residual = s->has_residual,
                                  .unpadded = s->tiles.unpadded};
@@ -318,10 +317,9 @@ static enum status quantized_fill(const struct cuda_lowering *compile,
                                   struct error *err)
 {
     struct tensor *weights = o->weights->known;
-    struct cuda_conv *c = &s->conv.conv;
+    struct cuda_conv *c = &s->conv;
     enum weight_layout layout = o->layout;
     enum dtype dtype = DTYPE_I8;
-    s->conv.x_type = (int)o->x->dtype;
     TRY(make_epilogue(compile, o, s, err));
     c->row = (int)cuda_weights_row(weights, layout, dtype);
     if (conv_is_for_tiles(c) && fit_8_bits(o) &&
@@ -357,7 +355,7 @@ CUDA_CREATE(lower_quantized)
         return STATUS_OK;
     struct int8_step *s = cuda_step_create(compile, NULL, sizeof *s, quantized_run, ret, err);
     TRY(allocated(s));
-    s->conv.conv = conv;
+    s->conv = conv;
     return quantized_fill(compile, &o, s, err);
 }
 
