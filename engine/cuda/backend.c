@@ -153,7 +153,7 @@ static enum status compile_graph(struct backend *base, const struct graph *graph
     program->graph = graph;
     program->next = backend->programs;
     backend->programs = program;
-    program->data = alloc_array(graph->value_count, sizeof *program->data);
+    program->data = alloc_array(graph->value_count + 1, sizeof *program->data);
     program->steps = alloc_array(graph->node_count, sizeof *program->steps);
     program->input_offsets = alloc_array(graph->input_count, sizeof *program->input_offsets);
     program->result_offsets = alloc_array(graph->output_count, sizeof *program->result_offsets);

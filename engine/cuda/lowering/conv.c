@@ -21,8 +21,6 @@ struct conv_step {
     struct cuda_conv conv;
     struct cuda_epilogue epilogue;
     const void *weights;
-    uint32_t residual;
-    bool has_residual;
     enum dtype x_dtype, y_dtype;
     /* On tensor cores, candidate 0 is `product` if it is not NULL; those of `tiles` follow. */
     struct cuda_step *product;
@@ -55,7 +53,7 @@ CUDA_RUN(conv_run)
     struct cuda_epilogue epilogue = s->epilogue;
     const void *x = program->data[base->x];
     void *y = program->data[base->y];
-    epilogue.residual = s->has_residual ? program->data[s->residual] : NULL;
+    epilogue.residual = program->data[base->residual];
     if (s->plain)
         s->plain(stream, (int)s->x_dtype, x, s->weights, y, (int)s->y_dtype, &s->conv, &epilogue);
     else if (s->product && s->candidate == 0)
@@ -71,7 +69,7 @@ CUDA_RUN(conv_tune)
     struct conv_key key = {.conv = s->conv,
                            .x_dtype = (int32_t)s->x_dtype,
                            .y_dtype = (int32_t)s->y_dtype,
-                           .has_residual = s->has_residual,
+                           .has_residual = program->data[base->residual] != NULL,
                            .activation = s->epilogue.activation,
                            .unpadded = s->tiles.unpadded,
                            .has_product = s->product != NULL};
@@ -94,29 +92,23 @@ static bool is_pointwise(const struct cuda_conv *c)
 
 /* ---- steps ---- */
 
-static struct conv_step *conv_create(const struct cuda_lowering *compile,
-                                     const struct cuda_conv *conv, const void *weights,
-                                     const float *bias, struct cuda_step **ret, struct error *err)
+/* Creates a copy of `form`, which needs only the types and the epilogue of the node. */
+static enum status conv_create(const struct cuda_lowering *compile, struct conv_step *form,
+                               struct cuda_step **ret, struct error *err)
 {
     const struct node *node = compile->node;
-    const struct value *x = node->inputs[0], *y = node->outputs[0];
-    const struct epilogue *e = &node->epilogue;
-    struct conv_step *s = cuda_step_create(compile, NULL, sizeof *s, conv_run, ret, err);
-    if (!s)
-        return NULL;
-    s->step.free = conv_free;
-    s->conv = *conv;
-    s->weights = weights;
-    s->epilogue = (struct cuda_epilogue){bias, NULL, (int)e->activation, e->alpha, e->beta};
-    s->has_residual = e->residual != NULL;
-    s->residual = e->residual ? e->residual->index : 0;
-    s->x_dtype = x->dtype;
-    s->y_dtype = y->dtype;
-    const int channels = conv->c / conv->groups;
-    const double depth = (double)conv->kh * conv->kw * channels;
+    const struct value *y = node->outputs[0];
+    const struct cuda_conv *conv = &form->conv;
+    form->step.free = conv_free;
+    form->x_dtype = node->inputs[0]->dtype;
+    form->y_dtype = y->dtype;
+    TRY(cuda_epilogue_of(compile, node_bias(node), &form->epilogue, err));
+    struct conv_step *s = cuda_step_create(compile, form, sizeof *s, conv_run, ret, err);
+    TRY(allocated(s));
+    const double depth = (double)conv->kh * conv->kw * (conv->c / conv->groups);
     s->step.flops = 2.0 * (double)shape_count(&y->shape) * depth;
-    s->step.bytes += (size_t)conv->m * (size_t)conv->row * dtype_size(x->dtype);
-    return s;
+    s->step.bytes += (size_t)conv->m * (size_t)conv->row * dtype_size(s->x_dtype);
+    return STATUS_OK;
 }
 
 bool conv_find_tiles(const struct cuda_backend *backend, enum dtype dtype, struct cuda_conv *conv,
@@ -166,106 +158,82 @@ const void *conv_pad_channels(cudaStream_t stream, const struct conv_tiles *tile
     return padded;
 }
 
-static enum status create_tensor(const struct cuda_lowering *compile, const struct cuda_conv *conv,
-                                 const struct conv_tiles *tiles, const void *weights,
-                                 const float *bias, struct conv_step **ret, struct error *err)
+enum status conv_create_product(const struct cuda_lowering *compile, const struct cuda_product *p,
+                                const void *weights, struct cuda_step **ret, struct error *err)
 {
-    struct cuda_step *step;
-    struct conv_step *s = conv_create(compile, conv, weights, bias, &step, err);
-    TRY(allocated(s));
-    s->step.kernel = "tensor-core conv";
-    s->step.tune = conv_tune;
-    s->step.workspace = tiles->workspace;
-    s->tiles = *tiles;
-    *ret = s;
-    return STATUS_OK;
-}
-
-/* Makes `product` candidate 0 of the step, which owns it from now on. */
-static void add_product(struct conv_step *s, struct cuda_step *product)
-{
-    s->product = product;
-    s->step.kernel = "matrix product";
-    if (product->workspace > s->step.workspace)
-        s->step.workspace = product->workspace;
-}
-
-enum status conv_create_product(const struct cuda_lowering *compile, int64_t rows, int64_t n,
-                                int64_t k, int64_t y_row, const void *weights, const float *bias,
-                                struct cuda_step **ret, struct error *err)
-{
-    struct cuda_step *product = *ret;
-    struct conv_tiles tiles;
-    struct conv_step *s;
-    if (rows > INT_MAX || n > INT_MAX || k > INT_MAX - 8)
+    struct cuda_step *step, *product = *ret;
+    struct conv_step form = {.step = {.kernel = "matrix product", .tune = conv_tune},
+                             .weights = weights,
+                             .product = product};
+    if (p->m > INT_MAX || p->n > INT_MAX || p->k > INT_MAX - 8)
         return STATUS_OK;
-    struct cuda_conv conv = window_of_rows(rows, n, k);
-    conv.y_row = (int)y_row;
-    conv.row = (int)((k + 7) / 8 * 8);
-    if (!conv_find_tiles(compile->backend, compile->node->inputs[0]->dtype, &conv, &tiles))
+    form.conv = window_of_rows(p->m, p->n, p->k);
+    form.conv.y_row = (int)p->y_row;
+    form.conv.row = (int)((p->k + 7) / 8 * 8);
+    if (!conv_find_tiles(compile->backend, p->dtype, &form.conv, &form.tiles))
         return STATUS_OK;
-    TRY(create_tensor(compile, &conv, &tiles, weights, bias, &s, err));
-    add_product(s, product);
-    *ret = &s->step;
+    const size_t own = form.tiles.workspace;
+    form.step.workspace = own > product->workspace ? own : product->workspace;
+    TRY(conv_create(compile, &form, &step, err));
+    *ret = step;
     return STATUS_OK;
 }
 
 static enum status conv_lower_pointwise(const struct cuda_lowering *compile,
-                                        const struct cuda_conv *c, const void *weights, int64_t row,
-                                        const float *bias, struct cuda_step **ret,
+                                        const struct cuda_conv *c, struct cuda_step **ret,
                                         struct error *err)
 {
-    const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
-    struct cuda_product product = {.m = (int64_t)c->n * c->h * c->w,
-                                   .n = c->m,
-                                   .k = c->c,
-                                   .b_row = row,
-                                   .y_row = c->y_row,
-                                   .trans_b = true,
-                                   .batch = 1,
-                                   .dtype = x->dtype,
-                                   .y_dtype = y->dtype};
-    TRY(cuda_product_create(compile, &product, x->index, 0, weights, bias, ret, err));
-    if (!has_tensor_cores(compile->backend, x->dtype))
-        return STATUS_OK;
-    return conv_create_product(compile, product.m, product.n, product.k, product.y_row, weights,
-                               bias, ret, err);
+    struct tensor *constant = compile->node->inputs[1]->known;
+    const enum dtype dtype = compile->node->inputs[0]->dtype;
+    const bool on_tensor_cores = has_tensor_cores(compile->backend, dtype);
+    const enum weight_layout layout = on_tensor_cores ? WEIGHT_ROWS : WEIGHT_CONV;
+    const struct cuda_product product = {.m = (int64_t)c->n * c->h * c->w,
+                                         .n = c->m,
+                                         .k = c->c,
+                                         .b_row = cuda_weights_row(constant, layout, dtype),
+                                         .y_row = c->y_row,
+                                         .trans_b = true,
+                                         .batch = 1,
+                                         .dtype = dtype,
+                                         .y_dtype = compile->node->outputs[0]->dtype};
+    const void *weights;
+    TRY(cuda_weights_get(compile->backend, constant, layout, dtype, &weights, err));
+    TRY(cuda_product_create(compile, &product, weights, ret, err));
+    return on_tensor_cores ? conv_create_product(compile, &product, weights, ret, err) : STATUS_OK;
 }
 
 /* Creates a step for tensor cores; *ret stays NULL if they cannot run the convolution. */
 static enum status conv_lower_tensor(const struct cuda_lowering *compile, const struct cuda_conv *c,
-                                     const float *bias, struct cuda_step **ret, struct error *err)
+                                     struct cuda_step **ret, struct error *err)
 {
     struct tensor *constant = compile->node->inputs[1]->known;
     const enum dtype dtype = compile->node->inputs[0]->dtype;
-    struct cuda_conv conv = *c;
-    struct conv_tiles tiles;
-    struct conv_step *s;
-    const void *weights;
-    conv.row = (int)cuda_weights_row(constant, WEIGHT_CONV_ROWS, dtype);
+    struct conv_step form = {.step = {.kernel = "tensor-core conv", .tune = conv_tune}, .conv = *c};
+    form.conv.row = (int)cuda_weights_row(constant, WEIGHT_CONV_ROWS, dtype);
     if (!has_tensor_cores(compile->backend, dtype) ||
-        !conv_find_tiles(compile->backend, dtype, &conv, &tiles))
+        !conv_find_tiles(compile->backend, dtype, &form.conv, &form.tiles))
         return STATUS_OK;
-    TRY(cuda_weights_get(compile->backend, constant, WEIGHT_CONV_ROWS, dtype, &weights, err));
-    TRY(create_tensor(compile, &conv, &tiles, weights, bias, &s, err));
-    *ret = &s->step;
-    return STATUS_OK;
+    form.step.workspace = form.tiles.workspace;
+    TRY(cuda_weights_get(compile->backend, constant, WEIGHT_CONV_ROWS, dtype, &form.weights, err));
+    return conv_create(compile, &form, ret, err);
 }
 
 static enum status conv_lower_plain(const struct cuda_lowering *compile, const struct cuda_conv *c,
-                                    const float *bias, struct cuda_step **ret, struct error *err)
+                                    struct cuda_step **ret, struct error *err)
 {
-    struct tensor *constant = compile->node->inputs[1]->known;
     const bool depthwise = c->groups == c->c && c->m == c->c;
     const bool direct = c->groups > 1 && c->m / c->groups < GROUP_OF_TILES;
-    const void *weights;
-    TRY(cuda_weights_get(compile->backend, constant, depthwise ? WEIGHT_TAPS : WEIGHT_CONV,
-                         compile->node->inputs[0]->dtype, &weights, err));
-    struct conv_step *s = conv_create(compile, c, weights, bias, ret, err);
-    TRY(allocated(s));
-    s->plain = depthwise ? cuda_conv_depthwise : direct ? cuda_conv_direct : cuda_conv_simt;
-    s->step.kernel = depthwise ? "depthwise conv" : direct ? "direct conv" : "conv";
-    return STATUS_OK;
+    struct conv_step form = {.step.kernel = depthwise ? "depthwise conv"
+                                            : direct  ? "direct conv"
+                                                      : "conv",
+                             .plain = depthwise ? cuda_conv_depthwise
+                                      : direct  ? cuda_conv_direct
+                                                : cuda_conv_simt,
+                             .conv = *c};
+    TRY(cuda_weights_get(compile->backend, compile->node->inputs[1]->known,
+                         depthwise ? WEIGHT_TAPS : WEIGHT_CONV, compile->node->inputs[0]->dtype,
+                         &form.weights, err));
+    return conv_create(compile, &form, ret, err);
 }
 
 bool conv_is_for_tiles(const struct cuda_conv *c)
@@ -294,22 +262,14 @@ CUDA_CREATE(lower_conv)
     struct tensor *constant = node->inputs[1]->known;
     struct window window;
     struct cuda_conv conv;
-    const void *bias;
     TRY(window_init(node, 2, x->shape.dims + 1, constant->shape.dims + 2, &window, err));
     TRY(window_of_conv(node, &window, node_int(node, "group", 1), &conv, err));
     conv.y_row = (int)(compile->program->plan.places[y->index].pitch / dtype_size(y->dtype));
-    TRY(cuda_bias_of(compile->backend, node_bias(node), y->dtype, &bias, err));
-    if (is_pointwise(&conv)) {
-        enum weight_layout layout =
-            has_tensor_cores(compile->backend, x->dtype) ? WEIGHT_ROWS : WEIGHT_CONV;
-        const void *weights;
-        TRY(cuda_weights_get(compile->backend, constant, layout, x->dtype, &weights, err));
-        return conv_lower_pointwise(compile, &conv, weights,
-                                    cuda_weights_row(constant, layout, x->dtype), bias, ret, err);
-    }
+    if (is_pointwise(&conv))
+        return conv_lower_pointwise(compile, &conv, ret, err);
     if (conv_is_for_tiles(&conv))
-        TRY(conv_lower_tensor(compile, &conv, bias, ret, err));
-    return *ret ? STATUS_OK : conv_lower_plain(compile, &conv, bias, ret, err);
+        TRY(conv_lower_tensor(compile, &conv, ret, err));
+    return *ret ? STATUS_OK : conv_lower_plain(compile, &conv, ret, err);
 }
 
 const struct cuda_kernel cuda_kernel_conv = {{"conv", {OP_CONV}, conv_claim}, lower_conv};

@@ -45,8 +45,7 @@ static enum status copy_up(struct host_step *s, struct cuda_program *program, st
         const struct shape *y = &bound->out[0]->shape;
         const size_t columns = y->rank ? (size_t)y->dims[y->rank - 1] : 1;
         struct cuda_epilogue epilogue = s->epilogue;
-        if (bound->epilogue.residual)
-            epilogue.residual = program->data[bound->epilogue.residual->index];
+        epilogue.residual = program->data[s->step.residual];
         cuda_apply_epilogue(backend->stream, (int)bound->out[0]->dtype,
                             program->data[bound->node.outputs[0]->index], shape_count(y) / columns,
                             columns, columns, &epilogue);
@@ -73,7 +72,6 @@ KERNEL_CLAIM(host_claim)
 CUDA_CREATE(lower_host)
 {
     const struct node *node = compile->node;
-    const void *bias;
     struct host_step *s = cuda_step_create(compile, NULL, sizeof *s, host_run, ret, err);
     TRY(allocated(s));
     s->step.free = host_free;
@@ -88,10 +86,7 @@ CUDA_CREATE(lower_host)
                          NODE_STRING(node), dtype_name(node->outputs[0]->dtype));
     if (!bound_kernel_has_more(&s->bound))
         return STATUS_OK;
-    const struct epilogue *e = &node->epilogue;
-    TRY(cuda_bias_of(compile->backend, s->bound.bias, node->outputs[0]->dtype, &bias, err));
-    s->epilogue = (struct cuda_epilogue){bias, NULL, (int)e->activation, e->alpha, e->beta};
-    return STATUS_OK;
+    return cuda_epilogue_of(compile, s->bound.bias, &s->epilogue, err);
 }
 
 const struct cuda_kernel cuda_kernel_host = {{"host", {OP_NONE}, host_claim}, lower_host};

@@ -39,11 +39,11 @@ struct cuda_product {
     enum dtype dtype, y_dtype; /* of a and b; of y */
 };
 
-/* Creates a step y = epilogue(a b). `weights` is an uploaded b, or NULL when b is a value. */
+/* Creates a step y = epilogue(a b) of the node's inputs a and b. `weights` is an uploaded b, or
+ * NULL when b is a value. */
 enum status cuda_product_create(const struct cuda_lowering *compile,
-                                const struct cuda_product *product, uint32_t a, uint32_t b,
-                                const void *weights, const float *bias, struct cuda_step **ret,
-                                struct error *err);
+                                const struct cuda_product *product, const void *weights,
+                                struct cuda_step **ret, struct error *err);
 
 /* ---- strided access maps (access_map.c) ---- */
 
@@ -101,12 +101,11 @@ struct conv_key {
 };
 _Static_assert(sizeof(struct conv_key) == sizeof(struct cuda_conv) + 6 * sizeof(int32_t), "a gap");
 
-/* On entry, *ret is a step y = epilogue(x weights') from cuda_product_create(). If tensor cores can
- * run it as a 1 x 1 convolution, *ret becomes a step that chooses between the two and owns the old
- * one. x has `rows` rows; weights: [n, k rounded up to a multiple of 8] of x's dtype. y_row:
- * numbers between rows of y; 0: n. */
-enum status conv_create_product(const struct cuda_lowering *compile, int64_t rows, int64_t n,
-                                int64_t k, int64_t y_row, const void *weights, const float *bias,
+/* On entry, *ret is a step from cuda_product_create() for these arguments. If tensor cores can run
+ * the product as a 1 x 1 convolution, *ret becomes a step that chooses between the two and owns the
+ * old one. weights: [n, k rounded up to a multiple of 8] of x's dtype. */
+enum status conv_create_product(const struct cuda_lowering *compile,
+                                const struct cuda_product *product, const void *weights,
                                 struct cuda_step **ret, struct error *err);
 
 /* ---- ranges of integers (bounds.c) ---- */

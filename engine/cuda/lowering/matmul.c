@@ -57,7 +57,7 @@ CUDA_CREATE(lower_matmul)
         p.a_step = batch_of(as) == 1 ? 0 : p.m * p.k;
         p.b_step = p.k * p.n;
     }
-    const void *weights = NULL, *bias_data;
+    const void *weights = NULL;
     const bool rows = b->known && p.batch == 1 && !p.trans_a && bs->rank == 2 &&
                       has_tensor_cores(compile->backend, a->dtype);
     enum weight_layout layout = WEIGHT_AS_IS;
@@ -68,10 +68,8 @@ CUDA_CREATE(lower_matmul)
     }
     if (b->known)
         TRY(cuda_weights_get(compile->backend, b->known, layout, a->dtype, &weights, err));
-    TRY(cuda_bias_of(compile->backend, node_bias(node), y->dtype, &bias_data, err));
-    TRY(cuda_product_create(compile, &p, a->index, b->index, weights, bias_data, ret, err));
-    return rows ? conv_create_product(compile, p.m, p.n, p.k, 0, weights, bias_data, ret, err)
-                : STATUS_OK;
+    TRY(cuda_product_create(compile, &p, weights, ret, err));
+    return rows ? conv_create_product(compile, &p, weights, ret, err) : STATUS_OK;
 }
 
 const struct cuda_kernel cuda_kernel_matmul = {{"matmul", {OP_GEMM, OP_MATMUL}, matmul_claim},

@@ -27,14 +27,12 @@ struct cuda_product_step {
     cublasLtMatmulHeuristicResult_t candidates[MOST_CANDIDATES];
     int candidate_count, candidate;
     struct cuda_product product;
-    uint32_t a_value, b_value, y_value, residual_value;
+    uint32_t right;      /* cuda_index_of() b */
     const void *weights; /* b on the device; NULL if b is a value */
-    bool has_residual;
     /* The part of the epilogue that cuBLASLt computes; a separate kernel computes the rest. */
     enum { FUSED_NOTHING, FUSED_SUMS, FUSED_ALL } fused;
     struct cuda_epilogue epilogue;
-    size_t rows, columns;
-    enum dtype y_dtype;
+    size_t rows, columns; /* of y, for all products */
 };
 
 static void product_free(struct cuda_step *base)
@@ -70,13 +68,11 @@ static enum status multiply_some(struct cuda_product_step *s, struct cuda_progra
     const struct cuda_product *p = &s->product;
     const size_t size = dtype_size(p->dtype);
     const size_t at = (size_t)(first * p->m * p->n) * dtype_size(p->y_dtype);
-    const unsigned char *a = program->data[s->a_value], *residual = NULL;
-    const unsigned char *b = s->weights ? s->weights : program->data[s->b_value];
-    unsigned char *y = program->data[s->y_value];
+    const unsigned char *a = program->data[s->step.x], *residual = program->data[s->step.residual];
+    const unsigned char *b = s->weights ? s->weights : program->data[s->right];
+    unsigned char *y = (unsigned char *)program->data[s->step.y] + at;
     const float one = 1, zero = 0;
-    y += at;
-    if (s->has_residual && s->fused)
-        residual = (const unsigned char *)program->data[s->residual_value] + at;
+    residual = residual && s->fused ? residual + at : NULL;
     return blas_check(
         cublasLtMatmul(backend->blas, s->desc, &one, b + (size_t)(first * p->b_step) * size, s->b,
                        a + (size_t)(first * p->a_step) * size, s->a, residual ? &one : &zero,
@@ -103,13 +99,13 @@ CUDA_RUN(product_run)
 {
     struct cuda_product_step *s = (struct cuda_product_step *)base;
     struct cuda_backend *backend = program->backend;
-    void *y = program->data[s->y_value];
-    const void *residual = s->has_residual ? program->data[s->residual_value] : NULL;
+    void *y = program->data[base->y];
+    const void *residual = program->data[base->residual];
     if (!s->fused && residual == y) {
         /* The product would overwrite the residual, so it is copied to memory after the product's
          * workspace. */
         void *kept = backend->arena + program->value_bytes + WORKSPACE;
-        size_t bytes = s->rows * s->columns * dtype_size(s->y_dtype);
+        size_t bytes = s->rows * s->columns * dtype_size(s->product.y_dtype);
         TRY(cuda_check(cudaMemcpyAsync(kept, y, bytes, cudaMemcpyDeviceToDevice, backend->stream),
                        backend->device, base->name, err));
         residual = kept;
@@ -122,7 +118,7 @@ CUDA_RUN(product_run)
         epilogue.residual = NULL;
     }
     if (s->fused != FUSED_ALL)
-        cuda_apply_epilogue(backend->stream, (int)s->y_dtype, y, s->rows, s->columns,
+        cuda_apply_epilogue(backend->stream, (int)s->product.y_dtype, y, s->rows, s->columns,
                             s->product.y_row ? (size_t)s->product.y_row : s->columns, &epilogue);
     return cuda_launched(base, program, err);
 }
@@ -147,7 +143,7 @@ CUDA_RUN(product_tune)
                            has_tensor_cores(program->backend, p->dtype),
                            s->epilogue.activation,
                            s->epilogue.bias != NULL,
-                           s->has_residual};
+                           program->data[base->residual] != NULL};
     return tune_step(base, program, &s->candidate, s->candidate_count, key, sizeof key, err);
 }
 
@@ -274,38 +270,32 @@ static enum status product_find_candidates(const struct cuda_backend *backend,
 }
 
 enum status cuda_product_create(const struct cuda_lowering *compile,
-                                const struct cuda_product *product, uint32_t a, uint32_t b,
-                                const void *weights, const float *bias, struct cuda_step **ret,
-                                struct error *err)
+                                const struct cuda_product *product, const void *weights,
+                                struct cuda_step **ret, struct error *err)
 {
     const struct node *node = compile->node;
-    const struct epilogue *e = &node->epilogue;
+    const int activation = (int)node->epilogue.activation;
     struct cuda_product_step *s = cuda_step_create(compile, NULL, sizeof *s, product_run, ret, err);
     TRY(allocated(s));
     s->step.free = product_free;
     s->step.kernel = "cublasLt";
     s->step.tune = product_tune;
-    s->a_value = a;
-    s->b_value = b;
-    s->y_value = node->outputs[0]->index;
+    s->right = node->inputs[1]->index;
     s->weights = weights;
-    s->has_residual = e->residual != NULL;
-    s->residual_value = e->residual ? e->residual->index : 0;
-    s->epilogue = (struct cuda_epilogue){bias, NULL, (int)e->activation, e->alpha, e->beta};
+    TRY(cuda_epilogue_of(compile, node_bias(node), &s->epilogue, err));
     s->rows = (size_t)(product->m * product->batch);
     s->columns = (size_t)product->n;
-    s->y_dtype = product->y_dtype;
     s->product = *product;
     s->step.flops = 2.0 * (double)s->rows * (double)product->n * (double)product->k;
     s->step.bytes =
         dtype_size(product->dtype) * ((size_t)product->k * (s->rows + (size_t)product->n)) +
-        s->rows * s->columns * dtype_size(s->y_dtype);
+        s->rows * s->columns * dtype_size(product->y_dtype);
     const void *own_bias = NULL;
-    TRY(cuda_weights_of(compile->backend, node_bias(node), s->y_dtype, &own_bias, err));
-    s->fused = can_fuse((int)e->activation) ? FUSED_ALL : FUSED_SUMS;
+    TRY(cuda_weights_of(compile->backend, node_bias(node), product->y_dtype, &own_bias, err));
+    s->fused = can_fuse(activation) ? FUSED_ALL : FUSED_SUMS;
     for (;;) {
         TRY(product_describe(compile->backend, product, s->fused ? own_bias : NULL,
-                             s->fused == FUSED_ALL ? (int)e->activation : ACTIVATION_NONE, s, err));
+                             s->fused == FUSED_ALL ? activation : ACTIVATION_NONE, s, err));
         TRY(product_find_candidates(compile->backend, s, err));
         if (s->candidate_count || !s->fused)
             break;
@@ -315,8 +305,8 @@ enum status cuda_product_create(const struct cuda_lowering *compile,
         s->fused--;
     }
     s->step.workspace = WORKSPACE;
-    if (!s->fused && s->has_residual)
-        s->step.workspace += s->rows * s->columns * dtype_size(s->y_dtype);
+    if (!s->fused && node->epilogue.residual)
+        s->step.workspace += s->rows * s->columns * dtype_size(product->y_dtype);
     return s->candidate_count
                ? STATUS_OK
                : error_set(err, STATUS_UNSUPPORTED, "%s: cuBLASLt has no algorithm for it",

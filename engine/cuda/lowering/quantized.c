@@ -22,8 +22,7 @@ struct int8_step {
     struct cuda_conv conv;
     struct cuda_int8_epilogue epilogue;
     const void *weights;
-    uint32_t residual, x_zero;
-    bool has_residual, has_x_zero;
+    uint32_t x_zero;         /* of a zero point that a run computes */
     size_t fill_bytes;       /* bytes of the workspace before x and sums */
     struct conv_tiles tiles; /* count 0: runs without tensor cores */
     int candidate;
@@ -211,7 +210,6 @@ static enum status make_further(const struct cuda_lowering *compile,
     const struct value *table = node_input(node, QUANTIZED_TABLE);
     struct cuda_int8_epilogue *e = &s->epilogue;
     const void *data;
-    s->has_residual = residual != NULL;
     if (residual) {
         struct scale_zero own = {0}, other = {0}, sum = {0};
         if (!scale_zero_of(node, o->y_terms, o->stored, &own) ||
@@ -221,7 +219,7 @@ static enum status make_further(const struct cuda_lowering *compile,
                 err, STATUS_INTERNAL,
                 "%s: the scales of a quantized sum are not constant; this is a bug in lensd",
                 node->name);
-        s->residual = residual->index;
+        s->step.residual = residual->index;
         quantized_sum_factors(&own, &other, &sum, &e->own_ratio, &e->residual_ratio, &e->fixed);
     }
     TRY(cuda_weights_of(compile->backend, table, DTYPE_U8, &data, err));
@@ -239,9 +237,9 @@ static enum status make_epilogue(const struct cuda_lowering *compile,
     TRY(make_bias(compile, o, &s->epilogue, err));
     if (o->x_scale)
         TRY(make_scales(compile, o, &s->epilogue, err));
-    s->has_x_zero = o->x_zero && !o->x_zero->known;
-    if (s->has_x_zero) { /* a run copies x_zero to the workspace */
-        s->x_zero = o->x_zero->index;
+    const struct value *computed = o->x_zero && !o->x_zero->known ? o->x_zero : NULL;
+    s->x_zero = cuda_index_of(compile, computed);
+    if (computed) { /* a run copies x_zero to the workspace */
         s->fill_bytes = ALIGN;
         return STATUS_OK;
     }
@@ -264,15 +262,15 @@ CUDA_RUN(quantized_run)
     struct cuda_int8_epilogue epilogue = s->epilogue;
     const void *x = program->data[base->x];
     void *y = program->data[base->y];
-    if (s->has_x_zero) {
-        epilogue.x_zero = program->data[s->x_zero];
+    epilogue.x_zero = program->data[s->x_zero];
+    if (epilogue.x_zero) {
         cuda_copy_strided(stream, 1, epilogue.x_zero, workspace,
                           &(struct cuda_access_map){.rank = 1, .dims = {PADDING}});
         epilogue.padding = workspace;
         workspace += s->fill_bytes;
     }
     x = conv_pad_channels(stream, &s->tiles, &s->conv, 1, x, &workspace);
-    epilogue.residual = s->has_residual ? program->data[s->residual] : NULL;
+    epilogue.residual = program->data[base->residual];
     if (s->tiles.count)
         cuda_int8_conv_tensor(stream, x, s->weights, y, &s->conv, &epilogue,
                               &s->tiles.candidates[s->candidate], workspace);
@@ -287,7 +285,7 @@ CUDA_RUN(quantized_tune)
     const struct conv_key key = {.conv = s->conv,
                                  .x_dtype = s->epilogue.x_type,
                                  .y_dtype = s->epilogue.y_type,
-                                 .has_residual = s->has_residual,
+                                 .has_residual = program->data[base->residual] != NULL,
                                  .unpadded = s->tiles.unpadded};
     return tune_step(base, program, &s->candidate, s->tiles.count, &key, sizeof key, err);
 }

@@ -10,7 +10,6 @@ struct axis_step {
     struct cuda_step step;
     enum { AXIS_FOLD, AXIS_EXTREME, AXIS_SOFTMAX, AXIS_TOP } kind;
     uint32_t indices;
-    bool has_y, has_indices;
     struct cuda_reduce_axes fold;
     struct cuda_axis axis;
     bool is_log, is_least, is_last;
@@ -22,7 +21,7 @@ CUDA_RUN(reduce_axes_run)
     struct axis_step *s = (struct axis_step *)base;
     cudaStream_t stream = program->backend->stream;
     const void *x = program->data[base->x];
-    void *y = s->has_y ? program->data[base->y] : NULL;
+    void *y = program->data[base->y];
     switch (s->kind) {
     case AXIS_FOLD:
         cuda_fold_axes(stream, x, y, &s->fold);
@@ -34,8 +33,8 @@ CUDA_RUN(reduce_axes_run)
         cuda_softmax_axis(stream, x, y, &s->axis, s->is_log);
         break;
     case AXIS_TOP:
-        cuda_top_k(stream, x, y, s->has_indices ? program->data[s->indices] : NULL, &s->axis, s->k,
-                   s->is_least, program->backend->arena + program->value_bytes);
+        cuda_top_k(stream, x, y, program->data[s->indices], &s->axis, s->k, s->is_least,
+                   program->backend->arena + program->value_bytes);
         break;
     }
     return cuda_launched(base, program, err);
@@ -164,16 +163,12 @@ KERNEL_CLAIM(reduce_axes_claim)
 CUDA_CREATE(lower_reduce_axes)
 {
     static const char *const names[] = {"reduce", "extreme", "softmax", "top k"};
-    const struct node *node = compile->node;
-    const struct value *y = node_output(node, 0), *indices = node_output(node, 1);
     struct axis_step proto = {0};
-    (void)reduce_axes_classify(node, &proto);
+    (void)reduce_axes_classify(compile->node, &proto);
     struct axis_step *s = cuda_step_create(compile, &proto, sizeof *s, reduce_axes_run, ret, err);
     TRY(allocated(s));
     s->step.kernel = names[s->kind];
-    s->has_y = y != NULL;
-    s->has_indices = indices != NULL;
-    s->indices = indices ? indices->index : 0;
+    s->indices = cuda_index_of(compile, node_output(compile->node, 1));
     if (s->kind == AXIS_TOP)
         s->step.workspace = cuda_top_k_workspace(&s->axis, s->k);
     return STATUS_OK;

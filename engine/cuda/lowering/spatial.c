@@ -345,11 +345,9 @@ CUDA_CREATE(lower_transposed)
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0];
-    const struct epilogue *e = &node->epilogue;
     const struct shape plain = channels_first(&x->shape);
     struct conv_shape shape;
     struct cuda_conv conv;
-    const void *bias;
     TRY(conv_shape_init(node, &plain, &node->inputs[1]->known->shape, &shape, err));
     TRY(window_of_conv(node, &shape.window, shape.group, &conv, err));
     struct spatial_step *s =
@@ -357,9 +355,8 @@ CUDA_CREATE(lower_transposed)
     TRY(allocated(s));
     TRY(cuda_weights_get(compile->backend, node->inputs[1]->known, WEIGHT_TAPS, x->dtype,
                          &s->weights, err));
-    TRY(cuda_bias_of(compile->backend, node_bias(node), node->outputs[0]->dtype, &bias, err));
+    TRY(cuda_epilogue_of(compile, node_bias(node), &s->epilogue, err));
     s->conv = conv;
-    s->epilogue = (struct cuda_epilogue){bias, NULL, (int)e->activation, e->alpha, e->beta};
     const int group_channels = s->conv.m / s->conv.groups;
     s->step.flops = 2.0 * (double)shape_count(&x->shape) * (double)(s->conv.kh * s->conv.kw) *
                     (double)group_channels;

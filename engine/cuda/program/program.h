@@ -84,7 +84,7 @@ struct cuda_program {
     struct cuda_program *next;
     struct plan plan;
     const struct graph *graph; /* lives as long as the program */
-    void **data;               /* device addresses by value index */
+    void **data;               /* device addresses by cuda_index_of() */
     struct cuda_step **steps;
     size_t step_count;
     size_t value_bytes;    /* bytes of the values, and of pixels as numbers */
@@ -103,8 +103,8 @@ struct cuda_program {
 /* A compiled node. Implementations have it as their first member. */
 struct cuda_step {
     char *name;
-    const char *kernel; /* static text */
-    uint32_t x, y;      /* indices of the first operand and the first result, if any */
+    const char *kernel;      /* static text */
+    uint32_t x, y, residual; /* first operand, first result, residual: cuda_index_of() */
     double flops;
     size_t bytes;
     size_t workspace;
@@ -121,9 +121,16 @@ struct cuda_lowering {
     const struct node *node;
 };
 
-/* Allocates a step of `size` bytes as a copy of `form` (NULL: zeroed), and sets its name, run, x, y
- * and bytes. Returns it and stores it in *ret; NULL with an error when out of memory. If
- * the lowering fails later, it leaves the step in *ret, and the program frees it. */
+/* Returns the index in program->data of a value's address; if `value` is NULL, the index of a NULL
+ * address. */
+static inline uint32_t cuda_index_of(const struct cuda_lowering *compile, const struct value *value)
+{
+    return value ? value->index : (uint32_t)compile->program->graph->value_count;
+}
+
+/* Allocates a step of `size` bytes as a copy of `form` (NULL: zeroed), and sets its name, run, x,
+ * y, residual and bytes. Returns it and stores it in *ret; NULL with an error when out of memory.
+ * If the lowering fails later, it leaves the step in *ret, and the program frees it. */
 void *cuda_step_create(const struct cuda_lowering *compile, const void *form, size_t size,
                        cuda_step_fn run, struct cuda_step **ret, struct error *err);
 
@@ -280,11 +287,11 @@ int cuda_weight_at(const struct tensor *constant, const struct tensor *zero,
 /* Like cuda_weights_get() with WEIGHT_AS_IS; *ret is NULL if the value is no constant. */
 enum status cuda_weights_of(struct cuda_backend *backend, const struct value *value,
                             enum dtype dtype, const void **ret, struct error *err) MUST_USE;
-/* Uploads the bias of a product with a result of type `dtype`: float32 numbers rounded to `dtype`.
- * cuBLASLt requires a bias of its result's type, so every candidate adds the same rounded bias.
- * *ret is NULL if `bias` is NULL. */
-enum status cuda_bias_of(struct cuda_backend *backend, const struct value *bias, enum dtype dtype,
-                         const void **ret, struct error *err) MUST_USE;
+/* Sets up the node's epilogue, without its residual, and uploads the bias (NULL: none): float32
+ * numbers rounded to the type of the node's result. cuBLASLt requires a bias of its result's type,
+ * so every candidate adds the same rounded bias. */
+enum status cuda_epilogue_of(const struct cuda_lowering *compile, const struct value *bias,
+                             struct cuda_epilogue *ret, struct error *err) MUST_USE;
 /* Like cuda_weights_get(), for `count` numbers of this dtype in host memory. */
 enum status cuda_weights_upload(struct cuda_backend *backend, enum dtype dtype, const void *numbers,
                                 size_t count, const void **ret, struct error *err) MUST_USE;

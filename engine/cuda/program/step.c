@@ -22,8 +22,9 @@ void *cuda_step_create(const struct cuda_lowering *compile, const void *form, si
         step->kernel = "cuda";
     step->run = run;
     const struct value *x = node_input(compile->node, 0), *y = node_output(compile->node, 0);
-    step->x = x ? x->index : 0;
-    step->y = y ? y->index : 0;
+    step->x = cuda_index_of(compile, x);
+    step->y = cuda_index_of(compile, y);
+    step->residual = cuda_index_of(compile, compile->node->epilogue.residual);
     step->bytes = (x ? value_bytes(x) : 0) + (y ? value_bytes(y) : 0);
     *ret = step;
     return step;

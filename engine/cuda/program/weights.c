@@ -304,14 +304,19 @@ enum status cuda_weights_of(struct cuda_backend *backend, const struct value *va
                : STATUS_OK;
 }
 
-enum status cuda_bias_of(struct cuda_backend *backend, const struct value *bias, enum dtype dtype,
-                         const void **ret, struct error *err)
+enum status cuda_epilogue_of(const struct cuda_lowering *compile, const struct value *bias,
+                             struct cuda_epilogue *ret, struct error *err)
 {
+    const struct epilogue *e = &compile->node->epilogue;
+    const enum dtype dtype = compile->node->outputs[0]->dtype;
     const enum weight_layout layout = dtype == DTYPE_F16    ? WEIGHT_OF_F16
                                       : dtype == DTYPE_BF16 ? WEIGHT_OF_BF16
                                                             : WEIGHT_AS_IS;
-    *ret = NULL;
-    return bias ? cuda_weights_get(backend, bias->known, layout, DTYPE_F32, ret, err) : STATUS_OK;
+    const void *data = NULL;
+    if (bias)
+        TRY(cuda_weights_get(compile->backend, bias->known, layout, DTYPE_F32, &data, err));
+    *ret = (struct cuda_epilogue){data, NULL, (int)e->activation, e->alpha, e->beta};
+    return STATUS_OK;
 }
 
 enum status cuda_weights_upload(struct cuda_backend *backend, enum dtype dtype, const void *numbers,
