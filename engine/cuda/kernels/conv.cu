@@ -106,23 +106,6 @@ void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *w
 
 /* ---- one thread per output: groups of few channels, uncommon depthwise convolutions ---- */
 
-/* Loads COUNT (8, 4, 2 or 1) neighbours; `from` is aligned to their total size, at most to 16
- * bytes. */
-template <int COUNT, typename T>
-__device__ static inline void load_channels(float (&to)[COUNT], const T *from)
-{
-    if constexpr (COUNT == 8) {
-        load_all(to, from);
-    } else {
-        unsigned char bytes[COUNT * sizeof(T)];
-        T narrow[COUNT];
-        load_bytes(bytes, from);
-        memcpy(narrow, bytes, sizeof bytes);
-        UNROLLED(i, COUNT)
-            to[i] = to_float(narrow[i]);
-    }
-}
-
 /* A thread reads EACH neighbouring channels at once. With IS_DEPTHWISE it computes EACH outputs,
  * one from each channel. Otherwise it computes one output, and EACH divides the channels of a
  * group. */
@@ -148,8 +131,8 @@ __global__ void conv_direct_kernel(const T *x, const T *weights, Y *y, cuda_conv
                 const T *tap = w + (size_t)(r * c.kw + s) * tap_step;
                 for (int k = 0; k < cg; k += EACH / OUTPUTS) {
                     float v[EACH], t[EACH];
-                    load_channels(v, from + k);
-                    load_channels(t, tap + k);
+                    load_all(v, from + k);
+                    load_all(t, tap + k);
                     UNROLLED(j, EACH)
                         sums[IS_DEPTHWISE ? j : 0] += v[j] * t[j];
                 }

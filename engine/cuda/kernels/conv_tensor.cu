@@ -15,45 +15,27 @@ template <> struct result_of<tf32_half> {
     using type = float;
 };
 
-/* v += the next COUNT (at a row's end: `count`) elements of float32 or T. NULL adds nothing. */
-template <typename T, int COUNT>
-__device__ static inline void add_some(float (&v)[COUNT], const void *from, bool is_float,
-                                       bool whole, int count)
-{
-    if (!from)
-        return;
-    if (whole && is_float)
-        return add_all(v, (const float *)from);
-    if (whole)
-        return add_all(v, (const T *)from);
-    UNROLLED(i, COUNT)
-        if (i < count)
-            v[i] += is_float ? ((const float *)from)[i] : to_float(((const T *)from)[i]);
-}
-
 /* Makes results from float32 sums. */
 struct float_finish {
     cuda_epilogue e;
     bool y_is_float;
 
     template <typename T, int COUNT>
-    __device__ inline void finish(float (&v)[COUNT], void *y_, const cuda_conv &c, size_t p,
+    __device__ inline void finish(float (&v)[COUNT], void *y, const cuda_conv &c, size_t p,
                                   int column, bool whole, int count) const
     {
         using Y = typename result_of<T>::type;
-        const size_t bytes = output_at(c, p, column) * (y_is_float ? 4 : 2);
-        char *y = (char *)y_ + bytes;
-        add_some<Y>(v, e.bias ? e.bias + column : nullptr, true, whole, count);
-        add_some<Y>(v, e.residual ? (const char *)e.residual + bytes : nullptr, y_is_float, whole,
-                    count);
+        const size_t at = output_at(c, p, column);
+        add_all(v, e.bias ? e.bias + column : nullptr, whole, count);
+        if (y_is_float)
+            add_all(v, e.residual ? (const float *)e.residual + at : nullptr, whole, count);
+        else
+            add_all(v, e.residual ? (const Y *)e.residual + at : nullptr, whole, count);
         activate_all(v, e.activation, e.alpha, e.beta);
         if (y_is_float)
-            return store_words((float *)y, v, whole, count);
-        if (whole)
-            return store_all((Y *)y, v);
-        UNROLLED(i, COUNT)
-            if (i < count)
-                ((Y *)y)[i] = from_float<Y>(v[i]);
+            store_all((float *)y + at, v, whole, count);
+        else
+            store_all((Y *)y + at, v, whole, count);
     }
 };
 

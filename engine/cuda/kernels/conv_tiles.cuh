@@ -365,12 +365,12 @@ __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
         const int column = (int)blockIdx.y * mg + m;
         const bool whole = mg % 8 == 0;
         S v[8];
-        load_words(v, from, true, 8);
+        load_same(v, from);
         if (!g.sums)
             return e.template finish<T>(v, y, c, p, column, whole, mg - m);
         const size_t outputs = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
-        store_words(g.sums + blockIdx.z * outputs + p * (size_t)c.m + (size_t)column, v, whole,
-                    mg - m);
+        store_same(g.sums + blockIdx.z * outputs + p * (size_t)c.m + (size_t)column, v, whole,
+                   mg - m);
     });
 }
 
@@ -381,9 +381,9 @@ __global__ void split_sum_kernel(const S *sums, int splits, size_t count, cuda_c
 {
     FOR_EACH(i, count / EACH) {
         S total[EACH], more[EACH];
-        load_words(total, sums + i * EACH, true, EACH);
+        load_same(total, sums + i * EACH);
         for (int s = 1; s < splits; s++) {
-            load_words(more, sums + (size_t)s * count + i * EACH, true, EACH);
+            load_same(more, sums + (size_t)s * count + i * EACH);
             UNROLLED(k, EACH)
                 total[k] = joined(total[k], more[k]);
         }

@@ -10,6 +10,8 @@
  * or left to another kernel. */
 #pragma once
 
+#include <type_traits>
+
 #include "engine/cuda/kernels/kernels.h"
 #include "engine/graph/activation.h"
 
@@ -343,99 +345,107 @@ __device__ static inline float activate(float x, int activation, float alpha, fl
 }
 
 /* Applies activate() to COUNT numbers, with one branch for all of them. */
-#define ACTIVATE_EACH(expression)                                                                  \
-    UNROLL                                                                                         \
-    for (int i = 0; i < COUNT; i++) {                                                              \
-        float x = v[i];                                                                            \
-        v[i] = expression;                                                                         \
-    }                                                                                              \
-    return
-
 template <int COUNT>
 __device__ static inline void activate_all(float (&v)[COUNT], int activation, float alpha,
                                            float beta)
 {
+    const auto each = [&](int which) {
+        UNROLLED(i, COUNT)
+            v[i] = activate(v[i], which, alpha, beta);
+    };
     switch (activation) {
     case ACTIVATION_NONE:
         return;
     case ACTIVATION_RELU:
-        ACTIVATE_EACH(activate(x, ACTIVATION_RELU, 0, 0));
+        return each(ACTIVATION_RELU);
     case ACTIVATION_CLIP:
-        ACTIVATE_EACH(activate(x, ACTIVATION_CLIP, alpha, beta));
+        return each(ACTIVATION_CLIP);
     case ACTIVATION_HARD_SWISH:
-        ACTIVATE_EACH(activate(x, ACTIVATION_HARD_SWISH, 0, 0));
+        return each(ACTIVATION_HARD_SWISH);
     case ACTIVATION_SILU:
-        ACTIVATE_EACH(activate(x, ACTIVATION_SILU, alpha, 0));
+        return each(ACTIVATION_SILU);
     case ACTIVATION_GELU:
-        ACTIVATE_EACH(activate(x, ACTIVATION_GELU, 0, 0));
+        return each(ACTIVATION_GELU);
     default:
-        ACTIVATE_EACH(activate(x, activation, alpha, beta));
+        return each(activation);
     }
 }
-#undef ACTIVATE_EACH
 
-/* ---- vector access: eight neighbouring numbers at addresses aligned to 16 bytes (bytes: to 8), or
- * one ---- */
-
-/* 16 bytes, aligned. */
-struct alignas(16) words4 {
-    uint32_t at[4];
-};
+/* ---- vector access ----
+ *
+ * These functions load and store COUNT neighbours at once if `whole`; their address is then a
+ * multiple of their total size, or of 16 bytes if that is less. Otherwise only the first `count`
+ * are accessed, one by one; further loaded numbers are 0. COUNT is a power of two. */
 
 /* COUNT bytes, a power of two up to 16, aligned. */
 template <int COUNT> struct alignas(COUNT) bytes_of {
-    unsigned char at[COUNT];
+    using word = std::conditional_t<COUNT % 4 == 0, uint32_t, unsigned char>;
+    word at[COUNT / sizeof(word)];
 };
 
-template <typename T> __device__ static inline void load_all(float (&to)[1], const T *from)
+template <typename T, int COUNT>
+__device__ static inline void load_same(T (&to)[COUNT], const void *from, bool whole = true,
+                                        int count = COUNT)
 {
-    to[0] = to_float(*from);
-}
-
-template <typename T> __device__ static inline void load_all(float (&to)[8], const T *from)
-{
-    if constexpr (sizeof(T) == 4) {
-        words4 half[2] = {((const words4 *)from)[0], ((const words4 *)from)[1]};
-        memcpy(to, half, sizeof half);
-    } else {
-        bytes_of<8 * sizeof(T)> packed = *(const bytes_of<8 * sizeof(T)> *)from;
-        T narrow[8];
-        memcpy(narrow, &packed, sizeof packed);
-        UNROLLED(i, 8)
-            to[i] = to_float(narrow[i]);
+    constexpr int BYTES = COUNT * (int)sizeof(T), PIECE = BYTES < 16 ? BYTES : 16;
+    if (whole) {
+        bytes_of<PIECE> pieces[BYTES / PIECE];
+        UNROLLED(i, BYTES / PIECE)
+            pieces[i] = ((const bytes_of<PIECE> *)from)[i];
+        memcpy(to, pieces, BYTES);
+        return;
     }
+    UNROLLED(i, COUNT)
+        to[i] = i < count ? ((const T *)from)[i] : T{};
 }
 
-template <typename T> __device__ static inline void store_all(T *to, const float (&from)[1])
+template <typename T, int COUNT>
+__device__ static inline void store_same(void *to, const T (&from)[COUNT], bool whole = true,
+                                         int count = COUNT)
 {
-    *to = from_float<T>(from[0]);
-}
-
-template <typename T> __device__ static inline void store_all(T *to, const float (&from)[8])
-{
-    if constexpr (sizeof(T) == 4) {
-        words4 half[2];
-        memcpy(half, from, sizeof half);
-        ((words4 *)to)[0] = half[0];
-        ((words4 *)to)[1] = half[1];
-    } else {
-        T narrow[8];
-        UNROLLED(i, 8)
-            narrow[i] = from_float<T>(from[i]);
-        bytes_of<8 * sizeof(T)> packed;
-        memcpy(&packed, narrow, sizeof packed);
-        *(bytes_of<8 * sizeof(T)> *)to = packed;
+    constexpr int BYTES = COUNT * (int)sizeof(T), PIECE = BYTES < 16 ? BYTES : 16;
+    if (whole) {
+        bytes_of<PIECE> pieces[BYTES / PIECE];
+        memcpy(pieces, from, BYTES);
+        UNROLLED(i, BYTES / PIECE)
+            ((bytes_of<PIECE> *)to)[i] = pieces[i];
+        return;
     }
+    UNROLLED(i, COUNT)
+        if (i < count)
+            ((T *)to)[i] = from[i];
+}
+
+/* Load and store numbers of any type as float32. */
+template <typename T, int COUNT>
+__device__ static inline void load_all(float (&to)[COUNT], const T *from, bool whole = true,
+                                       int count = COUNT)
+{
+    T narrow[COUNT];
+    load_same(narrow, from, whole, count);
+    UNROLLED(i, COUNT)
+        to[i] = to_float(narrow[i]);
+}
+
+template <typename T, int COUNT>
+__device__ static inline void store_all(T *to, const float (&from)[COUNT], bool whole = true,
+                                        int count = COUNT)
+{
+    T narrow[COUNT];
+    UNROLLED(i, COUNT)
+        narrow[i] = from_float<T>(from[i]);
+    store_same(to, narrow, whole, count);
 }
 
 /* v += the numbers at `from`; NULL adds nothing. */
 template <typename T, int EACH>
-__device__ static inline void add_all(float (&v)[EACH], const T *from)
+__device__ static inline void add_all(float (&v)[EACH], const T *from, bool whole = true,
+                                      int count = EACH)
 {
     float more[EACH];
     if (!from)
         return;
-    load_all(more, from);
+    load_all(more, from, whole, count);
     UNROLLED(i, EACH)
         v[i] += more[i];
 }
@@ -465,74 +475,10 @@ __device__ static inline size_t output_at(const cuda_conv &c, size_t position, i
     return position * (size_t)(c.y_row ? c.y_row : c.m) + (size_t)m;
 }
 
-/* Load and store COUNT bytes at once if `whole` (the address is then aligned), otherwise only the
- * first `count`, one by one. */
-template <int COUNT>
-__device__ static inline void load_bytes(unsigned char (&to)[COUNT], const void *from,
-                                         bool whole = true, int count = COUNT)
-{
-    if (whole) {
-        bytes_of<COUNT> piece = *(const bytes_of<COUNT> *)from;
-        memcpy(to, &piece, COUNT);
-        return;
-    }
-    UNROLLED(i, COUNT)
-        to[i] = i < count ? ((const unsigned char *)from)[i] : (unsigned char)0;
-}
-
-template <int COUNT>
-__device__ static inline void store_bytes(void *to, const unsigned char (&from)[COUNT],
-                                          bool whole = true, int count = COUNT)
-{
-    if (whole) {
-        bytes_of<COUNT> piece;
-        memcpy(&piece, from, COUNT);
-        *(bytes_of<COUNT> *)to = piece;
-        return;
-    }
-    UNROLLED(i, COUNT)
-        if (i < count)
-            ((unsigned char *)to)[i] = from[i];
-}
-
 /* Adds with wrap-around. */
 __device__ static inline int wrapped(int a, int b)
 {
     return (int)((unsigned)a + (unsigned)b);
-}
-
-/* Load and store COUNT neighbouring numbers of four bytes (int32, float32), `count` of which are
- * valid. `whole`: all are valid, and groups of four are 16-byte aligned. */
-template <typename S, int COUNT>
-__device__ static inline void load_words(S (&to)[COUNT], const S *from, bool whole, int count)
-{
-    static_assert(sizeof(S) == 4, "a word");
-    if (whole && COUNT % 4 == 0) {
-        UNROLLED(i, COUNT / 4) {
-            words4 words = ((const words4 *)from)[i];
-            memcpy(to + i * 4, &words, sizeof words);
-        }
-        return;
-    }
-    UNROLLED(i, COUNT)
-        to[i] = i < count ? from[i] : (S)0;
-}
-
-template <typename S, int COUNT>
-__device__ static inline void store_words(S *to, const S (&from)[COUNT], bool whole, int count)
-{
-    static_assert(sizeof(S) == 4, "a word");
-    if (whole && COUNT % 4 == 0) {
-        UNROLLED(i, COUNT / 4) {
-            words4 words;
-            memcpy(&words, from + i * 4, sizeof words);
-            ((words4 *)to)[i] = words;
-        }
-        return;
-    }
-    UNROLLED(i, COUNT)
-        if (i < count)
-            to[i] = from[i];
 }
 
 /* Runs `call` with EACH = 8 or 1. */

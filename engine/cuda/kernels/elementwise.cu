@@ -104,7 +104,7 @@ void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
     const struct cuda_access_map *map = &wide;
     size = widen(size, &wide);
     if (size == 16)
-        copy_sized<words4>(stream, x, y, map);
+        copy_sized<bytes_of<16>>(stream, x, y, map);
     else
         WITH_SIZE(size, copy_sized<T>(stream, x, y, map));
 }
@@ -122,12 +122,12 @@ template <int EACH> __global__ void parts_kernel(unsigned char *whole, cuda_part
         unsigned char *own = (unsigned char *)p.parts[which].data + i * EACH;
         unsigned char *inside = whole + row * p.pitch + p.parts[which].offset + column;
         unsigned char bytes[EACH];
-        load_bytes(bytes, p.is_split ? inside : own);
+        load_same(bytes, p.is_split ? inside : own);
         if (table) {
             UNROLLED(k, EACH)
                 bytes[k] = table[bytes[k]];
         }
-        store_bytes(p.is_split ? own : inside, bytes);
+        store_same(p.is_split ? own : inside, bytes);
     }
 }
 

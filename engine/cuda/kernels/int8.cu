@@ -5,27 +5,13 @@
 
 namespace
 {
-template <int COUNT> __device__ static inline void load_taps(int (&to)[COUNT], const int16_t *from)
-{
-    if constexpr (COUNT == 8) {
-        const words4 words = *(const words4 *)from;
-        int16_t taps[8];
-        memcpy(taps, &words, sizeof words);
-        UNROLLED(i, 8)
-            to[i] = taps[i];
-    } else {
-        UNROLLED(i, COUNT)
-            to[i] = from[i];
-    }
-}
-
 template <int COUNT>
 __device__ static inline void load_pixel(int (&to)[COUNT], const unsigned char *from, bool has,
                                          int padding, bool is_signed)
 {
     unsigned char bytes[COUNT];
     if (has)
-        load_bytes(bytes, from);
+        load_same(bytes, from);
     UNROLLED(i, COUNT)
         to[i] = has ? byte_of(bytes[i], is_signed) : padding;
 }
@@ -53,9 +39,10 @@ __global__ void int8_direct_kernel(const unsigned char *x, const int16_t *weight
             const size_t from =
                 has ? (((size_t)at.n * c.h + (size_t)h) * c.w + (size_t)w) * (size_t)c.c : 0;
             for (int k = 0; k < cg; k++) {
-                int v[EACH], t[EACH];
+                int v[EACH];
+                int16_t t[EACH];
                 load_pixel(v, x + from + m / mg * cg + k, has, padding, is_signed);
-                load_taps(t, taps + k);
+                load_same(t, taps + k);
                 UNROLLED(j, EACH)
                     sums[j] = wrapped(sums[j], v[j] * t[j]);
             }

@@ -60,9 +60,9 @@ __device__ static inline void finish_stored(const int (&v)[COUNT], void *y, size
     const int lowest = lowest_of(e.y_type);
     float scales[COUNT];
     unsigned char bytes[COUNT], other[COUNT];
-    load_words(scales, e.scales + column, whole, count);
+    load_same(scales, e.scales + column, whole, count);
     if (e.residual)
-        load_bytes(other, (const unsigned char *)e.residual + at, whole, count);
+        load_same(other, (const unsigned char *)e.residual + at, whole, count);
     UNROLLED(i, COUNT) {
         int stored = requantized(times((float)v[i], scales[i]), e.zero, lowest);
         if (e.residual)
@@ -74,7 +74,7 @@ __device__ static inline void finish_stored(const int (&v)[COUNT], void *y, size
         UNROLLED(i, COUNT)
             bytes[i] = e.table[bytes[i]];
     }
-    store_bytes((unsigned char *)y + at, bytes, whole, count);
+    store_same((unsigned char *)y + at, bytes, whole, count);
 }
 
 /* Applies the epilogue to COUNT neighbouring sums, of which `count` are valid. `whole`: all are
@@ -85,13 +85,13 @@ __device__ static inline void finish_sums(int (&v)[COUNT], void *y, size_t at, i
 {
     int more[COUNT];
     if (e.bias) {
-        load_words(more, e.bias + column, whole, count);
+        load_same(more, e.bias + column, whole, count);
         UNROLLED(i, COUNT)
             v[i] = wrapped(v[i], more[i]);
     }
     if (e.x_zero) {
         const unsigned zero = (unsigned)byte_of(*e.x_zero, e.x_type == DTYPE_I8);
-        load_words(more, e.weight_sums + column, whole, count);
+        load_same(more, e.weight_sums + column, whole, count);
         UNROLLED(i, COUNT)
             v[i] = (int)((unsigned)v[i] - zero * (unsigned)more[i]);
     }

@@ -1,8 +1,6 @@
 /* Normalization of rows, and pools. */
 #include "engine/cuda/kernels/int8.cuh"
 
-#include <type_traits>
-
 enum { SHORT_ROW = 1024 }; /* numbers of a row that a warp handles; longer rows get a block */
 
 /* GROUP threads, a warp or a block, handle a row; each reads EACH (8 or 1) neighbours at a time. */
