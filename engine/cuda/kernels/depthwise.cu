@@ -7,52 +7,33 @@
 
 namespace
 {
-/* Item i of a kernel: eight neighbouring channels of WIDE neighbouring outputs of a row. Its
- * windows, STRIDE apart, start at (top, left) of image n; both may be negative. */
-template <int STRIDE, int WIDE> struct depthwise_item {
-    int channel, first, oh, n, left, top;
-
-    __device__ inline depthwise_item(const cuda_conv &c, size_t i)
-    {
-        const output_item at(i, c.c / 8, (c.ow + WIDE - 1) / WIDE, c.oh);
-        channel = at.item * 8;
-        first = at.ow * WIDE;
-        oh = at.oh;
-        n = at.n;
-        left = first * STRIDE - c.pad_w;
-        top = oh * STRIDE - c.pad_h;
-    }
-
-    /* Returns the offset in y of the item's output o. */
-    __device__ inline size_t output(const cuda_conv &c, int o) const
-    {
-        return (((size_t)n * c.oh + oh) * c.ow + first + o) * c.c + channel;
-    }
-};
-
-/* KERNEL x KERNEL windows, STRIDE in both directions, no dilation; WIDE outputs per thread. */
+/* KERNEL x KERNEL windows, STRIDE apart in both directions, without dilation. A thread computes
+ * eight neighbouring channels of WIDE neighbouring outputs of a row; their first window starts at
+ * (top, left), both of which may be negative. */
 template <typename T, int KERNEL, int STRIDE, int WIDE>
 __global__ void depthwise_kernel(const T *x, const T *weights, T *y, cuda_conv c, cuda_epilogue e,
                                  size_t count)
 {
     constexpr int COLUMNS = (WIDE - 1) * STRIDE + KERNEL;
     FOR_EACH(i, count) {
-        const depthwise_item<STRIDE, WIDE> item(c, i);
+        const output_item at(i, c.c / 8, (c.ow + WIDE - 1) / WIDE, c.oh);
+        const int channel = at.item * 8, first = at.ow * WIDE;
+        const int left = first * STRIDE - c.pad_w, top = at.oh * STRIDE - c.pad_h;
         float sums[WIDE][8] = {};
         UNROLLED(r, KERNEL) {
-            if (item.top + r < 0 || item.top + r >= c.h)
+            if (top + r < 0 || top + r >= c.h)
                 continue;
             float taps[KERNEL][8];
             UNROLLED(s, KERNEL)
-                load_all(taps[s], weights + (r * KERNEL + s) * c.c + item.channel);
-            const T *row = x + ((size_t)item.n * c.h + item.top + r) * c.w * c.c + item.channel;
-            UNROLLED(at, COLUMNS) {
-                if (item.left + at < 0 || item.left + at >= c.w)
+                load_all(taps[s], weights + (r * KERNEL + s) * c.c + channel);
+            const T *row = x + ((size_t)at.n * c.h + top + r) * c.w * c.c + channel;
+            UNROLLED(column, COLUMNS) {
+                if (left + column < 0 || left + column >= c.w)
                     continue;
                 float v[8];
-                load_all(v, row + (size_t)(item.left + at) * c.c);
+                load_all(v, row + (size_t)(left + column) * c.c);
                 UNROLLED(o, WIDE) {
-                    const int s = at - o * STRIDE;
+                    const int s = column - o * STRIDE;
                     if (s < 0 || s >= KERNEL)
                         continue;
                     UNROLLED(k, 8)
@@ -61,8 +42,9 @@ __global__ void depthwise_kernel(const T *x, const T *weights, T *y, cuda_conv c
             }
         }
         UNROLLED(o, WIDE)
-            if (item.first + o < c.ow)
-                finish_all(y, item.output(c, o), item.channel, sums[o], e);
+            if (first + o < c.ow)
+                finish_all(y, (((size_t)at.n * c.oh + at.oh) * c.ow + first + o) * c.c + channel,
+                           channel, sums[o], e);
     }
 }
 
