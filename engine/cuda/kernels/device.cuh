@@ -17,11 +17,6 @@
 
 #ifdef LENSD_FAKE_CUDA
 #include "fake_device.h"
-#define UNROLL
-#define NO_UNROLL
-template <typename... P> static inline void prefer_shared(void (*)(P...))
-{
-}
 #else
 #define UNROLL    _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")

@@ -6,27 +6,15 @@
 /* Round each product and sum separately, as the CPU does; nvcc would fuse them to an fma. */
 __device__ static inline float times(float a, float b)
 {
-#ifdef LENSD_FAKE_CUDA
-    return a * b;
-#else
     return __fmul_rn(a, b);
-#endif
 }
 __device__ static inline float plus(float a, float b)
 {
-#ifdef LENSD_FAKE_CUDA
-    return a + b;
-#else
     return __fadd_rn(a, b);
-#endif
 }
 __device__ static inline float divided(float a, float b)
 {
-#ifdef LENSD_FAKE_CUDA
-    return a / b;
-#else
     return __fdiv_rn(a, b);
-#endif
 }
 
 __device__ static inline int lowest_of(int type)

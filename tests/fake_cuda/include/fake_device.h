@@ -72,6 +72,26 @@ void fake_start(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cuda
 #define START_SHARED(kernel, grid, block, shared, stream, ...)                                     \
     fake_start(kernel, dim3(grid), dim3(block), shared, stream, true, __VA_ARGS__)
 #define SHARED_MEMORY(name) unsigned char *name = fake_dynamic_shared
+#define UNROLL
+#define NO_UNROLL
+template <typename... P> static inline void prefer_shared(void (*)(P...))
+{
+}
+
+/* ---- arithmetic that must not become fma; without -mfma the compiler makes none ---- */
+
+static inline float __fmul_rn(float a, float b)
+{
+    return a * b;
+}
+static inline float __fadd_rn(float a, float b)
+{
+    return a + b;
+}
+static inline float __fdiv_rn(float a, float b)
+{
+    return a / b;
+}
 
 /* ---- half and bfloat16: storage with rounding to nearest even ---- */
 
