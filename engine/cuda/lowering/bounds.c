@@ -5,14 +5,9 @@
 
 #include "engine/op/ops.h"
 
-enum { DEEPEST = 24, MOST_STEPS = 256 };
+enum { MOST_VALUES = 256 }; /* values that a search may visit */
 
-struct bounds_search {
-    int steps;
-};
-
-static bool bounds_of(struct bounds_search *search, const struct value *value, int depth,
-                      struct bounds *ret);
+static bool bounds_of(int *visited, const struct value *value, struct bounds *ret);
 
 static bool of_constant(const struct tensor *tensor, struct bounds *ret)
 {
@@ -27,11 +22,10 @@ static bool of_constant(const struct tensor *tensor, struct bounds *ret)
     return count > 0;
 }
 
-static bool of_input(struct bounds_search *search, const struct node *node, size_t i, int depth,
-                     struct bounds *ret)
+static bool of_input(int *visited, const struct node *node, size_t i, struct bounds *ret)
 {
     const struct value *value = node_input(node, i);
-    return value && bounds_of(search, value, depth + 1, ret);
+    return value && bounds_of(visited, value, ret);
 }
 
 static void join(struct bounds *to, const struct bounds *more)
@@ -40,12 +34,11 @@ static void join(struct bounds *to, const struct bounds *more)
     to->high = more->high > to->high ? more->high : to->high;
 }
 
-static bool of_union(struct bounds_search *search, const struct node *node, size_t first, int depth,
-                     struct bounds *ret)
+static bool of_union(int *visited, const struct node *node, size_t first, struct bounds *ret)
 {
     struct bounds more;
     for (size_t i = first; i < node->input_count; i++) {
-        if (!of_input(search, node, i, depth, &more))
+        if (!of_input(visited, node, i, &more))
             return false;
         if (i == first)
             *ret = more;
@@ -105,12 +98,11 @@ static const enum bounds_rule rules[OP_COUNT] = {
     [OP_MUL] = OF_PRODUCT,     [OP_DIV] = OF_QUOTIENT,
     [OP_MOD] = OF_REMAINDER};
 
-static bool of_arithmetic(struct bounds_search *search, const struct node *node, int depth,
-                          struct bounds *ret)
+static bool of_arithmetic(int *visited, const struct node *node, struct bounds *ret)
 {
     struct bounds a, b;
-    if (node->input_count != 2 || !of_input(search, node, 0, depth, &a) ||
-        !of_input(search, node, 1, depth, &b))
+    if (node->input_count != 2 || !of_input(visited, node, 0, &a) ||
+        !of_input(visited, node, 1, &b))
         return false;
     switch (rules[node->op]) {
     case OF_SUM:
@@ -150,8 +142,7 @@ static bool fits(const struct bounds *bounds, enum dtype dtype)
     return bounds->low >= (has_sign ? -high - 1 : 0) && bounds->high <= high;
 }
 
-static bool of_node(struct bounds_search *search, const struct value *value, int depth,
-                    struct bounds *ret)
+static bool of_node(int *visited, const struct value *value, struct bounds *ret)
 {
     const struct node *node = value->producer;
     if (node->epilogue.activation || node->epilogue.residual)
@@ -162,37 +153,35 @@ static bool of_node(struct bounds_search *search, const struct value *value, int
     case OF_EXTENT:
         return of_extent(node, 0, ret);
     case OF_INPUT:
-        return of_input(search, node, 0, depth, ret);
+        return of_input(visited, node, 0, ret);
     case OF_CHOICE:
-        return of_union(search, node, 1, depth, ret);
+        return of_union(visited, node, 1, ret);
     case OF_UNION:
-        return of_union(search, node, 0, depth, ret);
+        return of_union(visited, node, 0, ret);
     case OF_NOTHING:
         return false;
     default:
-        return of_arithmetic(search, node, depth, ret);
+        return of_arithmetic(visited, node, ret);
     }
 }
 
-static bool bounds_of(struct bounds_search *search, const struct value *value, int depth,
-                      struct bounds *ret)
+static bool bounds_of(int *visited, const struct value *value, struct bounds *ret)
 {
     if (value->dtype == DTYPE_BOOL) {
         *ret = (struct bounds){0, 1};
         return true;
     }
-    if (dtype_is_float(value->dtype) || value->dtype == DTYPE_U64 || depth > DEEPEST ||
-        ++search->steps > MOST_STEPS)
+    if (dtype_is_float(value->dtype) || value->dtype == DTYPE_U64 || ++*visited > MOST_VALUES)
         return false;
     if (value->known)
         return of_constant(value->known, ret);
-    return value->producer && of_node(search, value, depth, ret) && fits(ret, value->dtype);
+    return value->producer && of_node(visited, value, ret) && fits(ret, value->dtype);
 }
 
 bool value_bounds(const struct value *value, struct bounds *ret)
 {
-    struct bounds_search search = {0};
-    return bounds_of(&search, value, 0, ret);
+    int visited = 0;
+    return bounds_of(&visited, value, ret);
 }
 
 bool indices_stay_within(const struct value *indices, int64_t extent)

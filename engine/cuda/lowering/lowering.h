@@ -30,12 +30,12 @@ extern const struct cuda_kernel cuda_kernel_conv, cuda_kernel_conv_transpose, cu
 /* ---- matrix products (product.c) ---- */
 
 struct cuda_product {
-    int64_t m, n, k;       /* y [m, n] = a [m, k] b [k, n], row-major */
-    bool trans_a, trans_b; /* a is stored [k, m], b [n, k] */
-    int64_t b_row;         /* elements between stored rows of b; 0: dense */
-    int64_t y_row; /* elements between rows of y; 0: dense, as needed for batches and residuals */
-    int64_t batch; /* number of products */
+    int64_t m, n, k; /* y [m, n] = a [m, k] b [k, n], row-major */
+    int64_t b_row;   /* elements between stored rows of b; 0: dense */
+    int64_t y_row;   /* elements between rows of y; 0: dense, as needed for batches and residuals */
+    int64_t batch;   /* number of products */
     int64_t a_step, b_step;    /* elements between the operands of two products; 0: all share one */
+    int32_t trans_a, trans_b;  /* 1: a is stored [k, m], b [n, k] */
     enum dtype dtype, y_dtype; /* of a and b; of y */
 };
 

@@ -126,25 +126,15 @@ CUDA_RUN(product_run)
 CUDA_RUN(product_tune)
 {
     struct cuda_product_step *s = (struct cuda_product_step *)base;
-    const struct cuda_product *p = &s->product;
-    /* All properties that decide how long a product takes. */
-    const int64_t key[] = {p->m,
-                           p->n,
-                           p->k,
-                           p->trans_a,
-                           p->trans_b,
-                           p->b_row,
-                           p->y_row,
-                           p->batch,
-                           p->a_step,
-                           p->b_step,
-                           p->dtype,
-                           p->y_dtype,
-                           has_tensor_cores(program->backend, p->dtype),
-                           s->epilogue.activation,
-                           s->epilogue.bias != NULL,
-                           program->data[base->residual] != NULL};
-    return tune_step(base, program, &s->candidate, s->candidate_count, key, sizeof key, err);
+    /* All properties that decide how long a product takes; hashed, so without padding. */
+    const struct {
+        struct cuda_product product;
+        int32_t on_tensor_cores, activation, has_bias, has_residual;
+    } key = {s->product, has_tensor_cores(program->backend, s->product.dtype),
+             s->epilogue.activation, s->epilogue.bias != NULL,
+             program->data[base->residual] != NULL};
+    _Static_assert(sizeof key == 8 * sizeof(int64_t) + 8 * sizeof(int32_t), "a gap");
+    return tune_step(base, program, &s->candidate, s->candidate_count, &key, sizeof key, err);
 }
 
 static cudaDataType_t data_type(enum dtype dtype)
