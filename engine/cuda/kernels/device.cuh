@@ -155,6 +155,18 @@ __device__ static inline V block_join(V value, V *shared, Join join)
     return value;
 }
 
+/* Reduces the values of GROUP threads: of one thread, a warp, or a block of THREADS. */
+template <int GROUP, typename V, typename Join>
+__device__ static inline V group_join(V value, V *shared, Join join)
+{
+    if constexpr (GROUP == THREADS)
+        return block_join(value, shared, join);
+    else if constexpr (GROUP == WARP)
+        return warp_join(value, join);
+    else
+        return value;
+}
+
 /* Returns the maximum; NaN if either value is NaN. */
 template <typename C> __device__ static inline C greater_of(C a, C b)
 {

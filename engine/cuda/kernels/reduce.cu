@@ -1,26 +1,26 @@
 /* Kernels along axes of a tensor: reductions, ArgMax, ArgMin, softmax, TopK. A line is the elements
  * along the axes. A block handles a line in TopK. Otherwise long contiguous lines, and long lines
- * of a reduction to few results, get a block. */
+ * of a reduction to few results, get a block, or a warp in softmax. */
 #include "engine/cuda/kernels/any.cuh"
 
 namespace
 {
-enum { LONG_LINE = 64 };
+enum { LONG_LINE = 64, LONGEST_OF_WARP = 1024 };
 
-/* A loop over the lines of a kernel. With WIDE, the kernel's template parameter, a block handles a
- * line, and each thread a part of it; otherwise a thread handles a line. */
+/* A loop over the lines of a kernel. GROUP threads (1, a warp or a block), the kernel's template
+ * parameter, handle a line, each a part of it. */
 #define FOR_LINES(i, count)                                                                        \
-    for (size_t i = WIDE ? blockIdx.x : (size_t)blockIdx.x * blockDim.x + threadIdx.x;             \
-         i < (count); i += WIDE ? gridDim.x : (size_t)gridDim.x * blockDim.x)
+    for (size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) / GROUP; i < (count);             \
+         i += (size_t)gridDim.x * (THREADS / GROUP))
 
-#define LAUNCH_LINES(is_wide, kernel, lines, stream, ...)                                          \
+#define LAUNCH_LINES(group, kernel, lines, stream, ...)                                            \
     do {                                                                                           \
-        if (is_wide) {                                                                             \
-            constexpr bool WIDE = true;                                                            \
-            LAUNCH_BLOCK(kernel, blocks_of(lines, 1), THREADS, stream, __VA_ARGS__);               \
-        } else {                                                                                   \
-            constexpr bool WIDE = false;                                                           \
+        if ((group) == 1) {                                                                        \
+            constexpr int GROUP = 1;                                                               \
             LAUNCH(kernel, blocks_for(lines), THREADS, stream, __VA_ARGS__);                       \
+        } else {                                                                                   \
+            constexpr int GROUP = THREADS;                                                         \
+            LAUNCH_BLOCK(kernel, blocks_of(lines, 1), THREADS, stream, __VA_ARGS__);               \
         }                                                                                          \
     } while (0)
 
@@ -29,10 +29,10 @@ struct axis_line {
     size_t base, step, first, stride, extent;
 };
 
-template <bool WIDE> __device__ inline axis_line line_of(const cuda_axis &axis, size_t i)
+template <int GROUP> __device__ inline axis_line line_of(const cuda_axis &axis, size_t i)
 {
     return {i / axis.inner * axis.extent * axis.inner + i % axis.inner, axis.inner,
-            WIDE ? threadIdx.x : 0, WIDE ? THREADS : 1, axis.extent};
+            threadIdx.x % GROUP, GROUP, axis.extent};
 }
 
 /* ---- reductions ---- */
@@ -105,28 +105,25 @@ template <typename C> __device__ inline C finished(enum op fold, C x, size_t eac
     }
 }
 
-/* With WIDE, reduces the values of a block; every thread gets the result. */
-template <bool WIDE, typename C> __device__ inline C fold_line(C value, enum op fold, C *shared)
+template <int GROUP, typename C> __device__ inline C fold_line(C value, enum op fold, C *shared)
 {
-    if constexpr (WIDE)
-        return block_join(value, shared, [=](C a, C b) { return fold_join(fold, a, b); });
-    return value;
+    return group_join<GROUP>(value, shared, [=](C a, C b) { return fold_join(fold, a, b); });
 }
 
-template <typename C, bool WIDE>
+template <typename C, int GROUP>
 __global__ void fold_kernel(const void *x, void *y, cuda_reduce_axes r)
 {
     __shared__ C shared[WARPS];
     FOR_LINES(o, r.count) {
         const int64_t base = strided_at(o, r.kept.rank, r.kept.dims, r.kept.steps[0]);
         C value = start_of<C>(r.fold);
-        for (size_t i = WIDE ? threadIdx.x : 0; i < r.each; i += WIDE ? THREADS : 1) {
+        for (size_t i = threadIdx.x % GROUP; i < r.each; i += GROUP) {
             const int64_t at =
                 base + strided_at(i, r.reduced.rank, r.reduced.dims, r.reduced.steps[0]);
             value = fold_join(r.fold, value, mapped(r.fold, load_any<C>(x, r.dtype, at)));
         }
-        value = fold_line<WIDE>(value, r.fold, shared);
-        if (!WIDE || threadIdx.x == 0)
+        value = fold_line<GROUP>(value, r.fold, shared);
+        if (threadIdx.x % GROUP == 0)
             store_any(y, r.dtype, o, finished(r.fold, value, r.each));
     }
 }
@@ -135,8 +132,9 @@ __global__ void fold_kernel(const void *x, void *y, cuda_reduce_axes r)
 void cuda_fold_axes(cudaStream_t stream, const void *x, void *y, const struct cuda_reduce_axes *r)
 {
     const bool is_dense = r->reduced.rank == 0 || r->reduced.steps[0][r->reduced.rank - 1] == 1;
-    WITH_DOMAIN(r->domain, LAUNCH_LINES(r->each > LONG_LINE && (is_dense || r->count < 8192),
-                                        (fold_kernel<C, WIDE>), r->count, stream, x, y, *r));
+    const bool is_wide = r->each > LONG_LINE && (is_dense || r->count < 8192);
+    WITH_DOMAIN(r->domain, LAUNCH_LINES(is_wide ? THREADS : 1, (fold_kernel<C, GROUP>), r->count,
+                                        stream, x, y, *r));
 }
 
 /* ---- ArgMax, ArgMin ---- */
@@ -159,7 +157,7 @@ template <typename C> struct extreme {
 };
 
 /* The index decides between equal values, because a thread may handle every THREADS-th element. */
-template <typename C, bool WIDE>
+template <typename C, int GROUP>
 __global__ void extreme_kernel(const void *x, int64_t *y, cuda_axis axis, int is_least, int is_last,
                                size_t count)
 {
@@ -171,14 +169,13 @@ __global__ void extreme_kernel(const void *x, int64_t *y, cuda_axis axis, int is
         return is_better(first.value, later.value, is_least, is_last) ? later : first;
     };
     FOR_LINES(i, count) {
-        const axis_line l = line_of<WIDE>(axis, i);
+        const axis_line l = line_of<GROUP>(axis, i);
         extreme<C> best = {0, -1};
         for (size_t k = l.first; k < l.extent; k += l.stride)
             best = winner(best,
                           {load_any<C>(x, axis.dtype, (int64_t)(l.base + k * l.step)), (int64_t)k});
-        if constexpr (WIDE)
-            best = block_join(best, shared, winner);
-        if (!WIDE || threadIdx.x == 0)
+        best = group_join<GROUP>(best, shared, winner);
+        if (threadIdx.x % GROUP == 0)
             y[i] = best.index;
     }
 }
@@ -188,28 +185,28 @@ void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const str
                        int is_least, int is_last)
 {
     const size_t count = axis->outer * axis->inner;
-    WITH_DOMAIN(axis->domain, LAUNCH_LINES(axis->inner == 1 && axis->extent > LONG_LINE,
-                                           (extreme_kernel<C, WIDE>), count, stream, x, y, *axis,
-                                           is_least, is_last, count));
+    const bool is_wide = axis->inner == 1 && axis->extent > LONG_LINE;
+    WITH_DOMAIN(axis->domain, LAUNCH_LINES(is_wide ? THREADS : 1, (extreme_kernel<C, GROUP>), count,
+                                           stream, x, y, *axis, is_least, is_last, count));
 }
 
 /* ---- softmax along any axis ---- */
 
 namespace
 {
-template <typename T, bool WIDE>
+template <typename T, int GROUP>
 __global__ void softmax_kernel(const T *x, T *y, cuda_axis axis, int is_log, size_t count)
 {
     __shared__ float shared[WARPS];
     FOR_LINES(i, count) {
-        const axis_line l = line_of<WIDE>(axis, i);
+        const axis_line l = line_of<GROUP>(axis, i);
         float greatest = -INFINITY, sum = 0.0f;
         for (size_t k = l.first; k < l.extent; k += l.stride)
             greatest = greater_of(greatest, to_float(x[l.base + k * l.step]));
-        greatest = fold_line<WIDE>(greatest, OP_REDUCE_MAX, shared);
+        greatest = fold_line<GROUP>(greatest, OP_REDUCE_MAX, shared);
         for (size_t k = l.first; k < l.extent; k += l.stride)
             sum += exp_of(to_float(x[l.base + k * l.step]) - greatest);
-        sum = fold_line<WIDE>(sum, OP_REDUCE_SUM, shared);
+        sum = fold_line<GROUP>(sum, OP_REDUCE_SUM, shared);
         const float shift = is_log ? greatest + logf(sum) : 0.0f;
         for (size_t k = l.first; k < l.extent; k += l.stride) {
             const size_t at = l.base + k * l.step;
@@ -224,9 +221,15 @@ void cuda_softmax_axis(cudaStream_t stream, const void *x, void *y, const struct
                        int is_log)
 {
     const size_t count = axis->outer * axis->inner;
-    WITH_TYPE(axis->dtype,
-              LAUNCH_LINES(axis->inner == 1 && axis->extent > LONG_LINE, (softmax_kernel<T, WIDE>),
-                           count, stream, (const T *)x, (T *)y, *axis, is_log, count));
+    const bool is_wide = axis->inner == 1 && axis->extent > LONG_LINE;
+    if (is_wide && axis->extent <= LONGEST_OF_WARP)
+        WITH_TYPE(axis->dtype,
+                  LAUNCH_BLOCK((softmax_kernel<T, WARP>), blocks_of(count, WARPS), THREADS, stream,
+                               (const T *)x, (T *)y, *axis, is_log, count));
+    else
+        WITH_TYPE(axis->dtype,
+                  LAUNCH_LINES(is_wide ? THREADS : 1, (softmax_kernel<T, GROUP>), count, stream,
+                               (const T *)x, (T *)y, *axis, is_log, count));
 }
 
 /* ---- TopK ----

@@ -23,7 +23,7 @@ __global__ void norm_kernel(const T *x, const float *scale, const float *bias, T
             UNROLLED(k, EACH)
                 sum += term(v[k]);
         }
-        return (GROUP == WARP ? warp_join(sum, add) : block_join(sum, shared, add)) / (float)count;
+        return group_join<GROUP>(sum, shared, add) / (float)count;
     };
     const float mean = is_rms ? 0.0f : mean_of([](float v) { return v; });
     const float variance = mean_of([=](float v) { return (v - mean) * (v - mean); });
