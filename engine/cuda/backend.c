@@ -25,6 +25,31 @@ static void backend_close(struct backend *base)
     free(backend);
 }
 
+static enum status open_device(struct cuda_backend *backend, struct error *err)
+{
+    struct cudaDeviceProp properties;
+    int has_pool = 0;
+    TRY(use_device(backend, err));
+    device_note_opened(backend->device);
+    TRY(cuda_check(cudaGetDeviceProperties(&properties, backend->device), backend->device,
+                   "reading its properties", err));
+    backend->capability = properties.major * 10 + properties.minor;
+    backend->processors = properties.multiProcessorCount;
+    backend->shared_limit = properties.sharedMemPerBlockOptin;
+    backend->kind = tune_kind(backend->device);
+    TRY(cuda_check(
+        cudaDeviceGetAttribute(&has_pool, cudaDevAttrMemoryPoolsSupported, backend->device),
+        backend->device, "reading how much memory it has", err));
+    backend->has_pool = has_pool != 0;
+    if (backend->options.precision == PRECISION_TF32 && backend->capability < 80)
+        return error_set(err, STATUS_DEVICE,
+                         "--precision tf32 needs a GPU of compute capability 8.0 or later, and "
+                         "cuda:%d has %d.%d; use fp16 or fp32",
+                         backend->device, properties.major, properties.minor);
+    TRY(runs_open(backend, err));
+    return blas_check(cublasLtCreate(&backend->blas), backend->device, "cuBLASLt", err);
+}
+
 static enum status backend_open(const struct backend_options *options, struct backend **ret,
                                 struct error *err)
 {
@@ -32,30 +57,7 @@ static enum status backend_open(const struct backend_options *options, struct ba
     TRY(check_memory(backend, NULL, err));
     backend->options = *options;
     backend->device = options->device.index;
-    struct cudaDeviceProp properties;
-    enum status status = use_device(backend, err);
-    if (status == STATUS_OK)
-        device_note_opened(backend->device);
-    IF_OK(status, cuda_check(cudaGetDeviceProperties(&properties, backend->device), backend->device,
-                             "reading its properties", err));
-    if (status == STATUS_OK) {
-        backend->capability = properties.major * 10 + properties.minor;
-        backend->processors = properties.multiProcessorCount;
-        backend->shared_limit = properties.sharedMemPerBlockOptin;
-        backend->kind = tune_kind(backend->device);
-        int has_pool = 0;
-        status = cuda_check(
-            cudaDeviceGetAttribute(&has_pool, cudaDevAttrMemoryPoolsSupported, backend->device),
-            backend->device, "reading how much memory it has", err);
-        backend->has_pool = has_pool != 0;
-    }
-    if (status == STATUS_OK && options->precision == PRECISION_TF32 && backend->capability < 80)
-        status = error_set(err, STATUS_DEVICE,
-                           "--precision tf32 needs a GPU of compute capability 8.0 or later, and "
-                           "cuda:%d has %d.%d; use fp16 or fp32",
-                           backend->device, properties.major, properties.minor);
-    IF_OK(status, runs_open(backend, err));
-    IF_OK(status, blas_check(cublasLtCreate(&backend->blas), backend->device, "cuBLASLt", err));
+    const enum status status = open_device(backend, err);
     if (status != STATUS_OK) {
         backend_close((struct backend *)backend);
         return status;
@@ -66,38 +68,14 @@ static enum status backend_open(const struct backend_options *options, struct ba
 
 /* ---- compile ---- */
 
-static enum status run_nothing(struct cuda_step *step, struct cuda_program *program,
-                               struct error *err)
-{
-    (void)step, (void)program, (void)err;
-    return STATUS_OK;
-}
-
-/* True if all outputs of the node are empty: there is nothing to compute. */
-KERNEL_CLAIM(nothing_claim)
-{
-    for (size_t o = 0; o < node->output_count; o++)
-        if (node->outputs[o] && shape_count(&node->outputs[o]->shape))
-            return false;
-    return true;
-}
-
-CUDA_CREATE(lower_nothing)
-{
-    return cuda_step_create(compile, NULL, sizeof **ret, run_nothing, ret, err) ? STATUS_OK
-                                                                                : STATUS_NO_MEMORY;
-}
-
-static const struct cuda_kernel cuda_kernel_nothing = {{"nothing", {OP_NONE}, nothing_claim},
-                                                       lower_nothing};
 static const struct cuda_kernel *const kernels[] = {
-    &cuda_kernel_nothing,        &cuda_kernel_conv,           &cuda_kernel_matmul,
-    &cuda_kernel_int8_product,   &cuda_kernel_int8_rows,      &cuda_kernel_attention,
-    &cuda_kernel_pointwise,      &cuda_kernel_row_norms,      &cuda_kernel_pool,
-    &cuda_kernel_reduce_axes,    &cuda_kernel_resize,         &cuda_kernel_groups,
-    &cuda_kernel_conv_transpose, &cuda_kernel_grid_sample,    &cuda_kernel_concat,
-    &cuda_kernel_scaled_parts,   &cuda_kernel_transpose,      &cuda_kernel_view,
-    &cuda_kernel_copy,           &cuda_kernel_gather_scatter, &cuda_kernel_host};
+    &cuda_kernel_conv,           &cuda_kernel_matmul,    &cuda_kernel_int8_product,
+    &cuda_kernel_int8_rows,      &cuda_kernel_attention, &cuda_kernel_pointwise,
+    &cuda_kernel_row_norms,      &cuda_kernel_pool,      &cuda_kernel_reduce_axes,
+    &cuda_kernel_resize,         &cuda_kernel_groups,    &cuda_kernel_conv_transpose,
+    &cuda_kernel_grid_sample,    &cuda_kernel_concat,    &cuda_kernel_scaled_parts,
+    &cuda_kernel_transpose,      &cuda_kernel_view,      &cuda_kernel_copy,
+    &cuda_kernel_gather_scatter, &cuda_kernel_host};
 
 KERNEL_CLAIM(claim)
 {
@@ -122,12 +100,21 @@ CUDA_CREATE(create_step)
                      NODE_STRING(compile->node));
 }
 
+/* True if all outputs of the node are empty: there is nothing to compute. */
+static bool is_empty(const struct node *node)
+{
+    for (size_t o = 0; o < node->output_count; o++)
+        if (node->outputs[o] && shape_count(&node->outputs[o]->shape))
+            return false;
+    return true;
+}
+
 static enum status add_steps(struct cuda_program *program, struct error *err)
 {
     const struct graph *graph = program->graph;
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
-        if (plan_shares_bytes(&program->plan, node))
+        if (plan_shares_bytes(&program->plan, node) || is_empty(node))
             continue;
         struct cuda_lowering compile = {program->backend, program, node};
         struct cuda_step *step = NULL;

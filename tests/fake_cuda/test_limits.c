@@ -98,8 +98,7 @@ Test(limits, batches_of_many_images)
     float *x = random_floats(&x_block, (size_t)MANY * ROW, &seed);
     float *y = random_floats(&y_block, (size_t)MANY * ROW, &seed);
     const float *table = random_floats(&table_block, 3 * 256, &seed);
-    const struct cuda_pixels how = {
-        .rows = MANY, .row = ROW, .pitch = ROW * sizeof *x, .channels = 3};
+    const struct cuda_pixels how = {.rows = MANY, .row = ROW, .channels = 3};
     for (size_t r = 0; r < MANY; r++) {
         marks_block.data[r] = r % 3 == 0;
         for (size_t i = 0; i < ROW && r % 3 == 0; i++)
@@ -251,13 +250,13 @@ Test(limits, elements_of_nothing)
     for (int t = 0; t < 3; t++) {
         const int dtype = (int)dtypes[t];
         struct cuda_parts parts = {.rows = 4, .pitch = 16, .parts = {{o.x.data, 16, 0, NULL}}};
-        cuda_scale_parts(stream, dtype, w, w, o.y.data, &parts, 0, 0, 0);
+        cuda_scale_parts(stream, dtype, w, o.y.data, &parts, &(struct cuda_epilogue){.bias = w});
         parts.count = 1;
         parts.rows = 0;
-        cuda_scale_parts(stream, dtype, w, w, o.y.data, &parts, 0, 0, 0);
+        cuda_scale_parts(stream, dtype, w, o.y.data, &parts, &(struct cuda_epilogue){.bias = w});
         parts.rows = 4;
         parts.parts[0].width = 0;
-        cuda_scale_parts(stream, dtype, w, w, o.y.data, &parts, 0, 0, 0);
+        cuda_scale_parts(stream, dtype, w, o.y.data, &parts, &(struct cuda_epilogue){.bias = w});
         cuda_apply_epilogue(stream, dtype, o.y.data, 0, 3, 3, &none);
         expect_nothing(&o, "elements");
     }
@@ -323,7 +322,7 @@ Test(limits, rows_and_axes_of_nothing)
                                        .window.stride_h = 1,
                                        .window.stride_w = 1};
         cuda_pool2d(stream, dtype, o.x.data, o.y.data, &pool);
-        const struct cuda_pixels pixels = {.rows = 0, .row = 6, .pitch = 24, .channels = 3};
+        const struct cuda_pixels pixels = {.rows = 0, .row = 6, .channels = 3};
         cuda_pixels(stream, o.x.data, o.w.data, w, (float *)(void *)o.y.data, &pixels);
         const struct cuda_groups groups = {.images = 0, .pixels = 4, .channels = 8, .per = 2};
         cuda_normalise_groups(stream, dtype, o.x.data, w, w, o.y.data, &groups, o.workspace.data);
@@ -483,7 +482,8 @@ Test(limits, one_number)
             cr_assert_eq(o.y.data[i], 0xFF, #call);                                                \
     } while (0)
     EXPECT(cuda_compute_pointwise(stream, numbers, y, &minus), 1.5);
-    EXPECT(cuda_scale_parts(stream, DTYPE_F32, w, w, y, &parts, 0, 0, 0), 1.5);
+    EXPECT(cuda_scale_parts(stream, DTYPE_F32, w, y, &parts, &(struct cuda_epilogue){.bias = w}),
+           1.5);
     EXPECT(cuda_copy_strided(stream, 4, o.x.data, y, &map), 2);
     EXPECT(cuda_norm_rows(stream, DTYPE_F32, o.x.data, w, w, y, 1, 1, 1e-5f, 0), 0.5);
     EXPECT(cuda_pool_global(stream, DTYPE_F32, o.x.data, y, 1, 1, 1, false, &pool.scales), 2);

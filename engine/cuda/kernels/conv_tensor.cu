@@ -42,20 +42,13 @@ struct float_finish {
 /* ---- candidates ---- */
 
 struct tile_traits {
-    int positions, channels, depth, shared, threads;
+    int positions, channels, depth, shared;
     double pace; /* estimated share of a multiprocessor's peak rate; depends on bytes read per
                     product */
 };
 
 #define TILE_TRAITS(number, p, c, d, wp, wc, s, b)                                                 \
-    {p,                                                                                            \
-     c,                                                                                            \
-     d,                                                                                            \
-     tile##number::SHARED,                                                                         \
-     tile##number::THREADS_,                                                                       \
-     wp * wc >= 64 * 64   ? 1.0                                                                    \
-     : wp * wc >= 64 * 32 ? 0.8                                                                    \
-                          : 0.55},
+    {p, c, d, tile##number::SHARED, wp * wc >= 64 * 64 ? 1.0 : wp * wc >= 64 * 32 ? 0.8 : 0.55},
 const tile_traits traits[TILE_COUNT] = {TILES(TILE_TRAITS)};
 #undef TILE_TRAITS
 

@@ -337,15 +337,6 @@ __device__ static inline void store_tile(S *shared, const sums_of<Tile, S> &sums
     }
 }
 
-__device__ static inline float joined(float a, float b)
-{
-    return a + b;
-}
-__device__ static inline int joined(int a, int b)
-{
-    return wrapped(a, b);
-}
-
 /* e.finish<T>() makes results from sums of type S: COUNT neighbours from channel `column` of
  * position p on, of which `count` are valid. If several blocks share a tile's k (splits), each
  * stores its sums instead. */
@@ -385,7 +376,7 @@ __global__ void split_sum_kernel(const S *sums, int splits, size_t count, cuda_c
         for (int s = 1; s < splits; s++) {
             load_same(more, sums + (size_t)s * count + i * EACH);
             UNROLLED(k, EACH)
-                total[k] = joined(total[k], more[k]);
+                total[k] = wrapping_sum(total[k], more[k]);
         }
         const size_t p = i * EACH / (size_t)c.m;
         e.template finish<T>(total, y, c, p, (int)(i * EACH - p * (size_t)c.m), true, EACH);

@@ -482,10 +482,15 @@ __device__ static inline size_t output_at(const cuda_conv &c, size_t position, i
     return position * (size_t)(c.y_row ? c.y_row : c.m) + (size_t)m;
 }
 
-/* Adds with wrap-around. */
-__device__ static inline int wrapped(int a, int b)
+template <typename C> constexpr bool is_whole = (C)0.5 == (C)0;
+
+/* Adds numbers, integers as unsigned, so that they wrap. */
+template <typename C> __device__ static inline C wrapping_sum(C a, C b)
 {
-    return (int)((unsigned)a + (unsigned)b);
+    if constexpr (is_whole<C>)
+        return (C)((uint64_t)a + (uint64_t)b);
+    else
+        return a + b;
 }
 
 /* Runs `call` with EACH = 8 or 1. */

@@ -165,8 +165,7 @@ void cuda_copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts *
 }
 
 template <typename T, int EACH>
-__global__ void scale_parts_kernel(const float *scale, const float *shift, T *y, cuda_parts p,
-                                   int activation, float alpha, float beta)
+__global__ void scale_parts_kernel(const float *scale, T *y, cuda_parts p, cuda_epilogue e)
 {
     const unsigned which = blockIdx.y;
     const size_t across = p.parts[which].width / (EACH * sizeof(T));
@@ -176,23 +175,22 @@ __global__ void scale_parts_kernel(const float *scale, const float *shift, T *y,
         float v[EACH], factor[EACH], more[EACH];
         load_all(v, (const T *)p.parts[which].data + i * EACH);
         load_all(factor, scale + column);
-        load_all(more, shift + column);
+        load_all(more, e.bias + column);
         UNROLLED(k, EACH)
             v[k] = v[k] * factor[k] + more[k];
-        activate_all(v, activation, alpha, beta);
+        activate_all(v, e.activation, e.alpha, e.beta);
         store_all(y + row * pitch + column, v);
     }
 }
 
-void cuda_scale_parts(cudaStream_t stream, int dtype, const float *scale, const float *shift,
-                      void *y, const struct cuda_parts *p, int activation, float alpha, float beta)
+void cuda_scale_parts(cudaStream_t stream, int dtype, const float *scale, void *y,
+                      const struct cuda_parts *p, const struct cuda_epilogue *epilogue)
 {
     size_t widest;
     const size_t all = parts_sizes(y, p, &widest), size = dtype == DTYPE_F32 ? 4 : 2;
-    WITH_EACH(
-        all % (8 * size) == 0,
-        WITH_TYPE(dtype,
-                  LAUNCH((scale_parts_kernel<T, EACH>),
-                         dim3(blocks_for(p->rows * widest / size / EACH), (unsigned)p->count),
-                         THREADS, stream, scale, shift, (T *)y, *p, activation, alpha, beta)));
+    WITH_EACH(all % (8 * size) == 0,
+              WITH_TYPE(dtype,
+                        LAUNCH((scale_parts_kernel<T, EACH>),
+                               dim3(blocks_for(p->rows * widest / size / EACH), (unsigned)p->count),
+                               THREADS, stream, scale, (T *)y, *p, *epilogue)));
 }

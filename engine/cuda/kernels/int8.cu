@@ -44,7 +44,7 @@ __global__ void int8_direct_kernel(const unsigned char *x, const int16_t *weight
                 load_pixel(v, x + from + m / mg * cg + k, has, padding, is_signed);
                 load_same(t, taps + k);
                 UNROLLED(j, EACH)
-                    sums[j] = wrapped(sums[j], v[j] * t[j]);
+                    sums[j] = wrapping_sum(sums[j], v[j] * t[j]);
             }
         }
         finish_sums(sums, y, i * EACH, m, true, EACH, e);

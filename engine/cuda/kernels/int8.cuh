@@ -75,7 +75,7 @@ __device__ static inline void finish_sums(int (&v)[COUNT], void *y, size_t at, i
     if (e.bias) {
         load_same(more, e.bias + column, whole, count);
         UNROLLED(i, COUNT)
-            v[i] = wrapped(v[i], more[i]);
+            v[i] = wrapping_sum(v[i], more[i]);
     }
     if (e.x_zero) {
         const unsigned zero = (unsigned)byte_of(*e.x_zero, e.x_type == DTYPE_I8);

@@ -121,10 +121,9 @@ struct cuda_parts {
 };
 void cuda_copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts *parts);
 /* Joins parts of `dtype` in y, without tables: a number x of column c becomes activation(x *
- * scale[c] + shift[c]). A part may be y itself. */
-void cuda_scale_parts(cudaStream_t stream, int dtype, const float *scale, const float *shift,
-                      void *y, const struct cuda_parts *parts, int activation, float alpha,
-                      float beta);
+ * scale[c] + bias[c]). A part may be y itself. */
+void cuda_scale_parts(cudaStream_t stream, int dtype, const float *scale, void *y,
+                      const struct cuda_parts *parts, const struct cuda_epilogue *epilogue);
 /* Lists candidates, the most promising first, for a device with `processors` multiprocessors and
  * `shared_limit` bytes of shared memory per block; returns their number. Returns 0 if an image is
  * too large, or a group's channels are not a multiple of two (I8: of four; float32: no such limit).
@@ -178,10 +177,9 @@ void cuda_norm_rows(cudaStream_t stream, int dtype, const void *x, const float *
 /* ---- inputs of a run (pixels.cu) ---- */
 
 /* Converts a batch of images; a row is one image. If row r has bytes, y[r, e] = table[c][byte] with
- * e = pixel * C + c; if it has floats, it is copied. Rows of x are `pitch` bytes apart, rows of y
- * `row` elements. */
+ * e = pixel * C + c; if it has floats, it is copied. Rows of x and y are `row` floats apart. */
 struct cuda_pixels {
-    size_t rows, row, pitch;
+    size_t rows, row;
     int channels, is_reversed; /* channels: 1 or 3; is_reversed: in reverse order */
 };
 void cuda_pixels(cudaStream_t stream, const void *x, const unsigned char *are_bytes,

@@ -4,7 +4,7 @@
 /* `table` is copied to shared memory, because each number is read at a random place. */
 template <int CHANNELS>
 __global__ void pixels_kernel(const unsigned char *x, const unsigned char *are_bytes,
-                              const float *table, float *y, size_t rows, size_t row, size_t pitch,
+                              const float *table, float *y, size_t rows, size_t row,
                               int is_reversed)
 {
     __shared__ float values[CHANNELS * 256];
@@ -12,8 +12,8 @@ __global__ void pixels_kernel(const unsigned char *x, const unsigned char *are_b
         values[i] = table[i];
     __syncthreads();
     for (size_t r = blockIdx.y; r < rows; r += gridDim.y) {
-        const unsigned char *bytes = x + r * pitch;
-        const float *floats = (const float *)bytes;
+        const float *floats = (const float *)x + r * row;
+        const unsigned char *bytes = (const unsigned char *)floats;
         float *to = y + r * row;
         const bool has_bytes = are_bytes[r] != 0;
         FOR_EACH(e, row) {
@@ -36,7 +36,7 @@ static void run_pixels(cudaStream_t stream, const void *x, const unsigned char *
     const unsigned wide = blocks_for((p->row + 7) / 8);
     const dim3 grid(wide, (unsigned)(p->rows < (size_t)GRID_MOST ? p->rows : (size_t)GRID_MOST));
     LAUNCH_BLOCK(pixels_kernel<CHANNELS>, grid, THREADS, stream, (const unsigned char *)x,
-                 are_bytes, table, y, p->rows, p->row, p->pitch, p->is_reversed);
+                 are_bytes, table, y, p->rows, p->row, p->is_reversed);
 }
 
 void cuda_pixels(cudaStream_t stream, const void *x, const unsigned char *are_bytes,

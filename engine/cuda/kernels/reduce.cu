@@ -37,8 +37,6 @@ template <int GROUP> __device__ inline axis_line line_of(const cuda_axis &axis, 
 
 /* ---- reductions ---- */
 
-template <typename C> constexpr bool is_whole = (C)0.5 == (C)0;
-
 template <typename C> __device__ inline C greatest_of()
 {
     if constexpr (is_whole<C>)
@@ -57,14 +55,6 @@ template <typename C> __device__ inline C start_of(enum op fold)
     }
 }
 
-/* Integers are added and multiplied as unsigned, so that they wrap. */
-template <typename C> __device__ inline C wrapping_sum(C a, C b)
-{
-    if constexpr (is_whole<C>)
-        return (C)((uint64_t)a + (uint64_t)b);
-    else
-        return a + b;
-}
 template <typename C> __device__ inline C wrapping_product(C a, C b)
 {
     if constexpr (is_whole<C>)

@@ -17,8 +17,8 @@ struct cuda_concat_step {
         const void *table;    /* maps each byte; NULL: bytes are copied */
     } * parts;
     struct cuda_parts form;
-    const void *scale, *shift; /* of a ScaleShift, float32; NULL for other operators */
-    struct epilogue epilogue;
+    const void *scale;             /* of a ScaleShift, float32; NULL for other operators */
+    struct cuda_epilogue epilogue; /* of a ScaleShift, with its shift as bias */
     enum dtype dtype;
 };
 
@@ -33,9 +33,8 @@ CUDA_RUN(concat_run)
                 (void *)(uintptr_t)cuda_operand_at(program, &s->parts[p].operand),
                 s->parts[p].width, s->parts[p].offset, s->parts[p].table};
         if (s->scale)
-            cuda_scale_parts(program->backend->stream, (int)s->dtype, s->scale, s->shift,
-                             program->data[s->whole], &parts, (int)s->epilogue.activation,
-                             s->epilogue.alpha, s->epilogue.beta);
+            cuda_scale_parts(program->backend->stream, (int)s->dtype, s->scale,
+                             program->data[s->whole], &parts, &s->epilogue);
         else
             cuda_copy_parts(program->backend->stream, program->data[s->whole], &parts);
     }
@@ -133,9 +132,11 @@ CUDA_CREATE(lower_concat)
         s->step.kernel = "written by its inputs";
     if (is_scale) {
         s->dtype = whole->dtype;
-        s->epilogue = node->epilogue;
+        const struct epilogue *e = &node->epilogue;
+        const void *shift;
         TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &s->scale, err));
-        TRY(cuda_weights_of(compile->backend, node->inputs[2], DTYPE_F32, &s->shift, err));
+        TRY(cuda_weights_of(compile->backend, node->inputs[2], DTYPE_F32, &shift, err));
+        s->epilogue = (struct cuda_epilogue){shift, NULL, (int)e->activation, e->alpha, e->beta};
     }
     return STATUS_OK;
 }

@@ -217,50 +217,38 @@ KERNEL_CLAIM(resize_claim)
            (node->channels_last || resize_is_spatial(node, &plan));
 }
 
-/* Fills an axis's part of the tables: `taps` entries for each position of the output. */
-static void fill_axis(const struct resize_plan *plan, const struct resize_axis *axis, size_t taps,
-                      size_t *positions, double *weights, int32_t *index, float *weight)
-{
-    for (int64_t i = 0; i < axis->out; i++) {
-        positions[0] = (size_t)i;
-        weights[0] = 1;
-        if (axis->resized)
-            (void)resize_taps(plan, axis, i, positions, weights);
-        for (size_t t = 0; t < taps; t++) {
-            index[(size_t)i * taps + t] = (int32_t)positions[t];
-            weight[(size_t)i * taps + t] = (float)weights[t];
-        }
-    }
-}
-
-/* Fills `resize`'s taps and tables on the device. Axes 2 and 3 of the plan are rows and columns. */
+/* Fills `resize`'s taps and tables on the device. Axes 2 and 3 of the plan are rows and columns,
+ * whose extents fit int32. */
 static enum status make_tables(const struct cuda_lowering *compile, const struct resize_plan *plan,
                                struct spatial_step *s, struct error *err)
 {
     struct cuda_resize *r = &s->resize;
-    size_t total = 0, most = 1, first[2];
+    size_t total = 0, at = 0;
     for (int d = 0; d < 2; d++) {
         const struct resize_axis *axis = &plan->axis[2 + d];
         const size_t taps = axis->resized ? resize_tap_count(plan, axis) : 1;
-        size_t entries;
-        if (taps > INT_MAX || !size_mul(taps, (size_t)axis->out, &entries))
+        if (taps > INT_MAX)
             return error_set(err, STATUS_NO_MEMORY, "'%s' has too many taps", s->step.name);
         r->taps[d] = (int)taps;
-        first[d] = total;
-        if (!size_add(total, entries, &total))
-            return error_set(err, STATUS_NO_MEMORY, "'%s' has too many taps", s->step.name);
-        most = taps > most ? taps : most;
+        total += taps * (size_t)axis->out;
     }
-    size_t *positions = alloc_array(most, sizeof *positions);
-    double *weights = alloc_array(most, sizeof *weights);
+    size_t *positions = alloc_array(total, sizeof *positions);
+    double *weights = alloc_array(total, sizeof *weights);
     int32_t *index = alloc_array(total, sizeof *index);
     float *weight = alloc_array(total, sizeof *weight);
-    enum status status = positions && weights && index && weight
-                             ? STATUS_OK
-                             : error_no_memory(err, "while compiling");
-    for (int d = 0; d < 2 && status == STATUS_OK; d++)
-        fill_axis(plan, &plan->axis[2 + d], (size_t)r->taps[d], positions, weights,
-                  index + first[d], weight + first[d]);
+    const bool has_memory = positions && weights && index && weight;
+    for (int d = 0; d < 2 && has_memory; d++)
+        for (int64_t i = 0; i < plan->axis[2 + d].out; i++, at += (size_t)r->taps[d]) {
+            positions[at] = (size_t)i;
+            weights[at] = 1;
+            if (plan->axis[2 + d].resized)
+                (void)resize_taps(plan, &plan->axis[2 + d], i, positions + at, weights + at);
+        }
+    for (size_t i = 0; i < total && has_memory; i++) {
+        index[i] = (int32_t)positions[i];
+        weight[i] = (float)weights[i];
+    }
+    enum status status = check_memory(has_memory, "while compiling", err);
     IF_OK(status, cuda_weights_upload(compile->backend, DTYPE_I32, index, total, &s->index, err));
     IF_OK(status, cuda_weights_upload(compile->backend, DTYPE_F32, weight, total, &s->weight, err));
     FREE_ALL(positions, weights, index, weight);

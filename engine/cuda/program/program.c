@@ -71,26 +71,23 @@ struct tuned {
     size_t done, count;
 };
 
-static enum status tune_one(struct cuda_step *step, struct cuda_program *program,
-                            struct tuned *tuned, struct error *err)
-{
-    const struct backend_options *options = &program->backend->options;
-    if (options->on_node && !options->on_node(options->context, tuned->done++, tuned->count))
-        return error_set(err, STATUS_CANCELLED, "loading was cancelled");
-    return step->tune ? step->tune(step, program, err) : STATUS_OK;
-}
-
 /* While it measures, backend->stream is the trial stream, so that other models' batches go first.
  */
 static enum status tune_steps(struct cuda_program *program, struct tuned *tuned, struct error *err)
 {
     struct cuda_backend *backend = program->backend;
+    const struct backend_options *options = &backend->options;
     cudaStream_t const own = backend->stream;
     enum status status =
         cuda_check(cudaStreamSynchronize(own), backend->device, "activations", err);
     backend->stream = backend->trial;
-    for (size_t i = 0; i < program->step_count && status == STATUS_OK; i++)
-        status = tune_one(program->steps[i], program, tuned, err);
+    for (size_t i = 0; i < program->step_count && status == STATUS_OK; i++) {
+        struct cuda_step *step = program->steps[i];
+        if (options->on_node && !options->on_node(options->context, tuned->done++, tuned->count))
+            status = error_set(err, STATUS_CANCELLED, "loading was cancelled");
+        else if (step->tune)
+            status = step->tune(step, program, err);
+    }
     backend->stream = own;
     tuning_save();
     return status;

@@ -198,7 +198,6 @@ static enum status stage_inputs(struct cuda_program *program, const struct cuda_
     const void *arrived = slot->staging + program->input_offsets[backend->options.pixels_input];
     const struct cuda_pixels how = {.rows = (size_t)program->rows,
                                     .row = pixels->row_count,
-                                    .pitch = pixels->row_count * sizeof(float),
                                     .channels = backend->pixel_channels,
                                     .is_reversed = backend->pixels_are_reversed};
     cuda_pixels(backend->stream, arrived, slot->staging, backend->pixel_table,
