@@ -366,8 +366,8 @@ Test(int8, floats_are_stored_and_read_back)
             const int zero = type == DTYPE_I8 ? -7 : 113;
             for (size_t i = 0; i < count; i++)
                 from[i] = i < sizeof edges / sizeof *edges ? edges[i] : 9 * random_unit(&seed);
-            cuda_int8_quantize(stream, DTYPE_F32, x.data, type, y.data, count, 0.05f, zero);
-            cuda_int8_dequantize(stream, type, y.data, DTYPE_F32, z.data, count, 0.05f, zero);
+            cuda_int8_convert(stream, DTYPE_F32, x.data, type, y.data, count, 0.05f, zero);
+            cuda_int8_convert(stream, type, y.data, DTYPE_F32, z.data, count, 0.05f, zero);
             finished("quantize");
             for (size_t i = 0; i < count; i++) {
                 const double real = (double)rintf(from[i] / 0.05f);

@@ -425,8 +425,8 @@ Test(limits, bytes_of_nothing)
     cuda_int8_conv_direct(stream, o.x.data, o.w.data, o.y.data, &conv, &e);
     conv.groups = 8;
     cuda_int8_conv_direct(stream, o.x.data, o.w.data, o.y.data, &conv, &e);
-    cuda_int8_quantize(stream, DTYPE_F32, o.x.data, DTYPE_U8, o.y.data, 0, 1, 0);
-    cuda_int8_dequantize(stream, DTYPE_U8, o.x.data, DTYPE_F32, o.y.data, 0, 1, 0);
+    cuda_int8_convert(stream, DTYPE_F32, o.x.data, DTYPE_U8, o.y.data, 0, 1, 0);
+    cuda_int8_convert(stream, DTYPE_U8, o.x.data, DTYPE_F32, o.y.data, 0, 1, 0);
     struct cuda_parts parts = {.rows = 4, .pitch = 16, .parts = {{o.x.data, 16, 0, NULL}}};
     cuda_copy_parts(stream, o.y.data, &parts);
     parts.count = 1;

@@ -73,20 +73,16 @@ __global__ void scale_kernel(const value_range *ranges, int count, float *scale,
 }
 } // namespace
 
-void cuda_int8_quantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
-                        size_t count, float scale, int zero)
+void cuda_int8_convert(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
+                       size_t count, float scale, int zero)
 {
-    WITH_TYPE(x_type, (y_type == DTYPE_I8 ? requantize<T, int8_t>
-                                          : requantize<T, uint8_t>)(stream, x, y, count, scale,
-                                                                    zero, nullptr, nullptr));
-}
-
-void cuda_int8_dequantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
-                          size_t count, float scale, int zero)
-{
-    WITH_TYPE(y_type, (x_type == DTYPE_I8 ? requantize<int8_t, T>
-                                          : requantize<uint8_t, T>)(stream, x, y, count, scale,
-                                                                    zero, nullptr, nullptr));
+    const bool quantizes = y_type == DTYPE_I8 || y_type == DTYPE_U8;
+    WITH_TYPE(quantizes ? x_type : y_type,
+              (y_type == DTYPE_I8 ? requantize<T, int8_t>
+               : quantizes        ? requantize<T, uint8_t>
+               : x_type == DTYPE_I8
+                   ? requantize<int8_t, T>
+                   : requantize<uint8_t, T>)(stream, x, y, count, scale, zero, nullptr, nullptr));
 }
 
 void cuda_int8_dynamic(cudaStream_t stream, const float *x, size_t count, void *ranges,

@@ -365,12 +365,10 @@ void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weigh
 void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
                            const struct cuda_conv *conv, const struct cuda_int8_epilogue *epilogue);
 
-/* y = saturate(round(x / scale) + zero); x: F32, F16, BF16. */
-void cuda_int8_quantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
-                        size_t count, float scale, int zero);
-/* y = (x - zero) * scale; y: F32, F16, BF16. */
-void cuda_int8_dequantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
-                          size_t count, float scale, int zero);
+/* If y is U8 or I8, y = saturate(round(x / scale) + zero), otherwise y = (x - zero) * scale. The
+ * other type is F32, F16 or BF16. */
+void cuda_int8_convert(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
+                       size_t count, float scale, int zero);
 
 /* DynamicQuantizeLinear of x: F32. `ranges`: scratch of 2 * CUDA_INT8_RANGES floats. */
 #define CUDA_INT8_RANGES 256

@@ -1,4 +1,5 @@
-/* Elementwise operators on numbers of any dtype, with numpy broadcasting. */
+/* Elementwise operators on numbers of any dtype, with numpy broadcasting; Add and Mul of
+ * com.microsoft on 8-bit integers. */
 #include "engine/cuda/lowering/lowering.h"
 
 #include <math.h>
@@ -85,6 +86,8 @@ static const struct pointwise_entry table[] = {
     {OP_GREATER_OR_EQUAL, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
     {OP_LESS_OR_EQUAL, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
     {OP_WHERE, 3, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
+    {OP_QLINEAR_ADD, 2, 0, NULL, NULL, 0, 0},
+    {OP_QLINEAR_MUL, 2, 0, NULL, NULL, 0, 0},
 };
 
 /* An activation of floats: applied to a copy. */
@@ -103,11 +106,43 @@ static const struct pointwise_entry *entry_of(const struct node *node)
     return NULL;
 }
 
+static bool is_quantized(const struct node *node)
+{
+    return node->op == OP_QLINEAR_ADD || node->op == OP_QLINEAR_MUL;
+}
+
+/* Returns the index of operand i among the node's inputs. */
+static size_t input_of(const struct node *node, int i)
+{
+    return is_quantized(node) ? 3 * (size_t)i : (size_t)i; /* scale and zero point follow each */
+}
+
+/* Reads scales and zero points of QLinearAdd or QLinearMul. */
+static bool read_quantized(const struct node *node, struct cuda_pointwise *n)
+{
+    const enum dtype dtype = node->outputs[0]->dtype;
+    struct scale_zero a, b, y;
+    if (node->inputs[0]->dtype != dtype || node->inputs[3]->dtype != dtype ||
+        !scale_zero_of(node, 1, dtype, &a) || !scale_zero_of(node, 4, dtype, &b) ||
+        !scale_zero_of(node, 6, dtype, &y))
+        return false;
+    n->ratios[0] = a.scale * b.scale / y.scale;
+    n->fixed = (float)y.zero;
+    n->zeros[0] = a.zero;
+    n->zeros[1] = b.zero;
+    if (node->op == OP_QLINEAR_ADD)
+        quantized_sum_factors(&a, &b, &y, &n->ratios[0], &n->ratios[1], &n->fixed);
+    return true;
+}
+
 /* Finds the type to compute in. Returns false if there is none. */
 static bool pointwise_domain_of(const struct node *node, const struct pointwise_entry *entry,
                                 enum cuda_domain *ret)
 {
     bool narrow = true, whole = true, is_unsigned = false;
+    *ret = CUDA_IN_FLOAT;
+    if (is_quantized(node))
+        return true;
     for (int i = node->op == OP_WHERE ? 1 : 0; i < entry->operands; i++) {
         const enum dtype dtype = node->inputs[i]->dtype;
         narrow = narrow && is_computed(dtype);
@@ -176,15 +211,15 @@ static bool pointwise_classify(const struct node *node, struct cuda_pointwise *n
     const struct pointwise_entry *entry = entry_of(node);
     const struct value *y = node_output(node, 0);
     struct epilogue epilogue = node->epilogue; /* optimize_activation() may replace it */
-    if (!entry || !y || node->input_count < (size_t)entry->operands ||
-        (epilogue.activation && (node->op != OP_ADD || !is_computed(y->dtype))) ||
+    if (!entry || !y || (epilogue.activation && (node->op != OP_ADD || !is_computed(y->dtype))) ||
         epilogue.residual || y->shape.rank < 0 || shape_count(&y->shape) == 0)
         return false;
     bool is_constant = true;
     for (int i = 0; i < entry->operands; i++) {
-        if (!node->inputs[i] || node->inputs[i]->shape.rank < 0)
+        const struct value *x = node_input(node, input_of(node, i));
+        if (!x || x->shape.rank < 0)
             return false;
-        is_constant = is_constant && node->inputs[i]->known;
+        is_constant = is_constant && x->known;
     }
     enum cuda_domain domain;
     if (is_constant || !pointwise_domain_of(node, entry, &domain))
@@ -204,7 +239,7 @@ static bool pointwise_classify(const struct node *node, struct cuda_pointwise *n
     if ((node->op == OP_DIV || node->op == OP_MOD) && domain == CUDA_IN_WHOLE &&
         !divides_safely(node))
         return false;
-    return entry->op != OP_CLIP || clip_of(node, n);
+    return is_quantized(node) ? read_quantized(node, n) : entry->op != OP_CLIP || clip_of(node, n);
 }
 
 KERNEL_CLAIM(pointwise_claim)
@@ -214,7 +249,7 @@ KERNEL_CLAIM(pointwise_claim)
         return false;
     if (entry_of(node)->kinds & KIND_SMOOTH)
         ret->narrow = NARROW_SAME;
-    ret->in_place = claim_in_place(node, 0, 1);
+    ret->in_place = claim_in_place(node, 0, input_of(node, 1));
     return true;
 }
 
@@ -230,7 +265,7 @@ CUDA_CREATE(lower_pointwise)
     (void)pointwise_classify(node, numbers);
     numbers->y_dtype = (int)y->dtype;
     for (int o = 0; o < numbers->operands; o++) {
-        const struct value *x = node->inputs[o];
+        const struct value *x = node->inputs[input_of(node, o)];
         shapes[o] = &x->shape;
         numbers->dtypes[o] = (int)x->dtype;
         TRY(cuda_operand_of(compile, x, x->dtype, &proto.operands[o], err));
