@@ -153,8 +153,8 @@ static struct conv_case make_case(uint32_t *seed, enum kind kind, struct cuda_co
     t.zero.data[0] = (unsigned char)t.x_zero;
     t.workspace = guarded_create(outputs * 4 * 33);
     t.epilogue = (struct cuda_int8_epilogue){
-        .bias = (const int32_t *)(const void *)t.bias.data,
-        .scales = (const float *)(const void *)t.scales.data,
+        .bias = t.bias.data,
+        .scales = t.scales.data,
         .own_ratio = 0.75f,
         .residual_ratio = -0.5f,
         .fixed = 11.25f,
@@ -164,7 +164,7 @@ static struct conv_case make_case(uint32_t *seed, enum kind kind, struct cuda_co
         .padding = t.padding.data};
     if (dynamic) {
         t.epilogue.x_zero = t.zero.data;
-        t.epilogue.weight_sums = (const int32_t *)(const void *)t.sums.data;
+        t.epilogue.weight_sums = t.sums.data;
     }
     if (is_stored && random_below(seed, 2))
         t.epilogue.residual = t.in_place ? t.y.data : t.residual.data;
@@ -197,7 +197,7 @@ static int finished_number(const struct conv_case *t, int stored, size_t i)
             e->fixed + (float)stored_at(t->residual.data, e->y_type, i) * e->residual_ratio;
         stored = saturated((double)rintf(second + (float)stored * e->own_ratio), e->y_type);
     }
-    return e->table ? stored_at(e->table + (unsigned char)stored, e->y_type, 0) : stored;
+    return e->table ? stored_at(e->table, e->y_type, (unsigned char)stored) : stored;
 }
 
 static void check_case(struct conv_case *t, const char *what)
@@ -212,7 +212,7 @@ static void check_case(struct conv_case *t, const char *what)
                          i);
             continue;
         }
-        const double real = (double)sum * (double)e->scales[i % (size_t)c->m];
+        const double real = (double)sum * (double)((const float *)e->scales)[i % (size_t)c->m];
         const int got = stored_at(t->y.data, e->y_type, i);
         const double slack = fabs(real) * 1e-6;
         const int low = saturated(rint(real - slack) + e->zero, e->y_type);

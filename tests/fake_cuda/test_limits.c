@@ -417,10 +417,8 @@ Test(limits, attention_of_nothing)
 Test(limits, bytes_of_nothing)
 {
     struct operands o = operands_create();
-    const struct cuda_int8_epilogue e = {.y_type = DTYPE_U8,
-                                         .scales = (const float *)o.w.data,
-                                         .x_type = DTYPE_U8,
-                                         .padding = o.w.data};
+    const struct cuda_int8_epilogue e = {
+        .y_type = DTYPE_U8, .scales = o.w.data, .x_type = DTYPE_U8, .padding = o.w.data};
     struct cuda_conv conv = conv_of_rows(0, 8, 8);
     cuda_int8_conv_direct(stream, o.x.data, o.w.data, o.y.data, &conv, &e);
     conv.groups = 8;

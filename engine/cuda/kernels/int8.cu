@@ -25,7 +25,7 @@ __global__ void int8_direct_kernel(const unsigned char *x, const int16_t *weight
                                    int tap_step, size_t count)
 {
     const bool is_signed = e.x_type == DTYPE_I8;
-    const int padding = byte_of(e.padding[0], is_signed);
+    const int padding = byte_of(*(const unsigned char *)e.padding, is_signed);
     const int cg = c.c / c.groups, mg = c.m / c.groups;
     FOR_EACH(i, count) {
         const output_item at(i, c.m / EACH, c.ow, c.oh);

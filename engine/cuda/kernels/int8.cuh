@@ -48,7 +48,7 @@ __device__ static inline void finish_stored(const int (&v)[COUNT], void *y, size
     const int lowest = lowest_of(e.y_type);
     float scales[COUNT];
     unsigned char bytes[COUNT], other[COUNT];
-    load_same(scales, e.scales + column, whole, count);
+    load_same(scales, (const float *)e.scales + column, whole, count);
     if (e.residual)
         load_same(other, (const unsigned char *)e.residual + at, whole, count);
     UNROLLED(i, COUNT) {
@@ -60,7 +60,7 @@ __device__ static inline void finish_stored(const int (&v)[COUNT], void *y, size
     }
     if (e.table) {
         UNROLLED(i, COUNT)
-            bytes[i] = e.table[bytes[i]];
+            bytes[i] = ((const unsigned char *)e.table)[bytes[i]];
     }
     store_same((unsigned char *)y + at, bytes, whole, count);
 }
@@ -73,13 +73,14 @@ __device__ static inline void finish_sums(int (&v)[COUNT], void *y, size_t at, i
 {
     int more[COUNT];
     if (e.bias) {
-        load_same(more, e.bias + column, whole, count);
+        load_same(more, (const int *)e.bias + column, whole, count);
         UNROLLED(i, COUNT)
             v[i] = wrapping_sum(v[i], more[i]);
     }
     if (e.x_zero) {
-        const unsigned zero = (unsigned)byte_of(*e.x_zero, e.x_type == DTYPE_I8);
-        load_same(more, e.weight_sums + column, whole, count);
+        const unsigned zero =
+            (unsigned)byte_of(*(const unsigned char *)e.x_zero, e.x_type == DTYPE_I8);
+        load_same(more, (const int *)e.weight_sums + column, whole, count);
         UNROLLED(i, COUNT)
             v[i] = (int)((unsigned)v[i] - zero * (unsigned)more[i]);
     }
@@ -89,6 +90,6 @@ __device__ static inline void finish_sums(int (&v)[COUNT], void *y, size_t at, i
         if (i < count && e.y_type == DTYPE_I32)
             ((int *)y)[at + i] = v[i];
         else if (i < count)
-            ((float *)y)[at + i] = times((float)v[i], e.scales[column + i]);
+            ((float *)y)[at + i] = times((float)v[i], ((const float *)e.scales)[column + i]);
     }
 }

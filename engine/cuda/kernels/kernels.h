@@ -343,16 +343,16 @@ void cuda_sample_grid(cudaStream_t stream, int dtype, const void *x, const void 
  *              y = table[y]
  *     I32:     y = sum        F32:  y = sum * scales[m] */
 struct cuda_int8_epilogue {
-    const int32_t *bias; /* per channel of y, or NULL. If x's zero point is constant, the bias
-                            includes it: minus zero times the channel's weights */
-    const unsigned char *x_zero; /* x's zero point; NULL: it is 0, or the bias includes it */
-    const int32_t *weight_sums;  /* per channel; used with x_zero */
-    const float *scales;         /* per channel; not for I32 */
-    const void *residual;        /* shaped like y, with its type, or NULL; may be y itself */
-    const unsigned char *table;  /* 256 stored numbers of y's type, indexed by a byte; or NULL */
+    const void *bias;   /* int32 per channel of y, or NULL. If x's zero point is constant, the bias
+                           includes it: minus zero times the channel's weights */
+    const void *x_zero; /* x's zero point, a byte; NULL: it is 0, or the bias includes it */
+    const void *weight_sums; /* int32 per channel; used with x_zero */
+    const void *scales;      /* float32 per channel; not for I32 */
+    const void *residual;    /* shaped like y, with its type, or NULL; may be y itself */
+    const void *table;       /* 256 stored numbers of y's type, indexed by a byte; or NULL */
     float own_ratio, residual_ratio, fixed;
-    int zero, y_type, x_type;     /* x_type: U8 or I8 */
-    const unsigned char *padding; /* 16 aligned bytes with x's zero point */
+    int zero, y_type, x_type; /* x_type: U8 or I8 */
+    const void *padding;      /* 16 aligned bytes with x's zero point */
 };
 
 /* A convolution of 8-bit integers on tensor cores; weights: int8 [m, kh, kw, c / groups], rows

@@ -12,20 +12,17 @@ void cuda_dense_steps(const struct shape *shape, int64_t steps[TENSOR_MAX_RANK])
     }
 }
 
-bool cuda_map_append(struct cuda_access_map *map, int64_t dim, const int64_t steps[CUDA_OPERANDS])
+bool cuda_map_append(struct cuda_access_map *map, int64_t dim, int64_t step)
 {
     const int last = map->rank - 1;
     if (dim == 1)
         return true;
-    bool joins = last >= 0;
-    for (int o = 0; o < CUDA_OPERANDS; o++)
-        joins = joins && map->steps[o][last] == steps[o] * dim;
+    const bool joins = last >= 0 && map->steps[0][last] == step * dim;
     const int to = joins ? last : map->rank;
     if (to == CUDA_MAX_RANK)
         return false;
     map->dims[to] = joins ? map->dims[to] * dim : dim;
-    for (int o = 0; o < CUDA_OPERANDS; o++)
-        map->steps[o][to] = steps[o];
+    map->steps[0][to] = step;
     map->rank = to + 1;
     return true;
 }

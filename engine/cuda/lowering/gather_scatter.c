@@ -85,11 +85,9 @@ static bool read_tile(const struct node *node, struct gather_scatter_step *s)
         return false;
     cuda_dense_steps(x, steps);
     for (int d = 0; d < x->rank; d++) {
-        const int64_t parts[2][2] = {{y->dims[d] / x->dims[d], 0}, {x->dims[d], steps[d]}};
-        for (int p = 0; p < 2; p++) {
-            if (!cuda_map_append(&s->map, parts[p][0], (const int64_t[CUDA_OPERANDS]){parts[p][1]}))
-                return false;
-        }
+        if (!cuda_map_append(&s->map, y->dims[d] / x->dims[d], 0) ||
+            !cuda_map_append(&s->map, x->dims[d], steps[d]))
+            return false;
     }
     s->kind = GATHER_REPEAT;
     return node->inputs[1]->known != NULL;

@@ -49,9 +49,9 @@ enum status cuda_product_create(const struct cuda_lowering *compile,
 
 /* Sets steps[d] to the number of elements between adjacent indices of d in a dense tensor. */
 void cuda_dense_steps(const struct shape *shape, int64_t steps[TENSOR_MAX_RANK]);
-/* Appends an inner dimension, and merges it with the last one if every operand is contiguous across
- * both. steps: 0 for absent operands. Returns false if the map has too many dimensions. */
-bool cuda_map_append(struct cuda_access_map *map, int64_t dim, const int64_t steps[CUDA_OPERANDS]);
+/* Appends an inner dimension of the only operand, and merges it with the last one if the operand is
+ * contiguous across both. Returns false if the map has too many dimensions. */
+bool cuda_map_append(struct cuda_access_map *map, int64_t dim, int64_t step);
 /* Returns the map of `count` dense operands that broadcast to y as in numpy. */
 struct cuda_access_map cuda_map_broadcast(const struct shape *y,
                                           const struct shape *const *operands, int count);

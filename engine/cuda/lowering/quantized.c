@@ -127,50 +127,31 @@ static struct tensor *quantized_weights_zero(const struct quantized_operands *o)
     return o->weights_zero ? o->weights_zero->known : NULL;
 }
 
-/* True if the weights minus their zero points are signed 8-bit integers. */
-static bool fit_8_bits(const struct quantized_operands *o)
-{
-    const struct tensor *weights = o->weights->known;
-    for (size_t i = 0, channel; i < shape_count(&weights->shape); i++) {
-        const int x = cuda_weight_at(weights, quantized_weights_zero(o), o->layout, i, &channel);
-        if (x != (int8_t)x)
-            return false;
-    }
-    return true;
-}
-
 /* ---- bias, scales and epilogue ---- */
 
-static int32_t quantized_bias_at(const struct quantized_operands *o, size_t m)
-{
-    return o->bias ? (int32_t)tensor_int(o->bias->known, m) : 0;
-}
-
-/* Computes for each channel the sum of weights, or the bias minus that sum times x's zero point. */
+/* Computes for each channel the sum of weights, or the bias minus that sum times x's zero point.
+ * *ret_fit: the weights minus their zero points are signed 8-bit integers. */
 static enum status make_bias(const struct cuda_lowering *compile,
                              const struct quantized_operands *o, struct cuda_int8_epilogue *e,
-                             struct error *err)
+                             bool *ret_fit, struct error *err)
 {
     const size_t channels = (size_t)o->channels;
     const struct tensor *weights = o->weights->known;
     const bool is_known = !o->x_zero || o->x_zero->known;
     const uint32_t zero = (uint32_t)(o->x_zero && is_known ? tensor_int(o->x_zero->known, 0) : 0);
     uint32_t *sums = alloc_array(channels, sizeof *sums); /* they wrap, as sums do */
-    const void *data = NULL;
     TRY(check_memory(sums, "while compiling", err));
+    *ret_fit = true;
     for (size_t i = 0, m; i < shape_count(&weights->shape); i++) {
         const int x = cuda_weight_at(weights, quantized_weights_zero(o), o->layout, i, &m);
         sums[m] += (uint32_t)x;
+        *ret_fit = *ret_fit && x == (int8_t)x;
     }
     for (size_t m = 0; m < channels && is_known; m++)
-        sums[m] = (uint32_t)quantized_bias_at(o, m) - zero * sums[m];
-    enum status status =
-        cuda_weights_upload(compile->backend, DTYPE_I32, sums, channels, &data, err);
+        sums[m] = (uint32_t)(o->bias ? tensor_int(o->bias->known, m) : 0) - zero * sums[m];
+    enum status status = cuda_weights_upload(compile->backend, DTYPE_I32, sums, channels,
+                                             is_known ? &e->bias : &e->weight_sums, err);
     free(sums);
-    if (is_known)
-        e->bias = data;
-    else
-        e->weight_sums = data;
     return status;
 }
 
@@ -187,16 +168,14 @@ static enum status make_scales(const struct cuda_lowering *compile,
         (void)scale_zero_of(compile->node, o->y_terms, o->stored, &y);
     e->zero = y.zero;
     float *scales = alloc_array(channels, sizeof *scales);
-    const void *data = NULL;
     TRY(check_memory(scales, "while compiling", err));
     for (size_t m = 0; m < channels; m++) {
         const float w = (float)tensor_number(own, shape_count(&own->shape) == 1 ? 0 : m);
         scales[m] = x.scale * w / y.scale;
     }
     enum status status =
-        cuda_weights_upload(compile->backend, DTYPE_F32, scales, channels, &data, err);
+        cuda_weights_upload(compile->backend, DTYPE_F32, scales, channels, &e->scales, err);
     free(scales);
-    e->scales = data;
     return status;
 }
 
@@ -209,7 +188,6 @@ static enum status make_further(const struct cuda_lowering *compile,
     const struct value *residual = node_input(node, QUANTIZED_RESIDUAL);
     const struct value *table = node_input(node, QUANTIZED_TABLE);
     struct cuda_int8_epilogue *e = &s->epilogue;
-    const void *data;
     if (residual) {
         struct scale_zero own = {0}, other = {0}, sum = {0};
         if (!scale_zero_of(node, o->y_terms, o->stored, &own) ||
@@ -222,19 +200,17 @@ static enum status make_further(const struct cuda_lowering *compile,
         s->step.residual = residual->index;
         quantized_sum_factors(&own, &other, &sum, &e->own_ratio, &e->residual_ratio, &e->fixed);
     }
-    TRY(cuda_weights_of(compile->backend, table, DTYPE_U8, &data, err));
-    e->table = data;
-    return STATUS_OK;
+    return cuda_weights_of(compile->backend, table, DTYPE_U8, &e->table, err);
 }
 
 static enum status make_epilogue(const struct cuda_lowering *compile,
                                  const struct quantized_operands *o, struct int8_step *s,
-                                 struct error *err)
+                                 bool *ret_fit, struct error *err)
 {
     s->epilogue.y_type = (int)o->stored;
     s->epilogue.x_type = (int)o->x->dtype;
     TRY(make_further(compile, o, s, err));
-    TRY(make_bias(compile, o, &s->epilogue, err));
+    TRY(make_bias(compile, o, &s->epilogue, ret_fit, err));
     if (o->x_scale)
         TRY(make_scales(compile, o, &s->epilogue, err));
     const struct value *computed = o->x_zero && !o->x_zero->known ? o->x_zero : NULL;
@@ -244,11 +220,9 @@ static enum status make_epilogue(const struct cuda_lowering *compile,
         return STATUS_OK;
     }
     uint8_t padding[PADDING];
-    const void *data = NULL;
     memset(padding, o->x_zero ? (int)tensor_int(o->x_zero->known, 0) & 0xff : 0, sizeof padding);
-    TRY(cuda_weights_upload(compile->backend, DTYPE_U8, padding, sizeof padding, &data, err));
-    s->epilogue.padding = data;
-    return STATUS_OK;
+    return cuda_weights_upload(compile->backend, DTYPE_U8, padding, sizeof padding,
+                               &s->epilogue.padding, err);
 }
 
 /* ---- steps ---- */
@@ -290,14 +264,6 @@ CUDA_RUN(quantized_tune)
     return tune_step(base, program, &s->candidate, s->tiles.count, &key, sizeof key, err);
 }
 
-static enum status conv_of(const struct node *node, const struct quantized_operands *o,
-                           struct cuda_conv *ret, struct error *err)
-{
-    struct window w;
-    TRY(window_init(node, 2, o->x->shape.dims + 1, o->weights->known->shape.dims + 2, &w, err));
-    return window_of_conv(node, &w, node_int(node, "group", 1), ret, err);
-}
-
 /* Describes the matrix product as a convolution. Returns false if a size does not fit an int. */
 static bool conv_of_rows(const struct quantized_operands *o, struct cuda_conv *ret)
 {
@@ -318,10 +284,10 @@ static enum status quantized_fill(const struct cuda_lowering *compile,
     struct cuda_conv *c = &s->conv;
     enum weight_layout layout = o->layout;
     enum dtype dtype = DTYPE_I8;
-    TRY(make_epilogue(compile, o, s, err));
+    bool fits;
+    TRY(make_epilogue(compile, o, s, &fits, err));
     c->row = (int)cuda_weights_row(weights, layout, dtype);
-    if (conv_is_for_tiles(c) && fit_8_bits(o) &&
-        conv_find_tiles(compile->backend, dtype, c, &s->tiles)) {
+    if (conv_is_for_tiles(c) && fits && conv_find_tiles(compile->backend, dtype, c, &s->tiles)) {
         s->step.kernel = "tensor-core int8 conv";
         s->step.tune = quantized_tune;
     } else {
@@ -335,9 +301,8 @@ static enum status quantized_fill(const struct cuda_lowering *compile,
     TRY(cuda_weights_without_zero(compile->backend, weights, quantized_weights_zero(o), layout,
                                   dtype, &s->weights, err));
     const size_t count = shape_count(&weights->shape);
-    const size_t depth = o->channels > 0 ? count / (size_t)o->channels : 0;
-    s->step.flops = 2.0 * (double)shape_count(&o->y->shape) * (double)depth;
-    s->step.bytes += shape_count(&weights->shape);
+    s->step.flops = 2.0 * (double)shape_count(&o->y->shape) * (double)(count / (size_t)o->channels);
+    s->step.bytes += count;
     return STATUS_OK;
 }
 
@@ -347,10 +312,13 @@ CUDA_CREATE(lower_quantized)
     struct quantized_operands o;
     struct cuda_conv conv;
     (void)quantized_read_operands(node, &o);
-    if (o.is_conv)
-        TRY(conv_of(node, &o, &conv, err));
-    else if (!conv_of_rows(&o, &conv))
+    if (o.is_conv) {
+        struct window w;
+        TRY(window_init(node, 2, o.x->shape.dims + 1, o.weights->known->shape.dims + 2, &w, err));
+        TRY(window_of_conv(node, &w, node_int(node, "group", 1), &conv, err));
+    } else if (!conv_of_rows(&o, &conv)) {
         return STATUS_OK;
+    }
     struct int8_step *s = cuda_step_create(compile, NULL, sizeof *s, quantized_run, ret, err);
     TRY(allocated(s));
     s->conv = conv;

@@ -85,8 +85,7 @@ static bool read_fold(const struct node *node, struct axis_step *s)
         const int64_t dim = x->shape.dims[d];
         const bool is_reduced = reduction.axes & 1u << d;
         /* x has at most CUDA_MAX_RANK dimensions. */
-        (void)cuda_map_append(is_reduced ? &r->reduced : &r->kept, dim,
-                              (const int64_t[CUDA_OPERANDS]){steps[d]});
+        (void)cuda_map_append(is_reduced ? &r->reduced : &r->kept, dim, steps[d]);
         *(is_reduced ? &r->each : &r->count) *= (size_t)dim;
     }
     return true;

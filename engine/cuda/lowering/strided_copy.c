@@ -28,8 +28,7 @@ CUDA_CREATE(lower_copy)
         walk = access_map_of_copy(node);
     s.map.offset = walk.offset;
     for (int p = 0; p < walk.group[0].count; p++)
-        if (!cuda_map_append(&s.map, walk.group[0].parts[p].extent,
-                             (const int64_t[CUDA_OPERANDS]){walk.group[0].parts[p].stride}))
+        if (!cuda_map_append(&s.map, walk.group[0].parts[p].extent, walk.group[0].parts[p].stride))
             return STATUS_OK;
     return cuda_step_create(compile, &s, sizeof s, map_run, ret, err) ? STATUS_OK
                                                                       : STATUS_NO_MEMORY;

@@ -38,9 +38,9 @@ static enum status check(const struct node *node, const struct window *w, struct
                      NODE_STRING(node));
 }
 
-static struct cuda_conv window_between(const struct node *node, const struct window *w)
+/* x, y: dimensions of the images, [N, H, W, C]. */
+static struct cuda_conv window_between(const int64_t *x, const int64_t *y, const struct window *w)
 {
-    const int64_t *x = node->inputs[0]->shape.dims, *y = node->outputs[0]->shape.dims;
     return (struct cuda_conv){.n = (int)x[0],
                               .h = (int)x[1],
                               .w = (int)x[2],
@@ -66,7 +66,7 @@ enum status window_of_conv(const struct node *node, const struct window *w, int6
     if (node->inputs[0]->shape.dims[3] > INT_MAX / (w->kernel[0] * w->kernel[1]))
         return error_set(err, STATUS_UNSUPPORTED, "%s: a window has more than 2^31 numbers",
                          NODE_STRING(node));
-    *ret = window_between(node, w);
+    *ret = window_between(node->inputs[0]->shape.dims, node->outputs[0]->shape.dims, w);
     ret->groups = (int)groups;
     ret->row = ret->kh * ret->kw * (ret->c / ret->groups);
     return STATUS_OK;
@@ -79,7 +79,7 @@ enum status window_of_pool(const struct node *node, struct cuda_pool *ret, struc
     TRY(window_init(node, 2, node->inputs[0]->shape.dims + 1,
                     node_ints(node, "kernel_shape", &count), &w, err));
     TRY(check(node, &w, err));
-    ret->window = window_between(node, &w);
+    ret->window = window_between(node->inputs[0]->shape.dims, node->outputs[0]->shape.dims, &w);
     ret->pad_h_end = (int)w.pad_end[0];
     ret->pad_w_end = (int)w.pad_end[1];
     ret->is_max = node->op == OP_MAX_POOL;
@@ -89,19 +89,9 @@ enum status window_of_pool(const struct node *node, struct cuda_pool *ret, struc
 
 struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k)
 {
-    return (struct cuda_conv){.n = (int)rows,
-                              .h = 1,
-                              .w = 1,
-                              .c = (int)k,
-                              .oh = 1,
-                              .ow = 1,
-                              .m = (int)n,
-                              .kh = 1,
-                              .kw = 1,
-                              .groups = 1,
-                              .stride_h = 1,
-                              .stride_w = 1,
-                              .dilation_h = 1,
-                              .dilation_w = 1,
-                              .row = (int)k};
+    const struct window one = {.kernel = {1, 1}, .stride = {1, 1}, .dilation = {1, 1}};
+    struct cuda_conv conv =
+        window_between((const int64_t[]){rows, 1, 1, k}, (const int64_t[]){rows, 1, 1, n}, &one);
+    conv.row = (int)k;
+    return conv;
 }

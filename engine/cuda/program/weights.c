@@ -165,17 +165,6 @@ int64_t cuda_weights_row(const struct tensor *constant, enum weight_layout layou
     return (int64_t)weight_packing_of(constant, layout, dtype).row;
 }
 
-static enum status copy_from_host(const struct cuda_backend *backend,
-                                  const struct cuda_weight *weight, void *to, size_t bytes,
-                                  struct error *err)
-{
-    void *packed = weight_pack(weight);
-    TRY(check_memory(packed, "while packing weights", err));
-    enum status status = device_upload(backend, to, packed, bytes, "weights", err);
-    free(packed);
-    return status;
-}
-
 static bool is_same(const struct weight_upload *upload, const struct graph_hash *hash, size_t bytes)
 {
     return upload->bytes == bytes && !memcmp(&upload->hash, hash, sizeof *hash);
@@ -221,7 +210,12 @@ static enum status make_locked(struct cuda_backend *backend, const struct cuda_w
     TRY(device_alloc(backend, upload->bytes, "weights", &upload->data, err));
     if (upload->bytes == 0 || copy_from_peer(backend, upload))
         return STATUS_OK;
-    return copy_from_host(backend, weight, upload->data, upload->bytes, err);
+    void *packed = weight_pack(weight);
+    TRY(check_memory(packed, "while packing weights", err));
+    enum status status =
+        device_upload(backend, upload->data, packed, upload->bytes, "weights", err);
+    free(packed);
+    return status;
 }
 
 static enum status find_or_make_locked(struct cuda_backend *backend, struct cuda_weight *weight,
