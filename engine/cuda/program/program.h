@@ -74,9 +74,8 @@ struct cuda_backend {
 /* A float32 image input. A caller may pass its rows as bytes: a run then first converts the bytes
  * to numbers, in memory of their own. */
 struct pixels {
-    bool are_there;
     size_t offset;    /* of the numbers in the arena */
-    size_t row_count; /* numbers of a row */
+    size_t row_count; /* numbers of a row; 0: there is no such input */
 };
 
 struct cuda_program {

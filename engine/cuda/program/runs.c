@@ -111,7 +111,7 @@ void runs_place(struct cuda_program *program)
     if (program->backend->pixel_table && image < graph->input_count &&
         graph->inputs[image]->dtype == DTYPE_F32) {
         const struct value *value = graph->inputs[image];
-        program->pixels = (struct pixels){true, program->value_bytes,
+        program->pixels = (struct pixels){program->value_bytes,
                                           shape_count(&value->shape) / (size_t)program->rows};
         program->value_bytes += size_align(value_bytes(value), ARENA_ALIGN);
         at = size_align((size_t)program->rows, ARENA_ALIGN); /* slot->marks come first */
@@ -181,7 +181,7 @@ static void point_at_inputs(struct cuda_program *program, const struct cuda_slot
         if (place->kind != PLACE_INPUT)
             continue;
         const bool has_moved =
-            pixels->are_there && place->input == program->backend->options.pixels_input;
+            pixels->row_count && place->input == program->backend->options.pixels_input;
         program->data[v] = has_moved ? program->backend->arena + pixels->offset
                                      : slot->staging + program->input_offsets[place->input];
     }
@@ -193,7 +193,7 @@ static enum status stage_inputs(struct cuda_program *program, const struct cuda_
     struct cuda_backend *backend = program->backend;
     const struct pixels *pixels = &program->pixels;
     point_at_inputs(program, slot);
-    if (!pixels->are_there || pixels->row_count == 0)
+    if (!pixels->row_count)
         return STATUS_OK;
     const void *arrived = slot->staging + program->input_offsets[backend->options.pixels_input];
     const struct cuda_pixels how = {.rows = (size_t)program->rows,
@@ -341,14 +341,14 @@ static enum status copy_in(struct cuda_program *program, struct cuda_slot *slot,
     const struct graph *graph = program->graph;
     const int valid_rows = request->valid_rows ? request->valid_rows : program->rows;
     const struct pixels *pixels = &program->pixels;
-    for (int i = 0; pixels->are_there && i < program->rows; i++)
+    for (int i = 0; pixels->row_count && i < program->rows; i++)
         slot->marks[i] = request->are_pixels && i < valid_rows ? request->are_pixels[i] : 0;
     for (size_t i = 0; i < graph->input_count; i++) {
         size_t bytes = value_bytes(graph->inputs[i]);
         const struct shape *shape = &graph->inputs[i]->shape;
         if (bytes == 0)
             continue;
-        if (pixels->are_there && i == backend->options.pixels_input) {
+        if (pixels->row_count && i == backend->options.pixels_input) {
             TRY(copy_image_rows(program, slot, request->inputs[i], valid_rows, err));
             continue;
         }

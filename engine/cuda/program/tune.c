@@ -174,18 +174,13 @@ enum status tune_step(struct cuda_step *step, struct cuda_program *program, int 
 
 /* ---- the kind of device and software ---- */
 
-static void hash_text(struct graph_hash *hash, const char *text)
-{
-    graph_hash_bytes(hash, text, strlen(text));
-}
-
 /* Hashes version, size and time of the module, because two builds of a version may differ. */
 static void hash_module(struct graph_hash *hash)
 {
     static const char here;
     Dl_info self;
     struct stat info;
-    hash_text(hash, LENSD_VERSION);
+    graph_hash_bytes(hash, LENSD_VERSION, strlen(LENSD_VERSION));
     if (!dladdr(&here, &self) || !self.dli_fname || stat(self.dli_fname, &info) != 0)
         return;
     const int64_t numbers[] = {(int64_t)info.st_size, (int64_t)info.st_mtim.tv_sec};
@@ -204,7 +199,7 @@ struct graph_hash tune_kind(int device)
         const int64_t numbers[] = {properties.major, properties.minor,
                                    properties.multiProcessorCount,
                                    (int64_t)properties.totalGlobalMem};
-        hash_text(&hash, properties.name);
+        graph_hash_bytes(&hash, properties.name, strlen(properties.name));
         graph_hash_bytes(&hash, numbers, sizeof numbers);
     }
     cuda_ignore(cudaDriverGetVersion(&driver));

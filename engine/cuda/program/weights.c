@@ -195,9 +195,8 @@ static struct graph_hash hash_of(const struct cuda_weight *weight)
     const int64_t form[] = {(int64_t)weight->layout, (int64_t)weight->dtype,
                             (int64_t)constant->dtype, constant->shape.rank};
     graph_hash_bytes(&hash, form, sizeof form);
-    if (constant->shape.rank > 0)
-        graph_hash_bytes(&hash, constant->shape.dims,
-                         (size_t)constant->shape.rank * sizeof constant->shape.dims[0]);
+    graph_hash_bytes(&hash, constant->shape.dims,
+                     (size_t)constant->shape.rank * sizeof constant->shape.dims[0]);
     graph_hash_bytes(&hash, constant->data, constant->bytes);
     if (weight->zero)
         graph_hash_bytes(&hash, weight->zero->data, weight->zero->bytes);
