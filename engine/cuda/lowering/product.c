@@ -62,7 +62,7 @@ static enum status set_members(struct cuda_product_step *s, const struct cuda_ba
 
 /* Multiplies members of the batch from `first` on. */
 static enum status multiply_some(struct cuda_product_step *s, struct cuda_program *program,
-                                 int candidate, int64_t first, struct error *err)
+                                 int64_t first, struct error *err)
 {
     struct cuda_backend *backend = program->backend;
     const struct cuda_product *p = &s->product;
@@ -76,13 +76,13 @@ static enum status multiply_some(struct cuda_product_step *s, struct cuda_progra
     return blas_check(
         cublasLtMatmul(backend->blas, s->desc, &one, b + (size_t)(first * p->b_step) * size, s->b,
                        a + (size_t)(first * p->a_step) * size, s->a, residual ? &one : &zero,
-                       residual ? residual : y, s->c, y, s->c, &s->candidates[candidate].algo,
+                       residual ? residual : y, s->c, y, s->c, &s->candidates[s->candidate].algo,
                        backend->arena + program->value_bytes, WORKSPACE, backend->stream),
         backend->device, s->step.name, err);
 }
 
 static enum status multiply(struct cuda_product_step *s, struct cuda_program *program,
-                            int candidate, struct error *err)
+                            struct error *err)
 {
     const int64_t batch = s->product.batch;
     for (int64_t first = 0; first < batch; first += MOST_MEMBERS) {
@@ -90,7 +90,7 @@ static enum status multiply(struct cuda_product_step *s, struct cuda_program *pr
         if (batch > MOST_MEMBERS)
             TRY(set_members(s, program->backend, (int)(left < MOST_MEMBERS ? left : MOST_MEMBERS),
                             err));
-        TRY(multiply_some(s, program, candidate, first, err));
+        TRY(multiply_some(s, program, first, err));
     }
     return STATUS_OK;
 }
@@ -110,7 +110,7 @@ CUDA_RUN(product_run)
                        backend->device, base->name, err));
         residual = kept;
     }
-    TRY(multiply(s, program, s->candidate, err));
+    TRY(multiply(s, program, err));
     struct cuda_epilogue epilogue = s->epilogue;
     epilogue.residual = residual;
     if (s->fused == FUSED_SUMS) {
