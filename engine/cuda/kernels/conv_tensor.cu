@@ -79,7 +79,9 @@ estimate estimate_of(const struct cuda_conv *c, int tile, int splits, int proces
     const double rounds = (double)(int64_t)((blocks + processors - 1) / processors);
     const double block = (double)t.positions * t.channels * ((double)each * t.depth + 64) / t.pace;
     const double summing = each < steps ? 3e6 + (double)positions * c->m * splits / 8.0 : 0;
-    return {{tile, divide_up(steps, each)}, rounds * block + summing};
+    splits = divide_up(steps, each);
+    const size_t sums = splits > 1 ? (size_t)splits * (size_t)positions * (size_t)c->m : 0;
+    return {{tile, splits, sums * sizeof(float)}, rounds * block + summing};
 }
 
 /* True if offsets within a tile's images fit an int, and an image's rows and columns 16 bits. */
@@ -146,14 +148,6 @@ int cuda_conv_candidates(int dtype, const struct cuda_conv *conv, size_t shared_
             ret[taken++] = found[i].candidate;
     }
     return taken;
-}
-
-size_t cuda_conv_workspace(const struct cuda_conv *c, const struct cuda_conv_candidate *candidate)
-{
-    if (candidate->splits <= 1)
-        return 0;
-    return (size_t)candidate->splits * (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m *
-           sizeof(float);
 }
 
 void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,

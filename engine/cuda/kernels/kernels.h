@@ -50,6 +50,7 @@ struct cuda_conv {
  * blocks that share the sum of an output. */
 struct cuda_conv_candidate {
     int tile, splits;
+    size_t workspace; /* bytes that are needed in addition to the operands */
 };
 
 /* Scales and zero points of an operand and a result in 8-bit integers, which stand for (integer -
@@ -130,9 +131,6 @@ void cuda_scale_parts(cudaStream_t stream, int dtype, const float *scale, void *
  * I8 is for cuda_int8_conv_tensor(). */
 int cuda_conv_candidates(int dtype, const struct cuda_conv *conv, size_t shared_limit,
                          int processors, struct cuda_conv_candidate *ret, int max);
-/* Bytes that a candidate needs in addition to its operands. */
-size_t cuda_conv_workspace(const struct cuda_conv *conv,
-                           const struct cuda_conv_candidate *candidate);
 /* A convolution on tensor cores of float16 (sm_75 and later), bfloat16, or float32 whose operands
  * are rounded to TF32 (both sm_80 and later). weights: rows of conv->row numbers: [kh, kw, c /
  * groups], then finite padding. All pointers are aligned to 16 bytes. y: x's dtype or float32. */

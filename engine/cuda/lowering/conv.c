@@ -129,7 +129,7 @@ bool conv_find_tiles(const struct cuda_backend *backend, enum dtype dtype, struc
     const int count = cuda_conv_candidates((int)dtype, conv, backend->shared_limit,
                                            backend->processors, ret->candidates, CONV_CANDIDATES);
     for (int i = 0; i < count; i++) {
-        const size_t sums = cuda_conv_workspace(conv, &ret->candidates[i]);
+        const size_t sums = ret->candidates[i].workspace;
         if (sums > MOST_SUMS)
             continue;
         if (ret->padded_bytes + sums > ret->workspace)
