@@ -58,6 +58,8 @@ struct cuda_access_map cuda_map_broadcast(const struct shape *y,
 
 /* ---- windows (window.c) ---- */
 
+/* True if every dimension fits an int, also after padding to a multiple of 16. */
+bool window_fits_shape(const struct shape *shape);
 /* Describes the convolution from a node's first input to its first output, [N, H, W, C]. ret->row
  * is the number of elements that a window reads. STATUS_UNSUPPORTED: a member exceeds an int. */
 struct window;

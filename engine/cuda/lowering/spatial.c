@@ -255,14 +255,6 @@ static enum status make_tables(const struct cuda_lowering *compile, const struct
     return status;
 }
 
-static bool fits_index(const struct shape *shape)
-{
-    for (int d = 0; d < shape->rank; d++)
-        if (shape->dims[d] > INT32_MAX)
-            return false;
-    return true;
-}
-
 CUDA_CREATE(lower_resize)
 {
     const struct node *node = compile->node;
@@ -270,7 +262,7 @@ CUDA_CREATE(lower_resize)
     const struct shape plain = channels_first(x);
     struct resize_plan plan;
     bool is_known;
-    if (!fits_index(x) || !fits_index(y))
+    if (!window_fits_shape(x) || !window_fits_shape(y))
         return STATUS_OK;
     TRY(resize_plan_init(node, &plain, &plan, &is_known, err));
     if (!is_known)

@@ -19,7 +19,7 @@ static bool fits_window(const struct window *w)
     return w->kernel[0] * w->kernel[1] <= INT_MAX;
 }
 
-static bool fits_shape(const struct shape *shape)
+bool window_fits_shape(const struct shape *shape)
 {
     for (int d = 0; d < shape->rank; d++)
         if (shape->dims[d] > INT_MAX - 16) /* channels are padded */
@@ -29,8 +29,8 @@ static bool fits_shape(const struct shape *shape)
 
 static enum status check(const struct node *node, const struct window *w, struct error *err)
 {
-    if (fits_window(w) && fits_shape(&node->inputs[0]->shape) &&
-        fits_shape(&node->outputs[0]->shape))
+    if (fits_window(w) && window_fits_shape(&node->inputs[0]->shape) &&
+        window_fits_shape(&node->outputs[0]->shape))
         return STATUS_OK;
     return error_set(err, STATUS_UNSUPPORTED,
                      "%s: the image, window, strides or pads are too large: a side may have 2^30 "

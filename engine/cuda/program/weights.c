@@ -39,16 +39,8 @@ struct cuda_weight {
 
 static float float_at(const struct tensor *tensor, size_t i)
 {
-    switch (tensor->dtype) {
-    case DTYPE_F32:
-        return ((const float *)tensor->data)[i];
-    case DTYPE_F16:
-        return half_to_float(((const uint16_t *)tensor->data)[i]);
-    case DTYPE_BF16:
-        return bfloat16_to_float(((const uint16_t *)tensor->data)[i]);
-    default:
-        return (float)tensor_number(tensor, i);
-    }
+    return tensor->dtype == DTYPE_F32 ? ((const float *)tensor->data)[i]
+                                      : (float)tensor_number(tensor, i);
 }
 
 /* A packed constant: `rows` rows of `row` elements. A row has `outer` groups of `inner` elements,
