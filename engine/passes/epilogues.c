@@ -150,40 +150,27 @@ static bool fuse_residual(struct edit *edit, struct node *add, size_t at, bool v
     return true;
 }
 
-/* If a product of 8-bit integers computes `value`, directly or before a Transpose, returns the axis
- * of `value` that counts the product's columns (its last dimension); otherwise -1. Sets
- * *ret_product. */
-static int column_axis(const struct edit *edit, const struct value *value,
-                       struct node **ret_product)
-{
-    const int rank = value->shape.rank;
-    struct node *node = value->producer;
-    int axis = rank - 1;
-    if (!node || !edit_single_reader(edit, value))
-        return -1;
-    if (node->op == OP_TRANSPOSE) {
-        size_t count;
-        const int64_t *perm = node_ints(node, "perm", &count);
-        const struct value *from = node->inputs[0];
-        for (axis = 0; axis < rank && (perm ? perm[axis] : rank - 1 - axis) != rank - 1;)
-            axis++;
-        node = edit_single_reader(edit, from) ? from->producer : NULL;
-    }
-    *ret_product = node;
-    return node && node->op != OP_QLINEAR_CONV && is_integer_product(edit, node) ? axis : -1;
-}
-
-/* Folds a Mul by one factor per column (ConvNeXt's layer scale) into the scales of the weights. */
+/* Folds a Mul by one factor per column (ConvNeXt's layer scale) into the scales of the weights of a
+ * product of 8-bit integers. A Transpose may lie between the product and the Mul. */
 static bool fuse_factor(struct edit *edit, struct node *mul)
 {
     for (size_t i = 0; i < 2; i++) {
-        struct value *x = mul->inputs[i];
+        struct value *x = mul->inputs[i], *made = x; /* made: the product's result */
         const struct value *factor = mul->inputs[1 - i];
         const int rank = x->shape.rank;
-        struct node *product;
-        const int axis = column_axis(edit, x, &product);
-        if (axis < 0 || axis >= rank || product->epilogue.activation ||
-            product->epilogue.residual || !is_f32_constant(factor) ||
+        int axis = rank - 1; /* of x; counts the product's columns */
+        if (x->producer && x->producer->op == OP_TRANSPOSE) {
+            size_t count;
+            const int64_t *perm = node_ints(x->producer, "perm", &count);
+            made = x->producer->inputs[0];
+            while (axis >= 0 && (perm ? perm[axis] : rank - 1 - axis) != rank - 1)
+                axis--;
+        }
+        struct node *product = made->producer;
+        if (axis < 0 || !product || product->op == OP_QLINEAR_CONV ||
+            !is_integer_product(edit, product) || product->epilogue.activation ||
+            product->epilogue.residual || !edit_single_reader(edit, x) ||
+            !edit_single_reader(edit, made) || !is_f32_constant(factor) ||
             !shape_equal(&x->shape, &mul->outputs[0]->shape) ||
             edit_is_output(edit->graph, mul->outputs[0]))
             continue;
@@ -193,15 +180,15 @@ static bool fuse_factor(struct edit *edit, struct node *mul)
         if (shape_count(of) != columns || at < 0 || of->dims[at] != x->shape.dims[axis])
             continue;
         const struct tensor *before = product->inputs[4]->known;
-        if (shape_count(&before->shape) != 1 && shape_count(&before->shape) != columns)
+        const size_t count = shape_count(&before->shape);
+        if (count != 1 && count != columns)
             continue;
         struct value *scales = edit_constant(edit, DTYPE_F32, &SHAPE((int64_t)columns), NULL);
         if (!scales)
             return false;
         for (size_t c = 0; c < columns; c++)
             ((float *)scales->known->data)[c] =
-                (float)(tensor_number(before, shape_count(&before->shape) == 1 ? 0 : c) *
-                        tensor_number(factor->known, c));
+                (float)(tensor_number(before, c % count) * tensor_number(factor->known, c));
         product->inputs[4] = scales;
         edit_replace(edit->graph, mul->outputs[0], x);
         edit_kill(mul);
