@@ -107,7 +107,6 @@ struct zmq_server {
     struct zmq_peer peers[PEERS];
     uint64_t clock; /* counts uses of peers */
     LIST_HEAD(, zmq_call) calls;
-    struct zmq_call *spare;
     _Atomic size_t call_count;
     size_t question_count; /* number of calls without a tensor */
     struct metric *dropped;
@@ -335,8 +334,7 @@ static void call_begin(struct zmq_server *server, struct zmq_call *call)
 static bool read_message(struct zmq_server *server)
 {
     struct zmq_message rest;
-    struct zmq_call *call = server->spare ? server->spare : calloc(1, sizeof *call);
-    server->spare = call;
+    struct zmq_call *call = calloc(1, sizeof *call);
     if (!call)
         return false;
     call->server = server;
@@ -353,9 +351,10 @@ static bool read_message(struct zmq_server *server)
             zmq.drop(frame);
         call->frame_count++;
     }
-    if (call->frame_count == 0)
+    if (call->frame_count == 0) {
+        free(call);
         return false;
-    server->spare = NULL;
+    }
     if (call->frame_count > FRAME_HEADER && zmq.size(&call->frames[FRAME_EMPTY]) == 0 &&
         zmq.size(&call->frames[FRAME_ID]) <= ID_MAX) {
         call_begin(server, call);
@@ -548,7 +547,6 @@ void zmq_stop(struct zmq_server *server)
         next = LIST_NEXT(call, listed);
         call_close(call); /* it waits for its next try: it has no exchange */
     }
-    free(server->spare);
     if (server->socket)
         zmq.close(server->socket);
     if (server->context)
