@@ -9,7 +9,6 @@
 
 #include "engine/base/text.h"
 #include "proto/dialects.h"
-#include "proto/recognized_texts.h"
 #include "proto/writer.h"
 
 /* ---- members of every answer ---- */

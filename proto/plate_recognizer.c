@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "proto/dialects.h"
-#include "proto/recognized_texts.h"
 #include "proto/writer.h"
 
 static void write_corners(struct writer *w, json_node *entry, const float *box)

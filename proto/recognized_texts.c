@@ -1,11 +1,10 @@
 /* Collects the texts of a pipeline's crops. */
-#include "proto/recognized_texts.h"
-
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "engine/base/array.h"
+#include "proto/dialects.h"
 
 /* Copies a text without control bytes, or only a plate's letters (as capitals) and digits. */
 static void clean_text(const char *text, bool is_plate, char *ret, size_t room)

@@ -1,4 +1,5 @@
-/* Private to proto/: a growing buffer for JSON that is too long or frequent for a cJSON tree. */
+/* Private to proto/: a growing buffer for messages of protobuf, and for JSON that is too long or
+ * frequent for a cJSON tree. */
 #pragma once
 
 #include <stdbool.h>
@@ -34,6 +35,13 @@ void strbuf_float(struct strbuf *text, float value);
 void strbuf_element(struct strbuf *text, const struct tensor *tensor, size_t i);
 /* Appends a JSON string; bytes that are not UTF-8 become '?'. */
 void strbuf_string(struct strbuf *text, const char *terminated);
+
+/* Appends a number as protobuf's varint. */
+void strbuf_varint(struct strbuf *text, uint64_t value);
+/* Appends field `number` of a protobuf message, with these bytes. */
+void strbuf_field(struct strbuf *text, unsigned number, const char *bytes, size_t size);
+/* Appends `inner` as a field's bytes, and frees `inner`. */
+void strbuf_inner(struct strbuf *text, unsigned number, struct strbuf *inner);
 
 /* Terminates the text and returns it; after a failure frees everything and returns NULL. */
 char *strbuf_finish(struct strbuf *text, size_t *ret_size);

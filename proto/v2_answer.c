@@ -5,7 +5,6 @@
 
 #include "proto/strbuf.h"
 #include "proto/v2.h"
-#include "proto/v2_fields.h"
 
 static void put_numbers(struct strbuf *text, const struct tensor *tensor, bool *is_first)
 {
@@ -131,7 +130,7 @@ static size_t put_varint(uint8_t *at, uint64_t value)
     return count;
 }
 
-void v2_add_varint(struct strbuf *to, uint64_t value)
+void strbuf_varint(struct strbuf *to, uint64_t value)
 {
     char *room = strbuf_room(to, V2_STREAM_HEAD);
     if (room)
@@ -140,19 +139,19 @@ void v2_add_varint(struct strbuf *to, uint64_t value)
 
 static void add_head(struct strbuf *to, unsigned number, size_t size)
 {
-    v2_add_varint(to, number << 3 | 2);
-    v2_add_varint(to, size);
+    strbuf_varint(to, number << 3 | 2);
+    strbuf_varint(to, size);
 }
 
-void v2_add_bytes(struct strbuf *to, unsigned number, const char *bytes, size_t size)
+void strbuf_field(struct strbuf *to, unsigned number, const char *bytes, size_t size)
 {
     add_head(to, number, size);
     strbuf_add(to, bytes, size);
 }
 
-void v2_add_inner(struct strbuf *to, unsigned number, struct strbuf *inner)
+void strbuf_inner(struct strbuf *to, unsigned number, struct strbuf *inner)
 {
-    v2_add_bytes(to, number, inner->data, inner->size);
+    strbuf_field(to, number, inner->data, inner->size);
     to->failed |= inner->failed;
     free(inner->data);
 }
@@ -167,7 +166,7 @@ size_t v2_stream_head(bool is_error, size_t size, uint8_t head[static V2_STREAM_
 static void add_text(struct strbuf *to, unsigned number, const char *text)
 {
     if (text && *text)
-        v2_add_bytes(to, number, text, strlen(text));
+        strbuf_field(to, number, text, strlen(text));
 }
 
 static void add_output(struct strbuf *to, const struct v2_answer_output *output)
@@ -176,10 +175,10 @@ static void add_output(struct strbuf *to, const struct v2_answer_output *output)
     add_text(&inner, 1, output->name);
     add_text(&inner, 2, datatype_of(output));
     for (int d = 0; d < output->shape.rank; d++)
-        v2_add_varint(&dims, (uint64_t)output->shape.dims[d]);
+        strbuf_varint(&dims, (uint64_t)output->shape.dims[d]);
     if (output->shape.rank > 0)
-        v2_add_inner(&inner, 3, &dims);
-    v2_add_inner(to, 5, &inner);
+        strbuf_inner(&inner, 3, &dims);
+    strbuf_inner(to, 5, &inner);
 }
 
 char *v2_answer_message(const struct v2_answer *answer, size_t *ret_size)

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "proto/grpc_service.pb-c.h"
+#include "proto/strbuf.h"
 #include "proto/v2.h"
-#include "proto/v2_fields.h"
 #include "proto/writer.h"
 
 static void pack_object(struct strbuf *to, const ProtobufCMessageDescriptor *type,
@@ -30,13 +30,13 @@ static void pack_value(struct strbuf *to, const ProtobufCFieldDescriptor *field,
 {
     struct strbuf inner = {0};
     if (field->type == PROTOBUF_C_TYPE_STRING) {
-        v2_add_bytes(to, field->id, item->valuestring, strlen(item->valuestring));
+        strbuf_field(to, field->id, item->valuestring, strlen(item->valuestring));
     } else if (field->type == PROTOBUF_C_TYPE_MESSAGE) {
         pack_object(&inner, field->descriptor, item);
-        v2_add_inner(to, field->id, &inner);
+        strbuf_inner(to, field->id, &inner);
     } else {
-        v2_add_varint(to, field->id << 3);
-        v2_add_varint(to, integer_of(field, item));
+        strbuf_varint(to, field->id << 3);
+        strbuf_varint(to, integer_of(field, item));
     }
 }
 
@@ -50,10 +50,10 @@ static void pack_list(struct strbuf *to, const ProtobufCFieldDescriptor *field, 
         if (field->type == PROTOBUF_C_TYPE_STRING || field->type == PROTOBUF_C_TYPE_MESSAGE)
             pack_value(to, field, item);
         else
-            v2_add_varint(&inner, integer_of(field, item));
+            strbuf_varint(&inner, integer_of(field, item));
     }
     if (inner.size || inner.failed)
-        v2_add_inner(to, field->id, &inner);
+        strbuf_inner(to, field->id, &inner);
 }
 
 /* True if a value is "", 0 or false, which proto3 leaves out. */
