@@ -6,7 +6,6 @@
 
 #include "engine/base/size.h"
 #include "proto/frigate.h"
-#include "server/http/api/request_limits.h"
 #include "server/http/api/route_table.h"
 #include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"

@@ -17,7 +17,6 @@
 #include "models/tasks/class_scores.h"
 #include "proto/base64.h"
 #include "server/answers/describe.h"
-#include "server/http/api/request_limits.h"
 #include "server/http/api/route_table.h"
 #include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"

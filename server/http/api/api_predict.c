@@ -11,7 +11,6 @@
 #include "server/answers/describe.h"
 #include "server/answers/tracks.h"
 #include "server/http/api/predict_body.h"
-#include "server/http/api/request_limits.h"
 #include "server/http/api/route_table.h"
 #include "server/http/api/submission.h"
 #include "server/http/transport/negotiate.h"

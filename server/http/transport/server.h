@@ -27,8 +27,7 @@
  * The endpoints (server/http/api):
  *     route_table.c   every path and its handler
  *     api_*.c         one dialect or subject each    console_page.c: GET /
- *     submission.c    a predict request from its body to its answer
- *     request_limits.c   time limits, priority and client of a predict request
+ *     submission.c    a predict request from its body to its answer; time limits, priority, client
  *
  * Libraries: libmicrohttpd only in daemon.c, event_loop.c and respond.c; nghttp2 in
  * grpc_connection.h and the files that include it; GnuTLS in keys.c, tls*, connection*, grpc*,

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "server/http/api/request_limits.h"
 #include "server/http/api/route_table.h"
+#include "server/http/api/submission.h"
 #include "server/http/transport/admit.h"
 #include "server/http/transport/multipart.h"
 #include "server/http/transport/query.h"
