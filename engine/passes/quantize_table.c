@@ -53,14 +53,14 @@ static bool table_push(struct expression *e, struct node *node)
 }
 
 /* Collects a stored tensor with zero points of type `dtype`: the root, or the result of an
- * OP_LOOKUP of the root. */
-static bool collect_stored(struct expression *e, struct value *stored, enum dtype dtype)
+ * OP_LOOKUP of the root. `depth` limits the number of Identity nodes. */
+static bool collect_stored(struct expression *e, struct value *stored, enum dtype dtype, int depth)
 {
     struct node *node = stored->producer;
-    if (stored->known)
+    if (stored->known || !depth)
         return false;
     if (node && node->op == OP_IDENTITY)
-        return collect_stored(e, node->inputs[0], dtype) && table_push(e, node);
+        return collect_stored(e, node->inputs[0], dtype, depth - 1) && table_push(e, node);
     if (node && node->op == OP_LOOKUP && node->inputs[1]->known)
         return node->inputs[1]->known->dtype == dtype && set_root(e, node->inputs[0], DTYPE_NONE) &&
                table_push(e, node);
@@ -89,9 +89,10 @@ static bool table_collect(struct expression *e, struct value *value, int depth)
         if (!quantize_read_dequantize(value, &ends) || !is_small_constant(ends.scale) ||
             !is_small_constant(ends.zero))
             return false;
-        return (ends.stored->known ? is_small_constant(ends.stored)
-                                   : dtype_is_8bit(ends.zero->known->dtype) &&
-                                         collect_stored(e, ends.stored, ends.zero->known->dtype)) &&
+        return (ends.stored->known
+                    ? is_small_constant(ends.stored)
+                    : dtype_is_8bit(ends.zero->known->dtype) &&
+                          collect_stored(e, ends.stored, ends.zero->known->dtype, depth)) &&
                table_push(e, node);
     }
     if (!is_elementwise(node))
@@ -108,7 +109,7 @@ static bool collect_triple(struct expression *e, const struct node *node, size_t
     const struct value *scale = node_input(node, at + 1), *zero = node_input(node, at + 2);
     return node_input(node, at) && is_small_constant(scale) && zero && is_small_constant(zero) &&
            dtype_is_8bit(zero->known->dtype) &&
-           collect_stored(e, node->inputs[at], zero->known->dtype);
+           collect_stored(e, node->inputs[at], zero->known->dtype, MOST_NODES);
 }
 
 static bool collect_all(struct expression *e, struct node *node)
