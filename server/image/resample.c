@@ -267,21 +267,14 @@ void resample_reach(enum resample filter, int in, int out, int first, int count,
 
 const struct resample_kernels *resample_kernels_at(int i)
 {
-    const struct resample_kernels *usable[3] = {&resample_kernels_plain};
-    int count = 1;
 #ifdef __x86_64__
-    if (cpu_features()->avx2)
-        usable[count++] = &resample_kernels_avx2;
-    if (cpu_features()->avx512)
-        usable[count++] = &resample_kernels_avx512;
+    if (i == 1 && cpu_features()->avx2)
+        return &resample_kernels_avx2;
 #endif
-    return i >= 0 && i < count ? usable[i] : NULL;
+    return i == 0 ? &resample_kernels_plain : NULL;
 }
 
 const struct resample_kernels *resample_kernels_pick(void)
 {
-    const struct resample_kernels *best = resample_kernels_at(0);
-    for (int i = 1; resample_kernels_at(i); i++)
-        best = resample_kernels_at(i);
-    return best;
+    return resample_kernels_at(1) ? resample_kernels_at(1) : &resample_kernels_plain;
 }

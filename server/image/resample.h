@@ -75,7 +75,7 @@ struct resample_kernels {
 };
 
 extern const struct resample_kernels resample_kernels_plain;
-extern const struct resample_kernels resample_kernels_avx2, resample_kernels_avx512; /* x86-64 */
+extern const struct resample_kernels resample_kernels_avx2; /* x86-64 */
 
 /* Returns the i-th table that this machine supports, the slowest first; NULL after the last. */
 const struct resample_kernels *resample_kernels_at(int i);

@@ -4,7 +4,7 @@
  * and uint8, and the first two again as with --fast-decode where that changes something, on one
  * thread.
  *
- *     bench_image [-n ROUNDS] [-k plain|avx2|avx512] FILE...
+ *     bench_image [-n ROUNDS] [-k plain|avx2] FILE...
  *
  * Each number is the best and the median over the rounds, the decoders taking turns within a
  * round so that a slow moment of the machine hits both. */
@@ -193,7 +193,7 @@ int main(int argc, char **argv)
         }
     }
     if (first >= argc || argv[first][0] == '-') {
-        fprintf(stderr, "usage: bench_image [-n ROUNDS] [-k plain|avx2|avx512] FILE...\n");
+        fprintf(stderr, "usage: bench_image [-n ROUNDS] [-k plain|avx2] FILE...\n");
         return 2;
     }
     struct bench bench = {.decoder = image_decoder_create(NULL),
