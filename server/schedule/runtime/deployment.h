@@ -80,8 +80,8 @@ struct deployment {
     size_t users;  /* callers between model_host_acquire() and model_host_release(), or in submit */
     bool has_left; /* it has left the table and `retiring`: do not use its scheduler */
     struct deployment *next_retiring;
-    uint64_t serial;  /* different for each deployment; a later one has a higher number */
-    uint64_t used_at; /* model_entry.size_uses when this size was last used */
+    TAILQ_ENTRY(deployment) of_host; /* in model_host.deployments */
+    uint64_t used_at;                /* model_entry.size_uses when this size was last used */
 };
 
 /* True if a model's file does not fix the first dimension of its inputs, so that rows of several

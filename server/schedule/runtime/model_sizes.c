@@ -442,7 +442,7 @@ static enum status create_size(struct model_host *host, const struct deployment 
 void table_place_locked(struct model_host *host, struct deployment *deployment, uint64_t generation)
 {
     deployment->generation = generation;
-    deployment->serial = ++host->serials;
+    TAILQ_INSERT_TAIL(&host->deployments, deployment, of_host);
 }
 
 bool model_host_make_size(struct model_host *host, const _Atomic int *cancel)

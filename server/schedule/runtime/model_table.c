@@ -502,33 +502,16 @@ struct deployment_options table_deployment_options(const struct model_host *host
                                        .cancel = cancel};
 }
 
-/* Returns `deployment` if its serial is between `serial` and that of `best` (may be NULL), else
- * `best`. */
-static struct deployment *earlier(struct deployment *best, struct deployment *deployment,
-                                  uint64_t serial)
-{
-    return deployment && deployment->serial > serial && (!best || deployment->serial < best->serial)
-               ? deployment
-               : best;
-}
-
 struct deployment *table_use_next(struct model_host *host, struct deployment *before)
 {
-    const uint64_t serial = before ? before->serial : 0;
-    struct deployment *next = NULL;
-    if (before)
-        model_host_release(host, before);
-    LOCK(&host->lock);
-    for (size_t i = 0; i < host->entry_count; i++) {
-        const struct model_entry *entry = host->entries[i];
-        next = earlier(next, entry->deployment, serial);
-        for (size_t k = 0; k < DEPLOYMENT_SIZES; k++)
-            next = earlier(next, entry->sizes[k], serial);
-    }
-    for (struct deployment *i = host->retiring; i; i = i->next_retiring)
-        next = earlier(next, i, serial);
+    pthread_mutex_lock(&host->lock);
+    struct deployment *next =
+        before ? TAILQ_NEXT(before, of_host) : TAILQ_FIRST(&host->deployments);
     if (next)
         next->users++;
+    pthread_mutex_unlock(&host->lock);
+    if (before)
+        model_host_release(host, before);
     return next;
 }
 
@@ -571,6 +554,7 @@ void table_retire(struct model_host *host)
         pthread_mutex_lock(&host->lock);
         wait_unused_locked(host, deployment); /* a drain may use deployments on the list */
         host->retiring = deployment->next_retiring;
+        TAILQ_REMOVE(&host->deployments, deployment, of_host);
         deployment->has_left = has_retired = true;
         pthread_mutex_unlock(&host->lock);
         deployment_end(deployment);

@@ -92,12 +92,13 @@ struct model_host {
     size_t entry_count;
     char default_name[sizeof((struct model_status *)0)->name]; /* "" if unknown */
     size_t required_total;
-    uint64_t generations, serials; /* the last numbers given to deployments */
+    uint64_t generations; /* the last number given to a load */
     bool settled, draining;
     bool awaits_sizes; /* the host is not ready until the sizes that pipelines name are compiled */
     struct model_host_source source;
-    struct deployment *retiring;     /* out of the table, not freed yet */
-    struct predict_request *waiting; /* requests that wait for a load, oldest first */
+    TAILQ_HEAD(, deployment) deployments; /* in the table or retiring, in order of arrival */
+    struct deployment *retiring;          /* out of the table, not freed yet */
+    struct predict_request *waiting;      /* requests that wait for a load, oldest first */
     size_t waiting_count;
     uint64_t wishes; /* the last number given to model_entry.wanted_at */
     /* table_sizes_to_come_locked(), for model_table.c, which must not include model_sizes.c */
@@ -135,9 +136,8 @@ struct model_entry *table_find_version_locked(struct model_host *host, const cha
 size_t table_use_sizes(struct model_host *host, const struct deployment *base,
                        struct deployment *ret[static DEPLOYMENT_SIZES]);
 
-/* Iterates over all deployments in the table and the list `retiring`. Releases `before` (NULL: the
- * iteration starts) and returns the next deployment, with the caller as a user; NULL at the end.
- * Deployments that enter the table meanwhile come last. */
+/* Iterates over host->deployments. Releases `before` (NULL: the iteration starts) and returns the
+ * next deployment, with the caller as a user; NULL at the end. */
 struct deployment *table_use_next(struct model_host *host, struct deployment *before);
 
 /* The entry of a version, created if needed; NULL when out of memory. An entry that was announced
@@ -221,7 +221,7 @@ struct deployment_options table_deployment_options(const struct model_host *host
 
 /* ---- model_sizes.c ---- */
 
-/* Sets `generation` and `serial` of a deployment before it enters the table. */
+/* Sets `generation` of a deployment that enters the table, and adds it to host->deployments. */
 void table_place_locked(struct model_host *host, struct deployment *deployment,
                         uint64_t generation);
 
