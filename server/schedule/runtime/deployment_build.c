@@ -12,6 +12,7 @@
 #include "engine/base/thread.h"
 #include "server/image/transform.h"
 #include "server/observe/log.h"
+#include "server/schedule/runtime/model_table.h"
 #include "server/schedule/runtime/scheduler.h"
 
 #define DEFAULT_MAX_BATCH 8
@@ -30,7 +31,7 @@ static void on_lane_progress(void *context, const char *phase, double fraction)
     const struct building *building = context;
     const double done = (double)building->deployment->lane_count + fraction;
     const struct deployment_options *options = building->options;
-    const double share = done / (double)options->host->device_count;
+    const double share = done / (double)options->host->options.device_count;
     if (options->on_progress)
         options->on_progress(options->progress_context, phase,
                              PROGRESS_READ + (1 - PROGRESS_READ) * share);
@@ -89,7 +90,7 @@ static enum status open_session(struct building *building, struct session_option
                                 struct session **ret, struct error *err)
 {
     struct precision_choice *choice = &building->deployment->choices[options->device.kind];
-    const struct precision_options how = precision_options_of(building->options->host);
+    const struct precision_options how = precision_options_of(&building->options->host->options);
     if (choice->why[0]) {
         options->precision = choice->precision;
         return precision_session(building->deployment->model, &how, options, ret, err);
@@ -132,13 +133,13 @@ static struct session_pixels pixels_of(const struct model *model)
     return pixels;
 }
 
-/* Options of the session on host->devices[i]. `pixels` is borrowed. */
+/* Options of the session on host->options.devices[i]. `pixels` is borrowed. */
 static struct session_options options_of_lane(const struct deployment_options *deployment, size_t i,
                                               const struct session_pixels *pixels)
 {
-    const struct model_host_options *options = deployment->host;
+    const struct model_host_options *options = &deployment->host->options;
     const struct model *model = deployment->model;
-    struct device_budgets *budget = deployment->budget;
+    struct device_budgets *budget = deployment->host->budget;
     const size_t image_input = deployment_image_input(model);
     const bool takes_pixels = image_input != SIZE_MAX && !model->preprocess.pads_normalised;
     struct session_options session = {
@@ -173,7 +174,7 @@ static enum status create_lanes(struct building *building, struct error *err)
     malloc_trim(0); /* earlier sessions have fragmented the heap */
     if (options->on_progress)
         options->on_progress(options->progress_context, "reading", PROGRESS_READ);
-    for (size_t i = 0; i < options->host->device_count; i++) {
+    for (size_t i = 0; i < options->host->options.device_count; i++) {
         struct session_options session = options_of_lane(options, i, &pixels);
         if (options->known)
             memcpy(session.known, options->known, sizeof session.known);
@@ -181,8 +182,8 @@ static enum status create_lanes(struct building *building, struct error *err)
         session.progress_context = building;
         struct session *opened;
         TRY(open_session(building, &session, &opened, err));
-        TRY(lane_create(model, opened, &session, options->budget, options->device_queues[i],
-                        &deployment->lanes[i], err));
+        TRY(lane_create(model, opened, &session, options->host->budget,
+                        options->host->device_queues[i], &deployment->lanes[i], err));
         const struct session_info *info = lane_info(deployment->lanes[deployment->lane_count++]);
         if (info->batched && info->batches[info->batch_count - 1].size < session.max_batch &&
             info->note[0])
@@ -199,7 +200,7 @@ static enum status create_lanes(struct building *building, struct error *err)
 
 static enum status create_scheduler(struct building *building, struct error *err)
 {
-    const struct model_host_options *options = building->options->host;
+    const struct model_host_options *options = &building->options->host->options;
     struct deployment *deployment = building->deployment;
     /* Every lane must be able to run every batch. */
     int max_batch = choose_max_batch(options, deployment->model), padded_batch = 1;
@@ -227,7 +228,7 @@ static enum status create_scheduler(struct building *building, struct error *err
     struct scheduler_options scheduler = {
         .deployment = deployment,
         .metrics = options->metrics,
-        .pool = building->options->pool,
+        .pool = building->options->host->pool,
         .admission = {.max_images = options->max_queue,
                       .max_bytes = options->max_queue_bytes,
                       .max_wait_ns = options->max_queue_ms * 1000000},
@@ -286,12 +287,12 @@ enum status deployment_try_precision(struct deployment *deployment,
                                      const struct deployment_options *options,
                                      struct precision_choice *choices, struct error *err)
 {
-    const struct precision_options how = precision_options_of(options->host);
+    const struct precision_options how = precision_options_of(&options->host->options);
     const struct model *model = options->model;
     const struct session_pixels pixels = pixels_of(model);
     for (size_t i = 0; i < deployment->lane_count; i++) {
         struct lane *lane = deployment->lanes[i];
-        const struct device_id device = options->host->devices[i];
+        const struct device_id device = options->host->options.devices[i];
         struct precision_choice *choice = &choices[device.kind];
         if (choice->origin != CHOICE_PENDING)
             continue;

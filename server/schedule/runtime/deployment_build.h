@@ -2,14 +2,12 @@
 #pragma once
 
 #include "server/schedule/runtime/lane.h"
-#include "server/schedule/runtime/pool.h"
+
+struct model_host;
 
 /* All pointers are borrowed; deployment_create() takes ownership of `model`. */
 struct deployment_options {
-    const struct model_host_options *host;
-    struct pool *pool;
-    struct device_budgets *budget;             /* books the memory of sessions */
-    struct device_queue *const *device_queues; /* entry i is for the lane on host->devices[i] */
+    const struct model_host *host;
     struct model *model;
     const struct precision_choice *choices; /* index: enum device_kind; NULL: choose now */
     const struct session_batch *known;      /* session_options.known; NULL: measure all sizes */

@@ -229,12 +229,15 @@ static enum status add_model(struct model_host *host, struct model *model,
         return status;
     }
     struct loading loading = {host, name, version, .is_change = choices, .begun = clock_now()};
-    struct deployment_options options = table_deployment_options(host, model, choices, cancel);
     struct session_batch known[SESSION_MAX_BATCHES];
-    if (!choices && recall_times(host, model, known))
-        options.known = known;
-    options.on_progress = on_progress;
-    options.progress_context = &loading;
+    struct deployment_options options = {
+        .host = host,
+        .model = model,
+        .choices = choices,
+        .known = !choices && recall_times(host, model, known) ? known : NULL,
+        .on_progress = on_progress,
+        .progress_context = &loading,
+        .cancel = cancel};
     struct deployment *deployment = NULL, *sizes[DEPLOYMENT_SIZES] = {0};
     table_make_room(host, model);
     table_plan_memory(host);
@@ -399,8 +402,8 @@ bool model_host_try_precision(struct model_host *host, const _Atomic int *cancel
     memcpy(choices, deployment->choices, sizeof choices); /* only this thread changes them */
     enum status status = host->source.read(host->source.context, name, version, &model, &failure);
     if (status == STATUS_OK) {
-        const struct deployment_options options =
-            table_deployment_options(host, model, choices, cancel);
+        const struct deployment_options options = {
+            .host = host, .model = model, .choices = choices, .cancel = cancel};
         status = deployment_try_precision(deployment, &options, choices, &failure);
     }
     bool has_won = false;

@@ -434,8 +434,8 @@ static enum status create_size(struct model_host *host, const struct deployment 
     table_plan_memory(host);
     model->task.options = base->model->task.options;
     model_set_size(model, size.height, size.width);
-    const struct deployment_options options =
-        table_deployment_options(host, model, choices, cancel);
+    const struct deployment_options options = {
+        .host = host, .model = model, .choices = choices, .cancel = cancel};
     return deployment_create(&options, ret, err);
 }
 

@@ -488,20 +488,6 @@ void model_host_settle(struct model_host *host)
     table_update_state_locked(host);
 }
 
-struct deployment_options table_deployment_options(const struct model_host *host,
-                                                   struct model *model,
-                                                   const struct precision_choice *choices,
-                                                   const _Atomic int *cancel)
-{
-    return (struct deployment_options){.host = &host->options,
-                                       .pool = host->pool,
-                                       .budget = host->budget,
-                                       .device_queues = host->device_queues,
-                                       .model = model,
-                                       .choices = choices,
-                                       .cancel = cancel};
-}
-
 struct deployment *table_use_next(struct model_host *host, struct deployment *before)
 {
     pthread_mutex_lock(&host->lock);

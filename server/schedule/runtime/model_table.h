@@ -1,5 +1,5 @@
-/* The model host's table of models, private to model_table.c, model_demand.c, model_sizes.c,
- * model_load.c and model_host.c, each of which calls only those before it.
+/* The model host's table of models, private to deployment_build.c, model_table.c, model_demand.c,
+ * model_sizes.c, model_load.c and model_host.c, each of which calls only those before it.
  *
  * Locks: `lock` guards the table, the list of retiring deployments, and every deployment's `users`.
  * While it is held, no lock of a scheduler is taken. A thread that uses a deployment without the
@@ -211,13 +211,6 @@ bool table_unload_oldest(struct model_host *host, const char *name);
 /* Writes "; in memory are a (120.0 MiB, in use), b (80.0 MiB)": the loaded models except the named
  * one; "" if there are none. */
 void table_name_loaded(struct model_host *host, const char *name, char *text, size_t size);
-
-/* The options for a deployment of `model` (model_table.c); the caller may add progress and times.
- */
-struct deployment_options table_deployment_options(const struct model_host *host,
-                                                   struct model *model,
-                                                   const struct precision_choice *choices,
-                                                   const _Atomic int *cancel);
 
 /* ---- model_sizes.c ---- */
 
