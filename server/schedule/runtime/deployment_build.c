@@ -184,7 +184,7 @@ static enum status create_lanes(struct building *building, struct error *err)
         TRY(open_session(building, &session, &opened, err));
         TRY(lane_create(model, opened, &session, options->host->budget,
                         options->host->device_queues[i], &deployment->lanes[i], err));
-        const struct session_info *info = lane_info(deployment->lanes[deployment->lane_count++]);
+        const struct session_info *info = &deployment->lanes[deployment->lane_count++]->info;
         if (info->batched && info->batches[info->batch_count - 1].size < session.max_batch &&
             info->note[0])
             log_event(LOG_WARN, "smaller batches", LOG_STR("model", model->name),
@@ -203,25 +203,22 @@ static enum status create_scheduler(struct building *building, struct error *err
     const struct model_host_options *options = &building->options->host->options;
     struct deployment *deployment = building->deployment;
     /* Every lane must be able to run every batch. */
-    int max_batch = choose_max_batch(options, deployment->model), padded_batch = 1;
-    for (size_t i = 0; i < deployment->lane_count; i++) {
-        int lane_batch = lane_max_batch(deployment->lanes[i]);
-        max_batch = lane_batch < max_batch ? lane_batch : max_batch;
-    }
-    for (size_t i = 0; i < deployment->lane_count; i++) {
-        int padded = session_batch_for(lane_session(deployment->lanes[i]), max_batch);
-        padded_batch = padded > padded_batch ? padded : padded_batch;
-    }
+    int max_batch = choose_max_batch(options, deployment->model), padded_batch = 1, depth = 1;
     bool takes_pixels = true;
-    int depth = 1;
-    struct device_id device = lane_info(deployment->lanes[0])->device;
+    struct device_id device = deployment->lanes[0]->info.device;
     for (size_t i = 0; i < deployment->lane_count; i++) {
-        const struct session_info *info = lane_info(deployment->lanes[i]);
+        const struct session_info *info = &deployment->lanes[i]->info;
+        const int lane_batch = session_max_batch(info);
+        max_batch = lane_batch < max_batch ? lane_batch : max_batch;
         takes_pixels = takes_pixels && info->takes_pixels;
         assert(info->image_dtype == deployment->image_dtype);
         depth = info->depth > depth ? info->depth : depth;
         if (info->device.kind != DEVICE_CPU && device.kind == DEVICE_CPU)
             device = info->device;
+    }
+    for (size_t i = 0; i < deployment->lane_count; i++) {
+        int padded = lane_padded_batch(deployment->lanes[i], max_batch);
+        padded_batch = padded > padded_batch ? padded : padded_batch;
     }
     deployment->max_batch = max_batch;
     deployment->max_rows = options->max_queue;
@@ -239,8 +236,8 @@ static enum status create_scheduler(struct building *building, struct error *err
         .takes_pixels = takes_pixels,
         .workers = options->workers,
     };
-    TRY(batch_layout_init(lane_session(deployment->lanes[0]), (size_t)padded_batch,
-                          &scheduler.layout, err));
+    TRY(batch_layout_init(deployment->lanes[0]->session, (size_t)padded_batch, &scheduler.layout,
+                          err));
     enum status status = scheduler_create(&scheduler, &deployment->scheduler, err);
     if (status != STATUS_OK)
         batch_layout_done(&scheduler.layout);
@@ -266,7 +263,7 @@ enum status deployment_create(const struct deployment_options *options, struct d
     if (options->choices)
         memcpy(deployment->choices, options->choices, sizeof deployment->choices);
     enum status status = create_lanes(&building, err);
-    IF_OK(status, deployment_describe(deployment, lane_session(deployment->lanes[0]), err));
+    IF_OK(status, deployment_describe(deployment, deployment->lanes[0]->session, err));
     if (status == STATUS_OK) {
         model_drop_graph(deployment->model);
         status = create_scheduler(&building, err);
@@ -298,8 +295,8 @@ enum status deployment_try_precision(struct deployment *deployment,
             continue;
         const struct session_options session = options_of_lane(options, i, &pixels);
         const struct precision_gate gate = {lane_borrow, lane_return, lane};
-        TRY(precision_try(model, &how, &session, lane_session(lane), &gate, deployment->load_ms,
-                          choice, err));
+        TRY(precision_try(model, &how, &session, lane->session, &gate, deployment->load_ms, choice,
+                          err));
         log_choice(model, device, choice, LOG_INFO);
     }
     return STATUS_OK;

@@ -1,6 +1,5 @@
-/* Creates, starts and frees a lane; has the loop of its thread. lane_state.h lists the other files.
- */
-#include "server/schedule/runtime/lane_state.h"
+/* Creates, starts and frees a lane; has the loop of its thread. */
+#include "server/schedule/runtime/lane.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +32,7 @@ static enum status allocate(struct lane *lane, struct error *err)
 
 static size_t needed_bytes(const struct lane *lane, const struct session_options *options)
 {
-    size_t rows = (size_t)lane_padded_batch(lane, lane_max_batch(lane)), row_bytes = 0;
+    size_t rows = (size_t)lane_padded_batch(lane, session_max_batch(&lane->info)), row_bytes = 0;
     const size_t batches =
         options->input_batches ? options->input_batches + lane->info.depth - 1 : 0;
     rows = rows * batches + options->input_images;
@@ -52,6 +51,7 @@ enum status lane_create(const struct model *model, struct session *session,
         return error_set(err, STATUS_NO_MEMORY, "no memory for a device lane");
     }
     lane->model = model;
+    lane->budget = budget;
     lane->arena = device_queue_arena(queue);
     device_turn_init(&lane->turn, queue);
     device_turn_init(&lane->borrowed, queue);
@@ -65,21 +65,13 @@ enum status lane_create(const struct model *model, struct session *session,
         lane_free(lane);
         return status;
     }
-    lane->cap = batch_cap_begin(lane_max_batch(lane));
-    lane->budget = budget;
+    lane->cap = batch_cap_begin(session_max_batch(&lane->info));
     lane->needs = needed_bytes(lane, options);
     lane->booked = lane->needs - session_share_arena(session, lane->arena);
-    if (budget) {
-        budget_book(budget, lane->info.device, lane->booked);
-        budget_book_arena(budget, lane->info.device, lane->arena);
-    }
+    budget_book(budget, lane->info.device, lane->booked);
+    budget_book_arena(budget, lane->info.device, lane->arena);
     *ret = lane;
     return STATUS_OK;
-}
-
-struct session *lane_session(const struct lane *lane)
-{
-    return lane->session;
 }
 
 void lane_borrow(void *argument)
@@ -98,26 +90,6 @@ void lane_return(void *argument)
     device_turn_end(&lane->borrowed, used, false);
 }
 
-const struct session_info *lane_info(const struct lane *lane)
-{
-    return &lane->info;
-}
-
-int lane_max_batch(const struct lane *lane)
-{
-    return session_max_batch(&lane->info);
-}
-
-size_t lane_bytes(const struct lane *lane)
-{
-    return lane->needs;
-}
-
-static void wake_scheduler(void *scheduler)
-{
-    scheduler_wake_lanes(scheduler);
-}
-
 /* Starts the team of the lane's thread: each thread that enters a parallel loop has its own team
  * (engine/base/forkjoin.h). A session with several batch sizes has released the pages of its
  * activations, so a pass of one image allocates them in advance. If this pass fails, the first
@@ -134,7 +106,7 @@ static bool warm_up(struct lane *lane)
         (void)!session_run(lane->session, 1, lane->inputs, lane->outputs, &ignored);
         device_turn_end(&lane->turn, 0, false);
     }
-    session_set_run_ended(lane->session, wake_scheduler, lane->scheduler);
+    session_set_run_ended(lane->session, scheduler_wake_lanes, lane->scheduler);
     /* Set this after the first pass, which belongs to the load and obeys the load's cancel flag. */
     session_set_stop(lane->session, lane_is_unwanted, lane);
     sem_post(&lane->warm);
@@ -205,14 +177,11 @@ void lane_free(struct lane *lane)
         task_buffer_done(&lane->buffers[i]);
     batch_layout_done(&lane->retry_layout);
     session_buffer_free(lane->info.device, lane->retry_rows);
-    for (size_t i = 0; i < BATCHER_MAX_DEPTH; i++) {
+    for (size_t i = 0; i < BATCHER_MAX_DEPTH; i++)
         FREE_ALL(lane->inflight[i].inputs, lane->inflight[i].wanted);
-    }
     FREE_ALL(lane->retry_marks, lane->inputs, lane->outputs);
     session_free(lane->session);
-    if (lane->budget) {
-        budget_return(lane->budget, lane->info.device, lane->booked);
-        budget_book_arena(lane->budget, lane->info.device, lane->arena);
-    }
+    budget_return(lane->budget, lane->info.device, lane->booked);
+    budget_book_arena(lane->budget, lane->info.device, lane->arena);
     free(lane);
 }

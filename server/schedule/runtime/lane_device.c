@@ -5,7 +5,7 @@
  * another lane only once.
  *
  * Also tells when a lane is stuck, because a pass takes far too long. */
-#include "server/schedule/runtime/lane_state.h"
+#include "server/schedule/runtime/lane.h"
 
 #include <stdio.h>
 #include <string.h>

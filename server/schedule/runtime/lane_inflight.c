@@ -7,7 +7,7 @@
  * free: it could not run earlier, and may still grow. With streams (info.streams) passes run at
  * the same time: while there are images for all streams, ready images are taken at once, too. A
  * batch whose pass has failed runs again, complete or in parts, when no other pass is in flight. */
-#include "server/schedule/runtime/lane_state.h"
+#include "server/schedule/runtime/lane.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Runs a batch, splits it down to the images that fail, and makes the images' answers. */
-#include "server/schedule/runtime/lane_state.h"
+#include "server/schedule/runtime/lane.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -195,18 +195,13 @@ static enum status answer_texts(struct lane *lane, int batch, int row, struct pr
     return status;
 }
 
-static struct memory_budget *run_memory(const struct lane *lane)
-{
-    return lane->budget ? budget_run_memory(lane->budget) : NULL;
-}
-
 /* Makes the image's answer, or copies its raw outputs, from row `row` of a run. */
 static enum status take_outputs(struct lane *lane, int batch, int row, struct predict_image *image)
 {
     if (image->request->raw_outputs)
         return tensor_copy_out(lane->outputs, lane->deployment->output_count,
-                               image->request->wanted_outputs, batch, row, run_memory(lane),
-                               &image->outputs, &image->error);
+                               image->request->wanted_outputs, batch, row,
+                               budget_run_memory(lane->budget), &image->outputs, &image->error);
     TRY(lane->model->task.kind == TASK_CLASSIFICATION ? find_classes(lane, batch, row, image)
         : lane->model->task.kind == TASK_ZERO_SHOT || image->request->texts
             ? answer_texts(lane, batch, row, image)
@@ -227,7 +222,8 @@ static bool defer_answer(struct lane *lane, int batch, int row, struct predict_i
     if (image->request->raw_outputs || !image->entry.is_large ||
         (kind != TASK_SEGMENTATION && kind != TASK_INSTANCES && kind != TASK_MASKS) ||
         tensor_copy_out(lane->outputs, lane->deployment->output_count, NULL, batch, row,
-                        run_memory(lane), &image->outputs, &image->error) != STATUS_OK)
+                        budget_run_memory(lane->budget), &image->outputs,
+                        &image->error) != STATUS_OK)
         return false;
     image->since = ended;
     if (scheduler_defer(lane->scheduler, image))

@@ -532,7 +532,7 @@ static void fill_model_status(struct model_host *host, const struct model_entry 
         return;
     ret->lane_count = deployment->lane_count;
     for (size_t i = 0; i < deployment->lane_count; i++) {
-        ret->lanes[i] = *lane_info(deployment->lanes[i]);
+        ret->lanes[i] = deployment->lanes[i]->info;
         lane_describe_health(deployment->lanes[i], &ret->health[i]);
     }
     memcpy(ret->choices, deployment->choices, sizeof ret->choices);

@@ -72,8 +72,8 @@ static void note_loaded_locked(const struct loading *loading, struct model_entry
     const struct deployment *deployment = entry->deployment;
     table_describe_locked(entry, deployment->model, deployment);
     for (size_t i = 0; i < deployment->lane_count; i++)
-        entry->took[i] = lane_bytes(deployment->lanes[i]);
-    memcpy(entry->known, lane_info(deployment->lanes[0])->batches, sizeof entry->known);
+        entry->took[i] = deployment->lanes[i]->needs;
+    memcpy(entry->known, deployment->lanes[0]->info.batches, sizeof entry->known);
     if (loading->is_change)
         return;
     entry->loads++;

@@ -139,8 +139,9 @@ void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int s
 bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_turn *turn,
                           int64_t until, const struct session *beside, struct batch *ret);
 
-/* Call it when a run in streams has ended: wakes lanes in scheduler_take_ahead(). Any thread. */
-void scheduler_wake_lanes(struct scheduler *scheduler);
+/* Call it when a run in streams has ended: wakes lanes in scheduler_take_ahead(). Any thread. The
+ * argument is a struct scheduler. */
+void scheduler_wake_lanes(void *scheduler);
 
 /* Returns session_request.are_pixels for the slots of a buffer; NULL: all rows are numbers. The
  * owner of a slot's memory owns the slot's entry. */

@@ -109,8 +109,9 @@ bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_t
     return taken;
 }
 
-void scheduler_wake_lanes(struct scheduler *scheduler)
+void scheduler_wake_lanes(void *argument)
 {
+    struct scheduler *scheduler = argument;
     LOCK(&scheduler->lock);
     if (scheduler->lanes_waiting_beside > 0)
         pthread_cond_broadcast(&scheduler->lane_ready);
