@@ -222,7 +222,7 @@ static enum status create_scheduler(struct building *building, struct error *err
     }
     deployment->max_batch = max_batch;
     deployment->max_rows = options->max_queue;
-    struct scheduler_options scheduler = {
+    const struct scheduler_options scheduler = {
         .deployment = deployment,
         .metrics = options->metrics,
         .pool = building->options->host->pool,
@@ -235,15 +235,13 @@ static enum status create_scheduler(struct building *building, struct error *err
         .device = device,
         .takes_pixels = takes_pixels,
         .workers = options->workers,
+        .session = deployment->lanes[0]->session,
+        .padded_batch = padded_batch,
     };
-    TRY(batch_layout_init(deployment->lanes[0]->session, (size_t)padded_batch, &scheduler.layout,
-                          err));
-    enum status status = scheduler_create(&scheduler, &deployment->scheduler, err);
-    if (status != STATUS_OK)
-        batch_layout_done(&scheduler.layout);
-    for (size_t i = 0; status == STATUS_OK && i < deployment->lane_count; i++)
-        status = lane_start(deployment->lanes[i], deployment->scheduler, (int)i, err);
-    return status;
+    TRY(scheduler_create(&scheduler, &deployment->scheduler, err));
+    for (size_t i = 0; i < deployment->lane_count; i++)
+        TRY(lane_start(deployment->lanes[i], deployment->scheduler, (int)i, err));
+    return STATUS_OK;
 }
 
 enum status deployment_create(const struct deployment_options *options, struct deployment **ret,
@@ -306,7 +304,7 @@ void deployment_retire(struct deployment *deployment)
 {
     scheduler_stop_accepting(deployment->scheduler);
     (void)scheduler_wait_answered(deployment->scheduler, INT64_MAX);
-    scheduler_leave_pool(deployment->scheduler);
+    pool_forget(deployment->scheduler->pool, &deployment->scheduler->source);
 }
 
 void deployment_end(struct deployment *deployment)

@@ -144,10 +144,10 @@ enum status lane_start(struct lane *lane, struct scheduler *scheduler, int index
     char name[64], device[DEVICE_TEXT];
     snprintf(name, sizeof name, "%s-%s", device_text(lane->info.device, device), lane->model->name);
     lane->scheduler = scheduler;
-    lane->deployment = scheduler_served(scheduler);
+    lane->deployment = scheduler->deployment;
     lane->index = index;
     scheduler_set_latency(scheduler, index, &lane->info);
-    lane_meters_init(&lane->meters, &scheduler_served(scheduler)->meters, lane->info.device);
+    lane_meters_init(&lane->meters, &scheduler->deployment->meters, lane->info.device);
     metric_set(lane->meters.batch_cap, lane->cap.cap);
     lane->started = thread_start(&lane->thread, name, lane_main, lane);
     if (!lane->started)

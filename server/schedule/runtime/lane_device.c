@@ -77,7 +77,7 @@ void lane_end_pass(struct lane *lane)
 bool lane_is_stuck(const struct lane *lane)
 {
     const int64_t at = atomic_load_explicit(&lane->stuck_at, memory_order_relaxed);
-    return at && (scheduler_is_cut(lane->scheduler) || clock_now() >= at);
+    return at && (lane->scheduler->cut || clock_now() >= at);
 }
 
 void lane_describe_health(struct lane *lane, struct lane_health *ret)
@@ -135,7 +135,7 @@ int lane_give_up_device(struct lane *lane, struct batch *batch, int answered)
     lane->turn_used = 0;
     if (!lane->quarantined_since) /* another batch in flight may have quarantined it */
         quarantine(lane, failure->message);
-    const bool has_others = !scheduler_is_lost(lane->scheduler);
+    const bool has_others = !lane->scheduler->is_lost;
     batch->count = 0;
     for (int i = answered; i < images; i++) {
         struct predict_image *image = batch->items[i];

@@ -73,7 +73,7 @@ static bool is_waited_for(const struct predict_image *image, int64_t now)
 bool lane_is_unwanted(void *argument)
 {
     const struct lane *lane = argument;
-    if (scheduler_is_cut(lane->scheduler))
+    if (lane->scheduler->cut)
         return true;
     if (!lane->running)
         return false;

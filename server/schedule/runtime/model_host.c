@@ -561,7 +561,7 @@ enum model_host_state model_host_readiness(struct model_host *host)
     pthread_mutex_lock(&host->lock);
     for (size_t i = 0; i < host->entry_count; i++) {
         const struct deployment *deployment = host->entries[i]->deployment;
-        if (deployment && scheduler_is_lost(deployment->scheduler))
+        if (deployment && deployment->scheduler->is_lost)
             state = MODEL_HOST_FAILED;
     }
     if (state == MODEL_HOST_READY && host->options.ready_strict)

@@ -17,7 +17,6 @@
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/base/thread.h"
-#include "server/schedule/runtime/scheduler_state.h"
 
 /* The number of buffers: at least lanes * depth + 2, as the batcher needs, and so many that every
  * worker can hold a ticket while all lanes run and one buffer waits, for any batch size. */
@@ -62,7 +61,6 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     TRY(check_memory(scheduler, "for a scheduler", err));
     scheduler->deployment = options->deployment;
     scheduler->pool = options->pool;
-    scheduler->layout = options->layout;
     scheduler->admission = options->admission;
     scheduler->buffer_count = count_buffers(options);
     scheduler->accepting = true;
@@ -76,11 +74,13 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     meters_init(&options->deployment->meters, options->metrics, options->deployment->model->name,
                 options->deployment->model->version,
                 task_has_boxes(options->deployment->model->task.kind));
-    enum status status = allocate_buffers(scheduler, options, err);
+    enum status status =
+        batch_layout_init(options->session, (size_t)options->padded_batch, &scheduler->layout, err);
+    IF_OK(status, allocate_buffers(scheduler, options, err));
     if (status == STATUS_OK) {
         scheduler->batcher = batcher_create(
             &(struct batcher_config){.max_batch = options->max_batch,
-                                     .capacity = (int)options->layout.rows,
+                                     .capacity = options->padded_batch,
                                      .buffers = scheduler->buffer_count,
                                      .lanes = options->lanes,
                                      .depth = options->depth,
@@ -92,7 +92,6 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
                                options->admission.max_images);
     }
     if (status != STATUS_OK) {
-        scheduler->layout = (struct batch_layout){0}; /* still the caller's */
         scheduler_free(scheduler);
         return status;
     }
@@ -114,11 +113,6 @@ void scheduler_free(struct scheduler *scheduler)
     pthread_cond_destroy(&scheduler->quarantine_event);
     pthread_mutex_destroy(&scheduler->lock);
     free(scheduler);
-}
-
-struct deployment *scheduler_served(const struct scheduler *scheduler)
-{
-    return scheduler->deployment;
 }
 
 static void note_shortest_run_locked(struct scheduler *scheduler)
@@ -201,8 +195,7 @@ void scheduler_dispatch_and_unlock(struct scheduler *scheduler)
     pool_offer(scheduler->pool, &scheduler->source, tickets);
 }
 
-/* Subtracts one from request->pending. The last call counts the request and calls on_done. */
-static void drop_hold(struct predict_request *request)
+void predict_request_unpin(struct predict_request *request)
 {
     /* acq_rel: on_done sees the writes of other threads to their images. */
     if (atomic_fetch_sub_explicit(&request->pending, 1, memory_order_acq_rel) != 1)
@@ -221,22 +214,10 @@ void scheduler_finish(struct scheduler *scheduler, struct predict_image *image)
     if (image->status == STATUS_OK && !image->photo)
         meters_prediction(&scheduler->deployment->meters, image->entry.predicted,
                           clock_now() - image->entry.admitted);
-    drop_hold(image->request);
+    predict_request_unpin(image->request);
 }
 
 /* --- admission, cancellation, deadlines --- */
-
-static struct admission_request admission_request_of(const struct scheduler *scheduler,
-                                                     const struct predict_request *request,
-                                                     size_t images, size_t bytes, int64_t now)
-{
-    return (struct admission_request){.images = images,
-                                      .bytes = bytes,
-                                      .time_left =
-                                          request->deadline ? request->deadline - now : INT64_MAX,
-                                      .kind = request->admission,
-                                      .model = scheduler->deployment->model->name};
-}
 
 enum status scheduler_lost_error_locked(const struct scheduler *scheduler, struct error *err)
 {
@@ -264,7 +245,12 @@ static enum status check_locked(struct scheduler *scheduler, const struct predic
     if (images == 0)
         return STATUS_OK;
     struct model_load load;
-    struct admission_request asked = admission_request_of(scheduler, request, images, bytes, now);
+    const struct admission_request asked = {.images = images,
+                                            .bytes = bytes,
+                                            .time_left = request->deadline ? request->deadline - now
+                                                                           : INT64_MAX,
+                                            .kind = request->admission,
+                                            .model = scheduler->deployment->model->name};
     batcher_load(scheduler->batcher, request->client, request->priority, now, &load);
     return admission_check(&scheduler->admission, &load, &asked, ret_predicted, ret_retry_after_s,
                            err);
@@ -352,7 +338,7 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
     /* The client hung up before the request could be pinned. */
     if (atomic_load(&request->cancelled))
         scheduler_cancel(scheduler, request);
-    drop_hold(request);
+    predict_request_unpin(request);
     return STATUS_OK;
 }
 
@@ -364,11 +350,6 @@ bool predict_request_pin(struct predict_request *request)
                                                   memory_order_acq_rel, memory_order_acquire))
             return true;
     return false;
-}
-
-void predict_request_unpin(struct predict_request *request)
-{
-    drop_hold(request);
 }
 
 void scheduler_cancel(struct scheduler *scheduler, struct predict_request *request)
@@ -404,7 +385,7 @@ enum status scheduler_check_wanted(struct scheduler *scheduler, const struct pre
                                    struct error *err)
 {
     const struct predict_request *request = image->request;
-    if (scheduler_is_cut(scheduler))
+    if (scheduler->cut)
         return scheduler_cut_error(err);
     if (atomic_load_explicit(&request->cancelled, memory_order_relaxed))
         return error_set(err, STATUS_CANCELLED, "the client has gone");
@@ -440,11 +421,6 @@ void scheduler_drop_unwanted(struct scheduler *scheduler, struct batch *batch)
 }
 
 /* --- decode workers --- */
-
-struct scheduler *scheduler_of_source(struct pool_source *source)
-{
-    return (struct scheduler *)((char *)source - offsetof(struct scheduler, source));
-}
 
 struct predict_image *scheduler_take_deferred(struct scheduler *scheduler)
 {
@@ -495,7 +471,7 @@ bool scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
                        struct batch_slot *ret)
 {
     pthread_mutex_lock(&scheduler->lock);
-    if (scheduler_is_cut(scheduler)) {
+    if (scheduler->cut) {
         pthread_mutex_unlock(&scheduler->lock);
         return false;
     }
@@ -560,11 +536,6 @@ void scheduler_answered(struct scheduler *scheduler, size_t images)
     scheduler_dispatch_and_unlock(scheduler);
 }
 
-bool scheduler_is_cut(const struct scheduler *scheduler)
-{
-    return atomic_load_explicit(&scheduler->cut, memory_order_relaxed);
-}
-
 enum status scheduler_cut_error(struct error *err)
 {
     return error_set(err, STATUS_DRAINING,
@@ -590,14 +561,9 @@ bool scheduler_wait_answered(struct scheduler *scheduler, int64_t until)
 void scheduler_cut(struct scheduler *scheduler)
 {
     struct error why;
-    atomic_store_explicit(&scheduler->cut, true, memory_order_relaxed);
+    scheduler->cut = true;
     (void)scheduler_cut_error(&why);
     scheduler_empty_queue(scheduler, &why);
-}
-
-void scheduler_leave_pool(struct scheduler *scheduler)
-{
-    pool_forget(scheduler->pool, &scheduler->source);
 }
 
 void scheduler_stop(struct scheduler *scheduler)

@@ -11,6 +11,8 @@
  * scheduler (end_claim, answered); drain waits for these reports. */
 #pragma once
 
+#include <stdatomic.h>
+
 #include "server/schedule/policy/admission.h"
 #include "server/schedule/policy/batcher.h"
 #include "server/schedule/policy/layout.h"
@@ -18,8 +20,6 @@
 #include "server/schedule/runtime/meters.h"
 #include "server/schedule/runtime/model_host.h"
 #include "server/schedule/runtime/pool.h"
-
-struct scheduler;
 
 struct scheduler_options {
     struct deployment *deployment; /* borrowed, must outlive the scheduler */
@@ -31,8 +31,47 @@ struct scheduler_options {
     struct device_id device; /* device that batches are copied to; determines the kind of memory */
     bool takes_pixels;       /* every lane's session takes photos as bytes */
     int workers;             /* threads of the pool */
-    struct batch_layout layout; /* of a batch buffer. layout.rows: the padded size of a full batch,
-                                   at least max_batch. The scheduler owns it on success. */
+    const struct session *session; /* of a lane; borrowed; its inputs determine the buffers */
+    int padded_batch;              /* the padded size of a full batch, at least max_batch */
+};
+
+struct scheduler {
+    struct pool_source source; /* first; guarded by the pool's lock */
+
+    /* immutable after create */
+    struct deployment *deployment;
+    struct pool *pool;
+    struct batch_layout layout;
+    int buffer_count;
+    void **buffers;
+    struct device_id device; /* for which `buffers` were created */
+    uint8_t *marks; /* for each row of all buffers: 1 for bytes, 0 for floats; NULL: all floats */
+
+    _Atomic bool cut;             /* scheduler_cut() was called */
+    _Atomic bool is_lost;         /* no lane works */
+    _Atomic bool has_large;       /* batcher_has_large(), for reading without the lock */
+    _Atomic bool has_deferred;    /* deferred_images is not empty; for reading without the lock */
+    size_t workers;               /* immutable */
+    _Atomic int64_t shortest_run; /* batcher_shortest_run(), for reading without the lock */
+
+    pthread_mutex_t lock;
+    pthread_cond_t lane_ready;       /* a lane may find a batch, or must end */
+    pthread_cond_t quarantine_event; /* a quarantined lane may find a batch, or must end */
+    pthread_cond_t all_answered;
+    struct batcher *batcher;
+    struct admission admission;
+    /* Images whose answers decode workers make; the batcher does not count their tickets. */
+    STAILQ_HEAD(, predict_image) deferred_images;
+    size_t deferred; /* images in deferred_images, and those whose answers are being made */
+    bool accepting, stopping;
+    int lanes;
+    int lanes_asleep;        /* in wait_ready(); the batcher does not count them as idle */
+    int lanes_woken;         /* woken, and about to take a batch */
+    int lanes_waiting_ahead; /* in scheduler_take_ahead(): they run a batch and want the next one */
+    int lanes_waiting_beside; /* those of lanes_waiting_ahead that run batches in streams */
+    int64_t progressed; /* clock_now() when an image was last answered, or the first one admitted */
+    int quarantined_count;
+    char quarantine_reason[256]; /* of the lane quarantined last */
 };
 
 /* Allocates lanes * depth + 1 batch buffers, and at least one more, so that all workers have slots.
@@ -42,7 +81,6 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
 /* No thread may use it any more: lanes have ended, the pool ended or forgot it. NULL is fine. */
 void scheduler_free(struct scheduler *scheduler);
 
-struct deployment *scheduler_served(const struct scheduler *scheduler);
 /* *ret_still_ns: nanoseconds without an answer while images wait; 0: none waits. */
 struct batcher_counts scheduler_counts(struct scheduler *scheduler, int64_t *ret_still_ns);
 
@@ -64,7 +102,8 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
 /* Does the work of model_host_cancel() for this deployment. The request stays pinned. */
 void scheduler_cancel(struct scheduler *scheduler, struct predict_request *request);
 
-/* Releases the pin of predict_request_pin(). */
+/* Subtracts one from request->pending, for example the pin of predict_request_pin(). The last call
+ * counts the request and calls on_done. */
 void predict_request_unpin(struct predict_request *request);
 
 /* Checks whether to go on with an image: STATUS_DRAINING (the grace time is over), STATUS_CANCELLED
@@ -81,8 +120,6 @@ void scheduler_drop_unwanted(struct scheduler *scheduler, struct batch *batch);
 void scheduler_finish(struct scheduler *scheduler, struct predict_image *image);
 
 /* --- decode workers, one ticket each --- */
-
-struct scheduler *scheduler_of_source(struct pool_source *source);
 
 /* The next image that a lane has deferred; NULL if there is none, or if no further long task may
  * begin. Call scheduler_end_deferred() once it is finished. */
@@ -167,9 +204,6 @@ enum quarantine_event { QUARANTINE_PROBE, QUARANTINE_FAIL, QUARANTINE_END };
 enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, int lane,
                                                  int64_t probe_at, struct batch *ret);
 
-/* True if no lane works. Takes no lock. */
-bool scheduler_is_lost(const struct scheduler *scheduler);
-
 /* Defers an image: a decode worker makes its answer from copies of the outputs in image->outputs,
  * and the scheduler owns the image. Returns false if one image per worker is already deferred; the
  * lane then still owns the image. In both cases the lane counts the image in its call of
@@ -179,14 +213,10 @@ bool scheduler_defer(struct scheduler *scheduler, struct predict_image *image);
 /* Call it when `images` of a batch have been finished or deferred. */
 void scheduler_answered(struct scheduler *scheduler, size_t images);
 
-/* True after scheduler_cut(): images that are not running yet fail with scheduler_cut_error(). */
-bool scheduler_is_cut(const struct scheduler *scheduler);
+/* Sets the error of images that are not running yet after scheduler_cut(). */
 enum status scheduler_cut_error(struct error *err);
 
 /* --- the model host --- */
-
-/* Returns when no worker uses the scheduler. Call it after scheduler_wait_answered(). */
-void scheduler_leave_pool(struct scheduler *scheduler);
 
 /* Submit refuses from now on; admitted images are still answered. */
 void scheduler_stop_accepting(struct scheduler *scheduler);
@@ -200,3 +230,15 @@ void scheduler_cut(struct scheduler *scheduler);
 
 /* Makes lanes end at their next scheduler_next_batch(). */
 void scheduler_stop(struct scheduler *scheduler);
+
+/* --- private to scheduler.c and scheduler_lanes.c --- */
+
+/* Ends a locked section that has changed the batcher: unlocks, offers tickets to the pool, and
+ * wakes lanes and scheduler_wait_answered(). */
+void scheduler_dispatch_and_unlock(struct scheduler *scheduler);
+
+/* Sets *err to the reason why no lane works, and returns its status; with the lock held. */
+enum status scheduler_lost_error_locked(const struct scheduler *scheduler, struct error *err);
+
+/* Removes the queued images and finishes them with this error. Takes the lock. */
+void scheduler_empty_queue(struct scheduler *scheduler, const struct error *why);

@@ -3,7 +3,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/thread.h"
-#include "server/schedule/runtime/scheduler_state.h"
+#include "server/schedule/runtime/scheduler.h"
 
 bool scheduler_has_ready(struct scheduler *scheduler)
 {
@@ -166,11 +166,6 @@ enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, in
         event = QUARANTINE_END;
     scheduler_dispatch_and_unlock(scheduler);
     return event;
-}
-
-bool scheduler_is_lost(const struct scheduler *scheduler)
-{
-    return scheduler->is_lost;
 }
 
 void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot)

@@ -91,7 +91,7 @@ static double end_phase(struct scheduler *scheduler, struct predict_image *image
     int64_t spent = now - image->since;
     image->since = now;
     if (phase != PHASE_QUEUE) /* lane_passes.c records the queue phase with the wait for the lane */
-        metric_observe(scheduler_served(scheduler)->meters.phases[phase], (double)spent * 1e-9);
+        metric_observe(scheduler->deployment->meters.phases[phase], (double)spent * 1e-9);
     return clock_ms(spent);
 }
 
@@ -110,7 +110,7 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
     struct error *err = &image->error;
     TRY(worker_begin(scheduler, image));
     const struct model_host_options *options = worker->context->options;
-    const struct preprocess *preprocess = &scheduler_served(scheduler)->model->preprocess;
+    const struct preprocess *preprocess = &scheduler->deployment->model->preprocess;
     worker->scheduler = scheduler;
     worker->image = image;
     const bool is_whole = image->request->decode_only;
@@ -141,7 +141,7 @@ static enum status worker_keep_photo(struct predict_image *image, const struct i
 static void worker_write_row(struct scheduler *scheduler, const struct predict_image *image,
                              struct batch_slot slot)
 {
-    const struct deployment *deployment = scheduler_served(scheduler);
+    const struct deployment *deployment = scheduler->deployment;
     size_t row = (size_t)(image - image->request->images);
     for (size_t i = 0; i < deployment->input_count; i++) {
         const char *rows = image->request->tensors[i];
@@ -165,7 +165,7 @@ static enum status worker_write_slot(struct worker *worker, struct scheduler *sc
         worker_write_row(scheduler, image, slot);
         return STATUS_OK;
     }
-    const struct deployment *deployment = scheduler_served(scheduler);
+    const struct deployment *deployment = scheduler->deployment;
     const struct preprocess *preprocess = &deployment->model->preprocess;
     for (size_t i = 0; i < deployment->input_count; i++)
         if (i != deployment->image_input)
@@ -207,11 +207,11 @@ static void worker_answer(struct scheduler *scheduler, struct predict_image *ima
 {
     struct task_buffer buffers[TASK_MAX_OUTPUTS] = {{0}};
     image->status =
-        image_answer_of(scheduler_served(scheduler)->model,
-                        (const struct tensor *const *)image->outputs, 1, 0, buffers, image);
+        image_answer_of(scheduler->deployment->model, (const struct tensor *const *)image->outputs,
+                        1, 0, buffers, image);
     for (size_t i = 0; i < TASK_MAX_OUTPUTS; i++)
         task_buffer_done(&buffers[i]);
-    tensor_copies_free(image->outputs, scheduler_served(scheduler)->output_count);
+    tensor_copies_free(image->outputs, scheduler->deployment->output_count);
     image->outputs = NULL;
     image->output_ms = clock_ms(clock_now() - image->since);
     scheduler_finish(scheduler, image);
@@ -221,7 +221,7 @@ static void worker_answer(struct scheduler *scheduler, struct predict_image *ima
 bool worker_run(void *state, struct pool_source *source)
 {
     struct worker *worker = state;
-    struct scheduler *scheduler = scheduler_of_source(source);
+    struct scheduler *scheduler = (struct scheduler *)source;
     struct predict_image *image = scheduler_take_deferred(scheduler);
     if (image) {
         worker_answer(scheduler, image);
