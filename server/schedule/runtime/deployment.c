@@ -175,7 +175,6 @@ enum status deployment_describe(struct deployment *deployment, const struct sess
         deployment->text_cache = text_cache_create(TEXT_CACHE_BYTES);
     if (deployment->model->task.kind == TASK_MASKS && deployment->takes_images)
         deployment->text_cache = text_cache_create(PHOTO_CACHE_BYTES);
-    deployment->max_batch = session_max_batch(info);
     return STATUS_OK;
 }
 

@@ -202,43 +202,16 @@ static enum status create_scheduler(struct building *building, struct error *err
 {
     const struct model_host_options *options = &building->options->host->options;
     struct deployment *deployment = building->deployment;
-    /* Every lane must be able to run every batch. */
-    int max_batch = choose_max_batch(options, deployment->model), padded_batch = 1, depth = 1;
-    bool takes_pixels = true;
-    struct device_id device = deployment->lanes[0]->info.device;
+    deployment->max_batch = choose_max_batch(options, deployment->model);
+    deployment->max_rows = options->max_queue;
     for (size_t i = 0; i < deployment->lane_count; i++) {
         const struct session_info *info = &deployment->lanes[i]->info;
-        const int lane_batch = session_max_batch(info);
-        max_batch = lane_batch < max_batch ? lane_batch : max_batch;
-        takes_pixels = takes_pixels && info->takes_pixels;
+        const int most = session_max_batch(info); /* every lane must be able to run every batch */
+        deployment->max_batch = most < deployment->max_batch ? most : deployment->max_batch;
         assert(info->image_dtype == deployment->image_dtype);
-        depth = info->depth > depth ? info->depth : depth;
-        if (info->device.kind != DEVICE_CPU && device.kind == DEVICE_CPU)
-            device = info->device;
     }
-    for (size_t i = 0; i < deployment->lane_count; i++) {
-        int padded = lane_padded_batch(deployment->lanes[i], max_batch);
-        padded_batch = padded > padded_batch ? padded : padded_batch;
-    }
-    deployment->max_batch = max_batch;
-    deployment->max_rows = options->max_queue;
-    const struct scheduler_options scheduler = {
-        .deployment = deployment,
-        .metrics = options->metrics,
-        .pool = building->options->host->pool,
-        .admission = {.max_images = options->max_queue,
-                      .max_bytes = options->max_queue_bytes,
-                      .max_wait_ns = options->max_queue_ms * 1000000},
-        .max_batch = max_batch,
-        .lanes = (int)deployment->lane_count,
-        .depth = depth,
-        .device = device,
-        .takes_pixels = takes_pixels,
-        .workers = options->workers,
-        .session = deployment->lanes[0]->session,
-        .padded_batch = padded_batch,
-    };
-    TRY(scheduler_create(&scheduler, &deployment->scheduler, err));
+    TRY(scheduler_create(deployment, options, building->options->host->pool, &deployment->scheduler,
+                         err));
     for (size_t i = 0; i < deployment->lane_count; i++)
         TRY(lane_start(deployment->lanes[i], deployment->scheduler, (int)i, err));
     return STATUS_OK;

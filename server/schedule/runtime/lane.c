@@ -146,7 +146,6 @@ enum status lane_start(struct lane *lane, struct scheduler *scheduler, int index
     lane->scheduler = scheduler;
     lane->deployment = scheduler->deployment;
     lane->index = index;
-    scheduler_set_latency(scheduler, index, &lane->info);
     lane_meters_init(&lane->meters, &scheduler->deployment->meters, lane->info.device);
     metric_set(lane->meters.batch_cap, lane->cap.cap);
     lane->started = thread_start(&lane->thread, name, lane_main, lane);

@@ -17,18 +17,10 @@
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/base/thread.h"
+#include "server/schedule/runtime/lane.h"
 
-/* The number of buffers: at least lanes * depth + 2, as the batcher needs, and so many that every
- * worker can hold a ticket while all lanes run and one buffer waits, for any batch size. */
-static int count_buffers(const struct scheduler_options *options)
-{
-    int max_batch = options->max_batch;
-    int for_workers = (options->workers + max_batch - 1) / max_batch;
-    return options->lanes * options->depth + 1 + (for_workers > 1 ? for_workers : 1);
-}
-
-static enum status allocate_buffers(struct scheduler *scheduler,
-                                    const struct scheduler_options *options, struct error *err)
+static enum status allocate_buffers(struct scheduler *scheduler, bool takes_pixels,
+                                    struct error *err)
 {
     const struct batch_layout *layout = &scheduler->layout;
     size_t all;
@@ -40,57 +32,92 @@ static enum status allocate_buffers(struct scheduler *scheduler,
                          "%" PRIu64 " bytes of memory that are free; choose a smaller --max-batch",
                          scheduler->buffer_count, layout->bytes, layout->rows, available);
     scheduler->buffers = alloc_array((size_t)scheduler->buffer_count, sizeof *scheduler->buffers);
-    if (scheduler->buffers && options->takes_pixels)
+    if (scheduler->buffers && takes_pixels)
         scheduler->marks = alloc_array(layout->rows * (size_t)scheduler->buffer_count, 1);
-    if (!scheduler->buffers || (options->takes_pixels && !scheduler->marks))
+    if (!scheduler->buffers || (takes_pixels && !scheduler->marks))
         return error_set(err, STATUS_NO_MEMORY, "no memory for a scheduler");
-    scheduler->device = options->device;
     /* The buffers are zeroed, so padding is finite before the first image is written there. */
     for (int i = 0; i < scheduler->buffer_count; i++)
-        if (session_buffer_create(options->device, layout->bytes, &scheduler->buffers[i], err) !=
+        if (session_buffer_create(scheduler->device, layout->bytes, &scheduler->buffers[i], err) !=
             STATUS_OK)
             return error_prefix(err, "%d batch buffers of %zu bytes (a smaller --max-batch helps)",
                                 scheduler->buffer_count, layout->bytes);
     return STATUS_OK;
 }
 
-enum status scheduler_create(const struct scheduler_options *options, struct scheduler **ret,
-                             struct error *err)
+static void note_shortest_run_locked(struct scheduler *scheduler)
 {
+    atomic_store_explicit(&scheduler->shortest_run, batcher_shortest_run(scheduler->batcher),
+                          memory_order_relaxed);
+}
+
+/* Allocates the buffers and the batcher for the lanes of the deployment. */
+static enum status prepare_lanes(struct scheduler *scheduler, int workers, struct error *err)
+{
+    const struct deployment *deployment = scheduler->deployment;
+    const int lanes = (int)deployment->lane_count, max_batch = deployment->max_batch;
+    int padded_batch = 1, depth = 1;
+    bool takes_pixels = true;
+    scheduler->device = deployment->lanes[0]->info.device;
+    for (int i = 0; i < lanes; i++) {
+        const struct session_info *info = &deployment->lanes[i]->info;
+        const int padded = lane_padded_batch(deployment->lanes[i], max_batch);
+        padded_batch = padded > padded_batch ? padded : padded_batch;
+        depth = info->depth > depth ? info->depth : depth;
+        takes_pixels = takes_pixels && info->takes_pixels;
+        if (scheduler->device.kind == DEVICE_CPU)
+            scheduler->device = info->device;
+    }
+    /* As many buffers as the batcher needs, and so many that every worker can hold a ticket while
+     * all lanes run and one buffer waits, for any batch size. */
+    scheduler->buffer_count = lanes * depth + 1 + (workers + max_batch - 1) / max_batch;
+    TRY(batch_layout_init(deployment->lanes[0]->session, (size_t)padded_batch, &scheduler->layout,
+                          err));
+    TRY(allocate_buffers(scheduler, takes_pixels, err));
+    scheduler->batcher = batcher_create(
+        &(struct batcher_config){.max_batch = max_batch,
+                                 .capacity = padded_batch,
+                                 .buffers = scheduler->buffer_count,
+                                 .lanes = lanes,
+                                 .depth = depth,
+                                 .workers = workers,
+                                 .larges = workers,
+                                 .max_images = admission_capacity(&scheduler->admission)});
+    if (!scheduler->batcher)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for a queue of %zu images",
+                         scheduler->admission.max_images);
+    for (int i = 0; i < lanes; i++) {
+        const struct session_info *info = &deployment->lanes[i]->info;
+        struct latency *latency = batcher_latency(scheduler->batcher, i);
+        latency_init(latency, info->batches, info->batch_count);
+        latency->streams = info->streams;
+    }
+    note_shortest_run_locked(scheduler);
+    return STATUS_OK;
+}
+
+enum status scheduler_create(struct deployment *deployment,
+                             const struct model_host_options *options, struct pool *pool,
+                             struct scheduler **ret, struct error *err)
+{
+    const struct model *model = deployment->model;
     struct scheduler *scheduler = calloc(1, sizeof *scheduler);
     TRY(check_memory(scheduler, "for a scheduler", err));
-    scheduler->deployment = options->deployment;
-    scheduler->pool = options->pool;
-    scheduler->admission = options->admission;
-    scheduler->buffer_count = count_buffers(options);
+    scheduler->deployment = deployment;
+    scheduler->pool = pool;
+    scheduler->admission = (struct admission){.max_images = options->max_queue,
+                                              .max_bytes = options->max_queue_bytes,
+                                              .max_wait_ns = options->max_queue_ms * NS_PER_MS};
     scheduler->accepting = true;
     scheduler->workers = (size_t)options->workers;
     STAILQ_INIT(&scheduler->deferred_images);
     pthread_mutex_init(&scheduler->lock, NULL);
     condition_init(&scheduler->lane_ready);
     condition_init(&scheduler->quarantine_event);
-    scheduler->lanes = options->lanes;
     condition_init(&scheduler->all_answered);
-    meters_init(&options->deployment->meters, options->metrics, options->deployment->model->name,
-                options->deployment->model->version,
-                task_has_boxes(options->deployment->model->task.kind));
-    enum status status =
-        batch_layout_init(options->session, (size_t)options->padded_batch, &scheduler->layout, err);
-    IF_OK(status, allocate_buffers(scheduler, options, err));
-    if (status == STATUS_OK) {
-        scheduler->batcher = batcher_create(
-            &(struct batcher_config){.max_batch = options->max_batch,
-                                     .capacity = options->padded_batch,
-                                     .buffers = scheduler->buffer_count,
-                                     .lanes = options->lanes,
-                                     .depth = options->depth,
-                                     .workers = options->workers,
-                                     .larges = options->workers,
-                                     .max_images = admission_capacity(&options->admission)});
-        if (!scheduler->batcher)
-            status = error_set(err, STATUS_NO_MEMORY, "no memory for a queue of %zu images",
-                               options->admission.max_images);
-    }
+    meters_init(&deployment->meters, options->metrics, model->name, model->version,
+                task_has_boxes(model->task.kind));
+    const enum status status = prepare_lanes(scheduler, options->workers, err);
     if (status != STATUS_OK) {
         scheduler_free(scheduler);
         return status;
@@ -113,21 +140,6 @@ void scheduler_free(struct scheduler *scheduler)
     pthread_cond_destroy(&scheduler->quarantine_event);
     pthread_mutex_destroy(&scheduler->lock);
     free(scheduler);
-}
-
-static void note_shortest_run_locked(struct scheduler *scheduler)
-{
-    atomic_store_explicit(&scheduler->shortest_run, batcher_shortest_run(scheduler->batcher),
-                          memory_order_relaxed);
-}
-
-void scheduler_set_latency(struct scheduler *scheduler, int lane, const struct session_info *info)
-{
-    LOCK(&scheduler->lock);
-    struct latency *latency = batcher_latency(scheduler->batcher, lane);
-    latency_init(latency, info->batches, info->batch_count);
-    latency->streams = info->streams;
-    note_shortest_run_locked(scheduler);
 }
 
 void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns)
@@ -176,7 +188,7 @@ void scheduler_dispatch_and_unlock(struct scheduler *scheduler)
     bool wake_lane = (counts.idle_lanes + scheduler->lanes_asleep > 0 && wakes_lane(scheduler)) ||
                      (scheduler->lanes_waiting_ahead > 0 && counts.buffers[BUFFER_CLOSED] > 0) ||
                      (scheduler->lanes_waiting_beside > 0 && batcher_has_ready(batcher));
-    bool wake_quarantined = scheduler->quarantined_count == scheduler->lanes;
+    bool wake_quarantined = scheduler->is_lost;
     bool answered = is_answered_locked(scheduler) && !scheduler->accepting;
     atomic_store_explicit(&scheduler->has_large, batcher_has_large(batcher), memory_order_relaxed);
     metric_set(scheduler->deployment->meters.queue_images, (double)counts.queued);
@@ -237,7 +249,7 @@ static enum status check_locked(struct scheduler *scheduler, const struct predic
         return error_set(err, STATUS_DRAINING,
                          "the server is shutting down; send the request to another one");
     }
-    if (scheduler->quarantined_count == scheduler->lanes) {
+    if (scheduler->is_lost) {
         if (ret_retry_after_s)
             *ret_retry_after_s = 1;
         return scheduler_lost_error_locked(scheduler, err);

@@ -21,20 +21,6 @@
 #include "server/schedule/runtime/model_host.h"
 #include "server/schedule/runtime/pool.h"
 
-struct scheduler_options {
-    struct deployment *deployment; /* borrowed, must outlive the scheduler */
-    struct metrics *metrics;       /* borrowed; may be NULL */
-    struct pool *pool; /* borrowed; gets a ticket for every image that a worker may prepare */
-    struct admission admission;
-    int max_batch, lanes;
-    int depth;               /* batches that a lane can have at a time, at least 1 */
-    struct device_id device; /* device that batches are copied to; determines the kind of memory */
-    bool takes_pixels;       /* every lane's session takes photos as bytes */
-    int workers;             /* threads of the pool */
-    const struct session *session; /* of a lane; borrowed; its inputs determine the buffers */
-    int padded_batch;              /* the padded size of a full batch, at least max_batch */
-};
-
 struct scheduler {
     struct pool_source source; /* first; guarded by the pool's lock */
 
@@ -64,28 +50,26 @@ struct scheduler {
     STAILQ_HEAD(, predict_image) deferred_images;
     size_t deferred; /* images in deferred_images, and those whose answers are being made */
     bool accepting, stopping;
-    int lanes;
     int lanes_asleep;        /* in wait_ready(); the batcher does not count them as idle */
     int lanes_woken;         /* woken, and about to take a batch */
     int lanes_waiting_ahead; /* in scheduler_take_ahead(): they run a batch and want the next one */
     int lanes_waiting_beside; /* those of lanes_waiting_ahead that run batches in streams */
     int64_t progressed; /* clock_now() when an image was last answered, or the first one admitted */
-    int quarantined_count;
+    size_t quarantined_count;
     char quarantine_reason[256]; /* of the lane quarantined last */
 };
 
-/* Allocates lanes * depth + 1 batch buffers, and at least one more, so that all workers have slots.
- * session_buffer_create() makes them. STATUS_NO_MEMORY, STATUS_DEVICE. */
-enum status scheduler_create(const struct scheduler_options *options, struct scheduler **ret,
-                             struct error *err) MUST_USE;
+/* Makes the scheduler of a deployment whose lanes were created. All pointers are borrowed and must
+ * outlive the scheduler. `pool` gets a ticket for every image that a worker may prepare.
+ * STATUS_NO_MEMORY, STATUS_SHAPE, STATUS_DEVICE. */
+enum status scheduler_create(struct deployment *deployment,
+                             const struct model_host_options *options, struct pool *pool,
+                             struct scheduler **ret, struct error *err) MUST_USE;
 /* No thread may use it any more: lanes have ended, the pool ended or forgot it. NULL is fine. */
 void scheduler_free(struct scheduler *scheduler);
 
 /* *ret_still_ns: nanoseconds without an answer while images wait; 0: none waits. */
 struct batcher_counts scheduler_counts(struct scheduler *scheduler, int64_t *ret_still_ns);
-
-/* Sets L(b) of lane `lane` (0 … lanes - 1) as measured by its session, before its first batch. */
-void scheduler_set_latency(struct scheduler *scheduler, int lane, const struct session_info *info);
 
 /* The present L(b) of a lane: nanoseconds of a pass of `images`; 0 if unknown. */
 int64_t scheduler_latency(struct scheduler *scheduler, int lane, int images);

@@ -122,7 +122,7 @@ void scheduler_quarantine(struct scheduler *scheduler, int lane, const char *rea
     pthread_mutex_lock(&scheduler->lock);
     scheduler->quarantined_count++;
     snprintf(scheduler->quarantine_reason, sizeof scheduler->quarantine_reason, "%s", reason);
-    bool is_lost = scheduler->quarantined_count == scheduler->lanes;
+    bool is_lost = scheduler->quarantined_count == scheduler->deployment->lane_count;
     struct error why;
     (void)scheduler_lost_error_locked(scheduler, &why);
     scheduler->is_lost = is_lost;
