@@ -115,7 +115,7 @@ static void drop_late(struct run *run, struct batch *batch)
 {
     int kept = 0;
     for (int i = 0; i < batch->count; i++) {
-        if (is_late(run, batch->items[i])) {
+        if (is_late(run, batch->items[i]->owner)) {
             run->outcome->dropped++;
             batcher_answered(run->batcher, 1);
             continue;
@@ -149,7 +149,7 @@ static void end_pass(struct run *run, int i)
     struct lane *lane = &run->lanes[i];
     double deadline = run->world->machine->deadline_ms;
     for (int k = 0; k < lane->batch.count; k++) {
-        const struct image *image = lane->batch.items[k];
+        const struct image *image = lane->batch.items[k]->owner;
         double took = run->now - image->arrived;
         if (run->world->connections == 0 || image->item.client == FIRST)
             run->answers[run->answered++] = took;
@@ -161,7 +161,7 @@ static void end_pass(struct run *run, int i)
     lane->runs = false;
     for (int k = 0; k < lane->batch.count && run->world->connections > 0; k++)
         if (run->arrived < run->world->count)
-            arrive(run, ((const struct image *)lane->batch.items[k])->item.client);
+            arrive(run, lane->batch.items[k]->client);
     batcher_ran(run->batcher, i, lane->batch.count, (int64_t)((run->now - lane->started) * MS));
     batcher_release(run->batcher, &run->lanes[i].batch);
     batcher_answered(run->batcher, (size_t)lane->batch.count);

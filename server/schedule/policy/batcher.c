@@ -24,7 +24,6 @@ enum slot_state { SLOT_FREE, SLOT_WRITING, SLOT_READY, SLOT_RUNNING };
 struct buffer_slot {
     enum slot_state state;
     struct batch_item *item;
-    void *owner;
 };
 
 struct buffer {
@@ -346,7 +345,7 @@ struct batch_slot batcher_reserve(struct batcher *batcher, struct batch_item *it
     struct batch_slot place = {.buffer = batcher->forming, .slot = 0};
     while (buffer->slots[place.slot].state != SLOT_FREE)
         place.slot++;
-    buffer->slots[place.slot] = (struct buffer_slot){SLOT_WRITING, item, item->owner};
+    buffer->slots[place.slot] = (struct buffer_slot){SLOT_WRITING, item};
     buffer->writing++;
     batcher->counts.slots++;
     close_if_due(batcher);
@@ -557,7 +556,7 @@ static bool take(struct batcher *batcher, int index, int64_t now, struct batch *
     ret->is_first = !buffer->is_taken;
     buffer->is_taken = true;
     for (int i = 0; i < ret->count; i++)
-        ret->items[i] = buffer->slots[ret->slots[i]].owner;
+        ret->items[i] = buffer->slots[ret->slots[i]].item;
     for (int slot = ret->first; slot < ret->end && slot < batcher->config.max_batch; slot++)
         buffer->slots[slot].state = SLOT_RUNNING;
     lane->held_count++;
@@ -645,20 +644,11 @@ void batcher_release(struct batcher *batcher, const struct batch *batch)
 void batcher_give_back(struct batcher *batcher, const struct batch *batch)
 {
     struct buffer *buffer = &batcher->buffers[batch->buffer];
-    struct buffer_slot again[BATCHER_MAX_BATCH];
     free_slots(batcher, batch);
     if (batch->count == 0)
         return;
-    /* Find the items of the remaining images by their slots. Do not read items of images that were
-     * answered meanwhile: they may be freed. */
     for (int i = 0; i < batch->count; i++)
-        for (int slot = batch->first; slot < batch->end && slot < batcher->config.max_batch; slot++)
-            if (buffer->slots[slot].owner == batch->items[i])
-                again[i] = buffer->slots[slot];
-    for (int i = 0; i < batch->count; i++) {
-        buffer->slots[batch->slots[i]] = again[i];
-        buffer->slots[batch->slots[i]].state = SLOT_READY;
-    }
+        buffer->slots[batch->slots[i]] = (struct buffer_slot){SLOT_READY, batch->items[i]};
     set_state(batcher, buffer, BUFFER_CLOSED);
     buffer->order = --batcher->first_order;
     buffer->ready += batch->count;
@@ -741,7 +731,7 @@ int batch_compact(struct batch *batch, struct batch_move *moves)
 {
     /* Move images from the end into the gaps before slot batch->first + batch->count, one image per
      * gap. The rest stay in place. */
-    void *items[BATCHER_MAX_BATCH];
+    struct batch_item *items[BATCHER_MAX_BATCH];
     int moved = 0, next = 0, last = batch->count - 1;
     for (int i = 0; i < batch->count; i++) {
         int slot = batch->first + i;

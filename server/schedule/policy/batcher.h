@@ -83,7 +83,7 @@ struct batch {
     enum batch_close reason;
     bool is_first; /* the first micro-batch that a lane takes from the buffer */
     int slots[BATCHER_MAX_BATCH];
-    void *items[BATCHER_MAX_BATCH]; /* batch_item.owner of each image */
+    struct batch_item *items[BATCHER_MAX_BATCH];
 };
 
 /* Copies slot `from` over slot `to`. */

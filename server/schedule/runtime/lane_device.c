@@ -53,7 +53,7 @@ static int64_t stuck_time(const struct lane *lane, const struct batch *batch)
                       STUCK_PASSES * scheduler_latency(lane->scheduler, lane->index, batch->count);
     int64_t last = 0;
     for (int i = 0; i < batch->count; i++) {
-        const struct predict_image *image = batch->items[i];
+        const struct predict_image *image = batch->items[i]->owner;
         const int64_t deadline = image->request->deadline ? image->request->deadline : INT64_MAX;
         last = deadline > last ? deadline : last;
     }
@@ -138,11 +138,11 @@ int lane_give_up_device(struct lane *lane, struct batch *batch, int answered)
     const bool has_others = !lane->scheduler->is_lost;
     batch->count = 0;
     for (int i = answered; i < images; i++) {
-        struct predict_image *image = batch->items[i];
+        struct predict_image *image = batch->items[i]->owner;
         if (has_others && !image->has_moved) {
             image->has_moved = true;
             batch->slots[batch->count] = batch->slots[i];
-            batch->items[batch->count++] = image;
+            batch->items[batch->count++] = &image->entry;
             continue;
         }
         image->device = lane->info.device;

@@ -49,7 +49,7 @@ static void inflight_begin(struct lane *lane, const struct batch *taken)
     }
     inflight->begun = clock_now();
     for (int i = 0; i < batch->count; i++) {
-        struct predict_image *image = batch->items[i];
+        struct predict_image *image = batch->items[i]->owner;
         image->queue_ms += clock_ms(inflight->begun - image->since);
         image->since = image->forward_start = inflight->begun;
     }

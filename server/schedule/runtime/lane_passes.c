@@ -31,7 +31,7 @@ static bool is_refusal(const struct lane_pass *pass)
         status != STATUS_UNSUPPORTED)
         return false;
     for (int i = 0; i < pass->batch.count; i++) {
-        const struct predict_image *image = pass->batch.items[i];
+        const struct predict_image *image = pass->batch.items[i]->owner;
         if (!image->request->tensors)
             return false;
     }
@@ -79,7 +79,7 @@ bool lane_is_unwanted(void *argument)
         return false;
     const int64_t now = clock_now();
     for (int i = 0; i < lane->running->count; i++)
-        if (is_waited_for(lane->running->items[i], now))
+        if (is_waited_for(lane->running->items[i]->owner, now))
             return false;
     return true;
 }
@@ -91,7 +91,7 @@ static void mark_wanted(const struct lane *lane, const struct batch *batch, bool
     memset(wanted, 0, deployment->output_count * sizeof *wanted);
     for (int i = 0; i < batch->count; i++) {
         const struct predict_request *request =
-            ((const struct predict_image *)batch->items[i])->request;
+            ((const struct predict_image *)batch->items[i]->owner)->request;
         if (!request->raw_outputs) {
             wanted[deployment->output] = true;
             for (size_t k = 0; k < deployment->model->task.output_count; k++)
@@ -296,7 +296,7 @@ static double slowest_input(const struct batch *batch)
 {
     double slowest = 0;
     for (int i = 0; i < batch->count; i++) {
-        const struct predict_image *image = batch->items[i];
+        const struct predict_image *image = batch->items[i]->owner;
         double ms = image->decode_ms + image->preprocess_ms;
         slowest = ms > slowest ? ms : slowest;
     }
@@ -310,7 +310,7 @@ void lane_answer_images(struct lane *lane, const struct lane_pass *pass)
     if (good)
         deployment_note_run(lane->deployment, batch->count, slowest_input(batch), pass->forward_ms);
     for (int i = 0; i < batch->count; i++)
-        answer_image(lane, batch->items[i], i, pass);
+        answer_image(lane, batch->items[i]->owner, i, pass);
     session_drop_outputs(lane->session);
     if (good)
         deployment_note_output(lane->deployment, batch->count, clock_ms(clock_now() - pass->ended));
@@ -338,7 +338,7 @@ static enum sub_batch_end run_sub_batch(struct lane *lane, const struct lane_pas
         pass.batch.first += part.first;
         pass.batch.count = part.count;
         memcpy(pass.batch.items, whole->batch.items + part.first,
-               (size_t)part.count * sizeof(void *));
+               (size_t)part.count * sizeof *pass.batch.items);
         pass.begun = clock_now();
         lane_submit(lane, &pass, is_retry);
         lane_collect(lane, &pass);

@@ -420,11 +420,11 @@ void scheduler_drop_unwanted(struct scheduler *scheduler, struct batch *batch)
 {
     int kept = 0;
     for (int i = 0; i < batch->count; i++) {
-        struct predict_image *image = batch->items[i];
+        struct predict_image *image = batch->items[i]->owner;
         image->status = scheduler_check_wanted(scheduler, image, &image->error);
         if (image->status == STATUS_OK) {
             batch->slots[kept] = batch->slots[i];
-            batch->items[kept++] = image;
+            batch->items[kept++] = &image->entry;
             continue;
         }
         scheduler_finish(scheduler, image);

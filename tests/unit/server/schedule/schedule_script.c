@@ -213,7 +213,7 @@ static void do_take(struct run *run, const char *rest)
     bool can = batcher_can_take(run->batcher);
     bool taken = batcher_take(run->batcher, lane, run->now, batch);
     for (int i = 0; taken && i < batch->count; i++) {
-        got[i] = ((const struct image *)batch->items[i])->letter;
+        got[i] = ((const struct image *)batch->items[i]->owner)->letter;
         got[i + 1] = '\0';
     }
     const char *why = taken ? batch_close_name(batch->reason) : "";
@@ -244,7 +244,7 @@ static void do_back(struct run *run, const char *rest)
     struct batch *batch = &run->batches[lane];
     int kept = 0, taken = batch->count;
     for (int i = 0; i < taken; i++) {
-        if (!strchr(left, ((const struct image *)batch->items[i])->letter))
+        if (!strchr(left, ((const struct image *)batch->items[i]->owner)->letter))
             continue;
         batch->slots[kept] = batch->slots[i];
         batch->items[kept++] = batch->items[i];

@@ -100,7 +100,7 @@ static const char *take_with(struct script *script, int lane)
     if (!batcher_take(script->batcher, lane, script->now, &script->batch))
         return script->taken;
     for (int i = 0; i < script->batch.count; i++)
-        script->taken[i] = *(const char *)script->batch.items[i];
+        script->taken[i] = *(const char *)script->batch.items[i]->owner;
     script->taken[script->batch.count] = '\0';
     return script->taken;
 }
@@ -375,7 +375,7 @@ Test(batcher, streams_take_images_one_by_one_if_all_have_one)
     for (const char *c = "bcd"; *c; c++) {
         cr_assert(take_beside(&s));
         cr_expect_eq(s.batch.count, 1);
-        cr_expect_eq(s.batch.items[0], item(*c));
+        cr_expect_eq(s.batch.items[0], entry(*c));
     }
     end(&s);
 }
@@ -404,7 +404,7 @@ Test(batcher, few_images_wait_for_a_busy_stream)
         s.batch = running[first];
         first = (first + 1) % DEPTH;
         done(&s);
-        admit(&s, (char[]){*(char *)s.batch.items[0], 0});
+        admit(&s, (char[]){*(char *)s.batch.items[0]->owner, 0});
         if (--count == 0)
             idle(&s, 0);
     }
@@ -584,7 +584,7 @@ Test(batcher, gaps_are_closed_with_the_fewest_copies)
         struct batch batch = {.count = (int)strlen(cases[i].slots)};
         for (int k = 0; k < batch.count; k++) {
             batch.slots[k] = cases[i].slots[k] - '0';
-            batch.items[k] = item((char)('a' + k));
+            batch.items[k] = entry((char)('a' + k));
         }
         struct batch_move moves[8];
         int count = batch_compact(&batch, moves);
@@ -593,7 +593,7 @@ Test(batcher, gaps_are_closed_with_the_fewest_copies)
             snprintf(text + strlen(text), sizeof text - strlen(text), "%d>%d", moves[k].from,
                      moves[k].to);
         for (int k = 0; k < batch.count; k++) {
-            items[k] = *(const char *)batch.items[k];
+            items[k] = *(const char *)batch.items[k]->owner;
             cr_assert_eq(batch.slots[k], k, "%s", cases[i].name);
         }
         cr_assert_str_eq(text, cases[i].moves, "%s: %s", cases[i].name, text);
@@ -728,14 +728,14 @@ static void walk_take(struct walk *walk, int lane, bool is_ahead)
     cr_assert_eq(batch->lane, lane);
     int kept = 0;
     for (int i = 0; i < batch->count; i++) {
-        struct walk_image *image = batch->items[i];
+        struct walk_image *image = batch->items[i]->owner;
         cr_assert_eq(walk->memory[batch->buffer][batch->slots[i]], image, "another image's slot");
         if (rand() % 16 == 0) {
             walk_end(walk, image);
             continue;
         }
         batch->slots[kept] = batch->slots[i];
-        batch->items[kept++] = image;
+        batch->items[kept++] = &image->entry;
     }
     batch->count = kept;
     if (kept == 0)
@@ -763,7 +763,7 @@ static void walk_ran(struct walk *walk, int lane)
     }
     const struct batch *batch = &walk->batches[place];
     for (int i = 0; i < batch->count; i++)
-        cr_assert_eq(walk->memory[batch->buffer][batch->first + i], batch->items[i],
+        cr_assert_eq(walk->memory[batch->buffer][batch->first + i], batch->items[i]->owner,
                      "overwritten while it ran");
     for (int i = 0; i < WALK_MEMORY; i++)
         if (walk->owner[batch->buffer][i] == place + 1)
@@ -776,7 +776,7 @@ static void walk_ran(struct walk *walk, int lane)
         return;
     }
     for (int i = 0; i < batch->count; i++)
-        walk_end(walk, batch->items[i]);
+        walk_end(walk, batch->items[i]->owner);
     batcher_ran(walk->batcher, lane, batch->count ? batch->count : 1, 1 + rand() % 3000000);
     batcher_release(walk->batcher, batch);
 }
