@@ -148,31 +148,21 @@ void budget_book_arena(struct device_budgets *budget, struct device_id device,
     arena->booked = arena->bytes;
 }
 
-enum status budget_take_picture(struct device_budgets *budget, size_t bytes, int64_t until,
-                                struct error *err)
+enum status budget_take_picture(struct device_budgets *budget, size_t bytes, struct error *err)
 {
-    enum status status = STATUS_TIMEOUT;
     LOCK(&budget->lock);
-    for (bool is_over = false; status == STATUS_TIMEOUT && !is_over;) {
-        const size_t room = budget->run.limit;
-        const int64_t now = clock_now();
-        if (room && bytes > room) {
-            status = error_set(
-                err, STATUS_TOO_LARGE,
-                "decoding this picture takes %.1f MiB, but the models leave %.1f MiB of the memory "
-                "for pictures; send a smaller picture, or give the process more memory",
-                (double)bytes / (1 << 20), (double)room / (1 << 20));
-        } else if (memory_charge(&budget->run, bytes, NULL) == STATUS_OK) {
-            status = STATUS_OK;
-        } else {
-            is_over = now >= until;
-            /* Freeing a tensor wakes no thread, so check periodically. */
-            if (!is_over)
-                condition_wait(&budget->picture_done, &budget->lock,
-                               until - now < LOOK_AGAIN_NS ? until : now + LOOK_AGAIN_NS);
-        }
-    }
-    return status;
+    const size_t room = budget->run.limit;
+    if (room && bytes > room)
+        return error_set(
+            err, STATUS_TOO_LARGE,
+            "decoding this picture takes %.1f MiB, but the models leave %.1f MiB of the memory "
+            "for pictures; send a smaller picture, or give the process more memory",
+            (double)bytes / (1 << 20), (double)room / (1 << 20));
+    if (memory_charge(&budget->run, bytes, NULL) == STATUS_OK)
+        return STATUS_OK;
+    /* Freeing a tensor wakes no thread, so the wait ends after a while. */
+    condition_wait(&budget->picture_done, &budget->lock, clock_now() + LOOK_AGAIN_NS);
+    return STATUS_TIMEOUT;
 }
 
 void budget_give_picture(struct device_budgets *budget, size_t bytes)

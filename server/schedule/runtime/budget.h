@@ -45,9 +45,10 @@ void budget_return(struct device_budgets *budget, struct device_id device, size_
 void budget_book_arena(struct device_budgets *budget, struct device_id device,
                        struct shared_arena *arena);
 
-/* Books `bytes` for a photo as soon as they are free; waits until `until` (clock_now()) at most.
- * STATUS_TIMEOUT (err is not set): not free yet; STATUS_TOO_LARGE: models leave less memory. */
-enum status budget_take_picture(struct device_budgets *budget, size_t bytes, int64_t until,
+/* Books `bytes` for a photo. STATUS_TIMEOUT (err is not set) if they are not free; then it has
+ * waited until some memory became free, but not longer than 50 ms. STATUS_TOO_LARGE: models leave
+ * less memory. */
+enum status budget_take_picture(struct device_budgets *budget, size_t bytes,
                                 struct error *err) MUST_USE;
 void budget_give_picture(struct device_budgets *budget, size_t bytes);
 

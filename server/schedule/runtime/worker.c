@@ -14,9 +14,6 @@
 #include "server/schedule/runtime/image_answer.h"
 #include "server/schedule/runtime/scheduler.h"
 
-/* Interval at which a worker that waits for memory checks whether its image is still wanted. */
-#define LOOK_AGAIN_NS INT64_C(50000000)
-
 struct worker {
     const struct worker_context *context;
     struct image_decoder *decoder;
@@ -31,8 +28,7 @@ static enum status take_memory(void *context, size_t bytes, struct error *err)
 {
     struct worker *worker = context;
     for (;;) {
-        const enum status status =
-            budget_take_picture(worker->context->budget, bytes, clock_now() + LOOK_AGAIN_NS, err);
+        const enum status status = budget_take_picture(worker->context->budget, bytes, err);
         if (status != STATUS_TIMEOUT)
             return status;
         TRY(scheduler_check_wanted(worker->scheduler, worker->image, err));

@@ -46,16 +46,16 @@ Test(budget, pictures_take_what_models_leave)
     struct error err;
     budget_book(budget, DEVICE_HOST, 400);
     budget_book(budget, GPU, 5000);
-    cr_assert_eq(budget_take_picture(budget, 601, INT64_MAX, &err), STATUS_TOO_LARGE);
-    cr_assert_eq(budget_take_picture(budget, 350, 0, &err), STATUS_OK);
-    cr_assert_eq(budget_take_picture(budget, 251, 0, &err), STATUS_TIMEOUT, "the other has it");
-    cr_assert_eq(budget_take_picture(budget, 250, 0, &err), STATUS_OK);
+    cr_assert_eq(budget_take_picture(budget, 601, &err), STATUS_TOO_LARGE);
+    cr_assert_eq(budget_take_picture(budget, 350, &err), STATUS_OK);
+    cr_assert_eq(budget_take_picture(budget, 251, &err), STATUS_TIMEOUT, "the other has it");
+    cr_assert_eq(budget_take_picture(budget, 250, &err), STATUS_OK);
     budget_give_picture(budget, 350);
-    cr_assert_eq(budget_take_picture(budget, 251, 0, &err), STATUS_OK);
+    cr_assert_eq(budget_take_picture(budget, 251, &err), STATUS_OK);
     budget_give_picture(budget, 250);
     budget_give_picture(budget, 251);
     budget_return(budget, DEVICE_HOST, 400);
-    cr_assert_eq(budget_take_picture(budget, 1000, 0, &err), STATUS_OK);
+    cr_assert_eq(budget_take_picture(budget, 1000, &err), STATUS_OK);
     budget_free(budget);
 }
 
@@ -67,8 +67,8 @@ Test(budget, tensors_of_runs_share_with_pictures)
     budget_book(budget, DEVICE_HOST, 2200);
     cr_assert_eq(run->limit, 1000);
     cr_assert_eq(memory_charge(run, 600, &err), STATUS_OK);
-    cr_assert_eq(budget_take_picture(budget, 401, 0, &err), STATUS_TIMEOUT, "a tensor has it");
-    cr_assert_eq(budget_take_picture(budget, 400, 0, &err), STATUS_OK);
+    cr_assert_eq(budget_take_picture(budget, 401, &err), STATUS_TIMEOUT, "a tensor has it");
+    cr_assert_eq(budget_take_picture(budget, 400, &err), STATUS_OK);
     memory_uncharge(run, 600);
     budget_give_picture(budget, 400);
     cr_assert_eq(run->used, 0);
