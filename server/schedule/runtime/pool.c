@@ -19,8 +19,7 @@ struct pool_thread {
     bool is_spare;
     pthread_t handle;
     void *state;
-    bool is_resting;                   /* resting, or has not worked yet */
-    const struct pool_source *current; /* the source of its task; guarded by the pool's lock */
+    bool is_resting; /* resting, or has not worked yet */
 };
 
 struct pool {
@@ -32,11 +31,9 @@ struct pool {
     TAILQ_HEAD(, pool_source) sources; /* sources with tickets, in order of arrival */
     int64_t clock;                     /* `used` of the source with the last turn */
     bool stopping;
-    int waiting;    /* threads without work, except the spare one */
-    int restless;   /* threads that are not resting */
-    size_t longs;   /* long tasks that are running */
-    int forgetting; /* callers of pool_forget(), which wait on `left` */
-    pthread_cond_t left;
+    int restless;        /* threads that are not resting */
+    size_t longs;        /* long tasks that are running */
+    pthread_cond_t left; /* a thread no longer works for a source */
 };
 
 static void pool_append_locked(struct pool *pool, struct pool_source *source)
@@ -118,10 +115,8 @@ static void wait_for_work_locked(struct pool_thread *thread)
     struct pool *pool = thread->pool;
     const int64_t until = clock_now() + REST_NS;
     while (!has_work_locked(thread)) {
-        pool->waiting += !thread->is_spare;
         condition_wait(thread->is_spare ? &pool->spare_work : &pool->work, &pool->lock,
                        thread->is_resting ? INT64_MAX : until);
-        pool->waiting -= !thread->is_spare;
         if (!has_work_locked(thread) && !thread->is_resting && clock_now() >= until)
             rest_locked(thread);
     }
@@ -142,7 +137,7 @@ static void *thread_main(void *argument)
         const int64_t start = pool->options.now();
         struct pool_source *source = find_source_locked(pool);
         const int64_t charged = take_ticket_locked(pool, source);
-        thread->current = source;
+        source->running++;
         pthread_mutex_unlock(&pool->lock);
         if (!has_begun)
             pool->options.begin();
@@ -153,9 +148,8 @@ static void *thread_main(void *argument)
             settle_locked(source, charged, pool->options.now() - start);
         else
             block_ticket_locked(pool, source, charged);
-        thread->current = NULL;
-        if (pool->forgetting > 0)
-            pthread_cond_broadcast(&pool->left);
+        source->running--;
+        pthread_cond_broadcast(&pool->left);
     }
     pthread_mutex_unlock(&pool->lock);
     return NULL;
@@ -211,12 +205,11 @@ void pool_offer(struct pool *pool, struct pool_source *source, size_t tickets)
     if (source->tickets == 0)
         pool_append_locked(pool, source);
     source->tickets += tickets;
-    size_t sleepers = (size_t)pool->waiting;
     bool wakes_spare = pool->longs > 0;
     pthread_mutex_unlock(&pool->lock);
     if (wakes_spare)
         pthread_cond_signal(&pool->spare_work);
-    for (size_t i = 0; i < tickets && i < sleepers; i++)
+    for (size_t i = 0; i < tickets && i < (size_t)pool->options.threads; i++)
         pthread_cond_signal(&pool->work);
 }
 
@@ -239,27 +232,17 @@ void pool_end_long(struct pool *pool)
     pthread_cond_signal(&pool->work); /* wakes a thread for a ticket that was blocked */
 }
 
-static bool is_at_work_locked(const struct pool *pool, const struct pool_source *source)
-{
-    for (int i = 0; i < pool->thread_count; i++)
-        if (pool->threads[i].current == source)
-            return true;
-    return false;
-}
-
 void pool_forget(struct pool *pool, struct pool_source *source)
 {
     LOCK(&pool->lock);
-    pool->forgetting++;
     for (;;) {
         if (source->tickets > 0)
             TAILQ_REMOVE(&pool->sources, source, entry);
         source->tickets = source->blocked = 0;
-        if (!is_at_work_locked(pool, source)) /* the thread may still return its ticket */
+        if (source->running == 0) /* a thread may still return its ticket */
             break;
         condition_wait(&pool->left, &pool->lock, INT64_MAX);
     }
-    pool->forgetting--;
 }
 
 void pool_free(struct pool *pool)

@@ -21,6 +21,7 @@
 struct pool_source {
     TAILQ_ENTRY(pool_source) entry; /* in the list of sources, while it has tickets */
     size_t tickets;
+    size_t running;   /* threads that work for it */
     size_t blocked;   /* tickets whose run() returned false, until a long task may begin again */
     int64_t used;     /* nanoseconds of finished tasks and expected ones of running tasks, relative
                          to other sources */
