@@ -244,7 +244,7 @@ void model_host_free(struct model_host *host);
  * compiled when it is next requested. Then the new deployment replaces the old one in one step, and
  * the call returns when the old one has answered its requests. Other versions of the name do not
  * change. Takes ownership of `model`, even on failure. A failure is also recorded as by
- * model_host_fail(); models that are served stay. Reports progress. `cancel` may be NULL. One
+ * model_host_fail(); models that are served stay. Reports progress. Only `cancel` may be NULL. One
  * thread at a time may load models. Errors: those of session_create(); STATUS_SHAPE; STATUS_CONFIG
  * (a name is too long); STATUS_INVALID (a class of the options is unknown); STATUS_CANCELLED;
  * STATUS_DRAINING; STATUS_NO_MEMORY. */

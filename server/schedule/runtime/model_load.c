@@ -214,51 +214,43 @@ static enum status add_model(struct model_host *host, struct model *model,
 {
     char name[sizeof((struct model_entry *)0)->name],
         version[sizeof((struct model_entry *)0)->version];
-    struct error failure = {0};
-    snprintf(name, sizeof name, "%s", model->name);
-    snprintf(version, sizeof version, "%s", model->version);
-    enum status status = prepare_model(host, model, &failure);
-    if (status == STATUS_OK &&
-        (status = table_begin(host, model->name, model->version, &failure)) != STATUS_OK)
-        model_free(model);
-    if (status != STATUS_OK) {
-        if (!choices)
-            note_failure(host, name, version, &failure);
-        if (err)
-            *err = failure;
-        return status;
-    }
+    struct deployment *deployment = NULL, *sizes[DEPLOYMENT_SIZES] = {0};
     struct loading loading = {host, name, version, .is_change = choices, .begun = clock_now()};
     struct session_batch known[SESSION_MAX_BATCHES];
-    struct deployment_options options = {
-        .host = host,
-        .model = model,
-        .choices = choices,
-        .known = !choices && recall_times(host, model, known) ? known : NULL,
-        .on_progress = on_progress,
-        .progress_context = &loading,
-        .cancel = cancel};
-    struct deployment *deployment = NULL, *sizes[DEPLOYMENT_SIZES] = {0};
-    table_make_room(host, model);
-    table_plan_memory(host);
-    status = create_with_room(host, &options, name, version, &deployment, &failure);
-    if (status != STATUS_OK)
-        error_prefix(&failure, "%s", name);
-    if (status == STATUS_OK && choices)
-        status = check_batches(host, deployment, &failure);
-    IF_OK(status, table_carry_sizes(host, deployment, cancel, sizes, &failure));
-    IF_OK(status, publish(&loading, deployment, sizes, NULL, &failure));
+    snprintf(name, sizeof name, "%s", model->name);
+    snprintf(version, sizeof version, "%s", model->version);
+    enum status status = prepare_model(host, model, err);
+    if (status == STATUS_OK &&
+        (status = table_begin(host, model->name, model->version, err)) != STATUS_OK)
+        model_free(model);
+    if (status == STATUS_OK) {
+        struct deployment_options options = {
+            .host = host,
+            .model = model,
+            .choices = choices,
+            .known = !choices && recall_times(host, model, known) ? known : NULL,
+            .on_progress = on_progress,
+            .progress_context = &loading,
+            .cancel = cancel};
+        table_make_room(host, model);
+        table_plan_memory(host);
+        status = create_with_room(host, &options, name, version, &deployment, err);
+        if (status != STATUS_OK)
+            error_prefix(err, "%s", name);
+        if (status == STATUS_OK && choices)
+            status = check_batches(host, deployment, err);
+        IF_OK(status, table_carry_sizes(host, deployment, cancel, sizes, err));
+        IF_OK(status, publish(&loading, deployment, sizes, NULL, err));
+    }
     if (status == STATUS_OK) {
         table_retire(host);
         return STATUS_OK;
     }
     if (!choices) /* with `choices` the served version stays, and clients notice no failure */
-        note_failure(host, name, version, &failure);
+        note_failure(host, name, version, err);
     deployment_end(deployment);
     for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
         deployment_end(sizes[i]);
-    if (err)
-        *err = failure;
     return status;
 }
 
@@ -307,22 +299,19 @@ enum status model_host_add_pipeline(struct model_host *host, const char *name, c
                                     const struct pipeline_config *config, struct error *err)
 {
     const struct loading loading = {host, name, version, .begun = clock_now()};
-    struct error failure = {0};
     struct pipeline_config *stages = malloc(sizeof *stages);
-    enum status status = stages ? table_begin(host, name, version, &failure)
-                                : error_no_memory(&failure, "for a pipeline");
+    enum status status =
+        stages ? table_begin(host, name, version, err) : error_no_memory(err, "for a pipeline");
     if (status == STATUS_OK) {
         *stages = *config;
-        status = publish(&loading, NULL, NULL, stages, &failure);
+        status = publish(&loading, NULL, NULL, stages, err);
     }
     if (status == STATUS_OK) {
         table_retire(host);
         return STATUS_OK;
     }
     free(stages);
-    model_host_fail(host, name, version, failure.message);
-    if (err)
-        *err = failure;
+    model_host_fail(host, name, version, err->message);
     return status;
 }
 
