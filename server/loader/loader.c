@@ -343,10 +343,9 @@ static enum status load_version(struct loader *loader, const struct repository_m
         model_host_fail(model_host, name, version, err->message);
         return status;
     }
-    const bool was_unloaded = model_host_is_unloaded(model_host, name, version);
     model_tell_doubts(loaded, log_doubt);
-    if (!is_asked && (was_unloaded || waits_for_request(loader, loaded)) &&
-        !model_host_is_loaded(model_host, name, version)) {
+    if (!is_asked &&
+        model_host_may_wait(model_host, name, version, waits_for_request(loader, loaded))) {
         status = model_host_list_model(model_host, loaded, err);
         if (status != STATUS_OK)
             model_host_fail(model_host, name, version, err->message);

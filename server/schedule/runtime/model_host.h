@@ -257,11 +257,10 @@ enum status model_host_add_model(struct model_host *host, struct model *model,
 enum status model_host_list_model(struct model_host *host, struct model *model,
                                   struct error *err) MUST_USE;
 
-/* True if the version is unloaded and requests can load it. */
-bool model_host_is_unloaded(struct model_host *host, const char *name, const char *version);
-
-/* True if the version is loaded, or a request waits for its load. */
-bool model_host_is_loaded(struct model_host *host, const char *name, const char *version);
+/* True if the load of a version may wait for a request: the version is neither loaded nor wanted by
+ * a request, and either `is_lazy`, or it was unloaded and requests can load it. */
+bool model_host_may_wait(struct model_host *host, const char *name, const char *version,
+                         bool is_lazy);
 
 /* Serves a pipeline.json (`config`, copied) under this name; stages.h runs it. Admission uses the
  * first stage's model. Each request looks up the models of the stages by name. STATUS_CONFIG,

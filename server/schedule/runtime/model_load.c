@@ -275,18 +275,14 @@ enum status model_host_list_model(struct model_host *host, struct model *model, 
     return status;
 }
 
-bool model_host_is_unloaded(struct model_host *host, const char *name, const char *version)
+bool model_host_may_wait(struct model_host *host, const char *name, const char *version,
+                         bool is_lazy)
 {
     LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, name, version);
-    return entry && entry->state == MODEL_UNLOADED && table_can_answer(entry);
-}
-
-bool model_host_is_loaded(struct model_host *host, const char *name, const char *version)
-{
-    LOCK(&host->lock);
-    const struct model_entry *entry = table_find_version_locked(host, name, version);
-    return entry && (entry->deployment || entry->wanted_at);
+    if (entry && (entry->deployment || entry->wanted_at))
+        return false;
+    return is_lazy || (entry && entry->state == MODEL_UNLOADED && table_can_answer(entry));
 }
 
 enum status model_host_add_model(struct model_host *host, struct model *model,
