@@ -141,7 +141,7 @@ static void write_lane(struct writer *w, json_node *list, const struct model_sta
     const struct session_info *session = &model->lanes[lane];
     json_node *entry = write_object(w, list, NULL);
     write_members(w, entry, "name=%s version=%s task=%s task_evidence=%s precision=%s", model->name,
-                  model->version, task_name(model->task), model->task_evidence,
+                  model->version, task_name(model->brief.task), model->brief.task_evidence,
                   precision_name(session->precision));
     write_choice(w, entry, &model->choices[session->device.kind]);
     write_members(w, entry,
@@ -207,8 +207,8 @@ char *status_devices_json(struct model_host *model_host, const char *note)
                 unloaded = write_array(&w, w.root, "unloaded");
             write_members(&w, write_object(&w, unloaded, NULL),
                           "name=%s version=%s task=%s task_evidence=%s state=%s cause?=%s",
-                          models[i].name, models[i].version, task_name(models[i].task),
-                          models[i].task_evidence, model_state_name(models[i].state),
+                          models[i].name, models[i].version, task_name(models[i].brief.task),
+                          models[i].brief.task_evidence, model_state_name(models[i].state),
                           unloaded_cause(&models[i]));
         }
         if (!models[i].stage_count)

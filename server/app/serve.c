@@ -384,10 +384,10 @@ static void print_banner(const struct serve *serve, const struct model_status *s
     /* For a pipeline, `devices` is "" and `threads` is 0. */
     if (status->is_default && model_host_has_choice(serve->parts.model_host))
         snprintf(choice, sizeof choice, "; requests that name no model go to %s", name);
-    if (status->answers_photos && !status->is_default)
+    if (status->brief.answers_photos && !status->is_default)
         snprintf(call, sizeof call, "--data-binary @photo.jpg '%s/predict?model=%s'", listener->url,
                  status->name);
-    else if (status->answers_photos)
+    else if (status->brief.answers_photos)
         snprintf(call, sizeof call, "--data-binary @photo.jpg %s/predict", listener->url);
     else
         snprintf(call, sizeof call, "%s/v2/models/%s", listener->url, status->name);
@@ -396,7 +396,7 @@ static void print_banner(const struct serve *serve, const struct model_status *s
                loader_served(serve->parts.loader), listener->where, choice,
                devices[0] ? " on " : "", devices, with_threads,
                status->is_default ? "" : "; requests must name a model (?model=NAME)",
-               status->answers_photos ? "try it" : "list the model's input tensors",
+               status->brief.answers_photos ? "try it" : "list the model's input tensors",
                path ? "--unix-socket " : "", path ? path : "", path ? " " : "", call);
 }
 

@@ -30,8 +30,8 @@ static const struct {
 /* True if the API has a `word` for what the model answers to photos. */
 static bool is_listed(const struct model_status *model, const char *word, bool needs_boxes)
 {
-    return model->can_answer && model->takes_images && word &&
-           (!needs_boxes || task_has_boxes(model->task));
+    return model->can_answer && model->brief.takes_images && word &&
+           (!needs_boxes || task_has_boxes(model->brief.task));
 }
 
 void deepstack_ping_handle(struct exchange *x)
@@ -50,7 +50,7 @@ void deepstack_list_handle(struct exchange *x)
     write_members(&w, w.root, "success=%hhd", true);
     json_node *list = write_array(&w, w.root, "models");
     for (size_t i = 0; i < count; i++)
-        if (is_listed(&models[i], words[models[i].task].roboflow, true))
+        if (is_listed(&models[i], words[models[i].brief.task].roboflow, true))
             write_text(&w, list, NULL, models[i].name);
     free(models);
     deepstack_write_call(&w, &call);
@@ -66,7 +66,7 @@ static enum status write_labelled(struct exchange *x, struct writer *w, json_nod
     static const struct labels none;
     struct model_host *host = x->server->options.model_host;
     struct deployment *held = NULL;
-    const bool takes_points = model->task == TASK_MASKS;
+    const bool takes_points = model->brief.task == TASK_MASKS;
     char name[256];
     struct error ignored;
     snprintf(name, sizeof name, "%s%s", model->name, takes_points ? MODEL_DECODER_ENDING : "");
@@ -78,11 +78,11 @@ static enum status write_labelled(struct exchange *x, struct writer *w, json_nod
     if (status == STATUS_OK && x->route->dialect == &dialect_doods) {
         json_node *entry = write_object(w, list, NULL);
         write_members(w, entry, "name=%s type=%s model=%s width=%d height=%d", model->name, "onnx",
-                      model->name, model->width, model->height);
+                      model->name, model->brief.width, model->brief.height);
         write_texts(w, entry, "labels", names, labels->count);
     } else if (status == STATUS_OK) {
         const struct cvat_function function = {.name = model->name,
-                                               .shape = words[model->task].shape,
+                                               .shape = words[model->brief.task].shape,
                                                .labels = names,
                                                .label_count = labels->count,
                                                .takes_points = takes_points,
@@ -109,7 +109,8 @@ static void respond_labelled(struct exchange *x)
     enum status status = STATUS_OK;
     for (size_t i = 0; i < count && status == STATUS_OK; i++) {
         const struct model_status *model = &models[i];
-        const char *word = is_doods ? words[model->task].roboflow : words[model->task].shape;
+        const char *word =
+            is_doods ? words[model->brief.task].roboflow : words[model->brief.task].shape;
         if (!is_listed(model, word, is_doods) || model->stage_count ||
             (*only && strcmp(model->name, only) != 0) || !strcmp(model->name, before))
             continue;
@@ -141,7 +142,7 @@ void roboflow_registry_handle(struct exchange *x)
     struct writer w = {.root = write_root(), .failed = !models};
     json_node *list = write_array(&w, w.root, "models");
     for (size_t i = 0; i < count; i++) {
-        const char *name = models[i].name, *word = words[models[i].task].roboflow;
+        const char *name = models[i].name, *word = words[models[i].brief.task].roboflow;
         char id[160];
         if (!is_listed(&models[i], word, false))
             continue;

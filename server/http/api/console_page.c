@@ -82,13 +82,14 @@ static void put_model(FILE *out, const struct model_status *model)
     page_put_escaped(out, model->failure);
     fputs("</td><td>", out);
     if (model->state == MODEL_READY)
-        fputs(task_name(model->task), out);
+        fputs(task_name(model->brief.task), out);
     fputs("</td><td>", out);
-    if (model->takes_images)
-        fprintf(out, "%d × %d × %d", model->width, model->height, model->channels);
+    if (model->brief.takes_images)
+        fprintf(out, "%d × %d × %d", model->brief.width, model->brief.height,
+                model->brief.channels);
     fputs("</td><td>", out);
-    if (model->class_count)
-        fprintf(out, "%zu", model->class_count);
+    if (model->brief.class_count)
+        fprintf(out, "%zu", model->brief.class_count);
     fputs("</td><td>", out);
     put_lanes(out, model);
     fputs("</td></tr>\n", out);
@@ -141,7 +142,7 @@ static void put_predict(FILE *out, const struct exchange *x, const struct model_
 /* Describes how a model answers photos: the option for its task, and the contents of the answer. */
 static void put_photo_calls(FILE *out, const struct exchange *x, const struct model_status *model)
 {
-    const enum task_kind task = model ? model->task : TASK_CLASSIFICATION;
+    const enum task_kind task = model ? model->brief.task : TASK_CLASSIFICATION;
     static const struct {
         const char *option, *answer;
     } words[] = {
@@ -185,7 +186,7 @@ static void put_calls(FILE *out, const struct exchange *x)
     for (size_t i = 0; i < count; i++)
         if (models[i].is_default || (!model && models[i].can_answer))
             model = &models[i];
-    if (!model || model->answers_photos) {
+    if (!model || model->brief.answers_photos) {
         put_photo_calls(out, x, model);
     } else {
         fputs("<p>The model takes tensors. Its inputs and outputs:</p>\n<pre tabindex=\"0\">curl ",
@@ -243,12 +244,12 @@ static void write_model(struct writer *w, json_node *list, const struct model_st
 {
     json_node *entry = write_object(w, list, NULL);
     write_members(w, entry, "name=%s version=%s default=%hhd photos=%hhd task=%s pipeline=%hhd",
-                  model->name, model->version, model->is_default, model->takes_images,
-                  task_name(model->task), model->stage_count > 0);
-    if (model->confidence >= 0)
-        write_float(w, entry, "confidence", model->confidence);
-    if (model->iou >= 0)
-        write_float(w, entry, "iou", model->iou);
+                  model->name, model->version, model->is_default, model->brief.takes_images,
+                  task_name(model->brief.task), model->stage_count > 0);
+    if (model->brief.confidence >= 0)
+        write_float(w, entry, "confidence", model->brief.confidence);
+    if (model->brief.iou >= 0)
+        write_float(w, entry, "iou", model->brief.iou);
 }
 
 /* Answers {"models":[{"name","version","default","photos","task","pipeline","confidence","iou"}],

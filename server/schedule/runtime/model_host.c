@@ -499,16 +499,7 @@ static void fill_model_status(struct model_host *host, const struct model_entry 
 {
     const struct model_entry *first =
         entry->stages ? table_find_locked(host, entry->stages->stages[0].model, NULL) : NULL;
-    const struct model_brief *brief = first ? &first->brief : &entry->brief;
-    *ret = (struct model_status){.takes_images = brief->takes_images,
-                                 .answers_photos = brief->answers_photos,
-                                 .task = brief->task,
-                                 .confidence = brief->confidence,
-                                 .iou = brief->iou,
-                                 .width = brief->width,
-                                 .height = brief->height,
-                                 .channels = brief->channels,
-                                 .class_count = brief->class_count,
+    *ret = (struct model_status){.brief = first ? first->brief : entry->brief,
                                  .can_answer = table_can_answer(entry),
                                  .is_default = table_can_answer(entry) &&
                                                entry == table_find_locked(host, NULL, NULL),
@@ -526,7 +517,6 @@ static void fill_model_status(struct model_host *host, const struct model_entry 
     for (size_t i = 0; i < ret->stage_count; i++)
         memcpy(ret->stages[i], entry->stages->stages[i].model, sizeof ret->stages[i]);
     memcpy(ret->unloads, entry->unloads, sizeof ret->unloads);
-    memcpy(ret->task_evidence, brief->task_evidence, sizeof ret->task_evidence);
     const struct deployment *deployment = entry->deployment;
     if (!deployment)
         return;

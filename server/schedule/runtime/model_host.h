@@ -473,6 +473,19 @@ struct lane_health {
     char reason[256];     /* "cuda:1: …" */
 };
 
+/* What is known of a model once its files have been read. */
+struct model_brief {
+    uint64_t parameter_bytes, file_bytes;
+    bool takes_images;   /* requests can contain photos */
+    bool takes_texts;    /* it answers texts with vectors */
+    bool answers_photos; /* POST /predict answers them */
+    enum task_kind task;
+    char task_evidence[240];
+    float confidence, iou;       /* thresholds of its task; negative: it has none */
+    int width, height, channels; /* of the photos; 0: it takes none */
+    size_t class_count;
+};
+
 /* The state of a model for /health and /devices; a snapshot. */
 struct model_status {
     char name[128], version[16];
@@ -489,19 +502,12 @@ struct model_status {
     struct session_info lanes[DEVICE_MAX];
     struct lane_health health[DEVICE_MAX];         /* of `lanes` */
     struct precision_choice choices[DEVICE_KINDS]; /* index: device_kind; unset while `why` is "" */
-    size_t queued;       /* admitted images that wait for a decode worker */
-    size_t in_flight;    /* admitted images in a later phase: decode, slot, forward, answer */
-    int64_t still_ns;    /* nanoseconds without an answer while images wait; 0: none waits */
-    bool takes_images;   /* requests can contain photos */
-    bool answers_photos; /* POST /predict answers them */
-    enum task_kind task;
-    char task_evidence[240];
-    float confidence, iou;       /* thresholds of its task; negative: it has none */
-    int width, height, channels; /* of the photos; 0: it takes none */
-    size_t class_count;
+    size_t queued;            /* admitted images that wait for a decode worker */
+    size_t in_flight;         /* admitted images in a later phase: decode, slot, forward, answer */
+    int64_t still_ns;         /* nanoseconds without an answer while images wait; 0: none waits */
+    struct model_brief brief; /* of a pipeline's first model */
     bool is_default;
-    char stages[PIPELINE_STAGES_MAX][128]; /* names of a pipeline's models; takes_images …
-                                              class_count describe the first of them */
+    char stages[PIPELINE_STAGES_MAX][128]; /* names of a pipeline's models */
     size_t stage_count;                    /* 0: not a pipeline */
 };
 

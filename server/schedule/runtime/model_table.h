@@ -26,17 +26,6 @@ struct failed_size {
     char why[300];
 };
 
-/* What model_status says about a model, loaded or not. */
-struct model_brief {
-    uint64_t parameter_bytes, file_bytes;
-    bool takes_images, takes_texts, answers_photos;
-    enum task_kind task;
-    char task_evidence[sizeof((struct model_status *)0)->task_evidence];
-    float confidence, iou;
-    int width, height, channels;
-    size_t class_count;
-};
-
 /* One entry of the table: a version of a model, from its announcement until it leaves the table and
  * no request holds it. */
 struct model_entry {

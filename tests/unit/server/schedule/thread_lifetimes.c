@@ -160,8 +160,9 @@ static void test_states_and_refusals(void)
     CHECK(strstr(err.message, "operator Fake"));
     CHECK(list_models(host, models, 4) == 2);
     CHECK(models[0].state == MODEL_READY && models[0].is_default && models[0].progress == 1);
-    CHECK(models[0].lane_count == 1 && models[0].class_count == FAKE_CLASSES);
-    CHECK(models[0].width == FAKE_WIDTH && models[0].height == 3 && models[0].channels == 1);
+    CHECK(models[0].lane_count == 1 && models[0].brief.class_count == FAKE_CLASSES);
+    CHECK(models[0].brief.width == FAKE_WIDTH && models[0].brief.height == 3 &&
+          models[0].brief.channels == 1);
     CHECK(models[1].state == MODEL_FAILED && strstr(models[1].failure, "operator Fake"));
 
     fake_plan((struct fake_session_plan){.refuses = true}); /* the lane's thread gets no team */
