@@ -42,18 +42,6 @@ void table_let_go(struct predict_request *request)
     request->held_count = 0;
 }
 
-bool table_stop_waiting_locked(struct model_host *host, struct predict_request *request)
-{
-    struct predict_request **at = &host->waiting;
-    while (*at && *at != request)
-        at = &(*at)->next_waiting;
-    if (!*at)
-        return false;
-    *at = request->next_waiting;
-    host->waiting_count--;
-    return true;
-}
-
 /* Estimates the seconds until the request's models are loaded; one never loaded before adds 0. */
 static double seconds_to_wait_locked(struct model_host *host, const struct predict_request *request)
 {
@@ -90,11 +78,8 @@ enum status model_host_await(struct model_host *host, struct predict_request *re
                            "%zu requests wait for models that are being loaded; try again in %d s",
                            host->waiting_count, *ret_retry_after_s);
     } else {
-        struct predict_request **last = &host->waiting;
-        while (*last)
-            last = &(*last)->next_waiting;
-        request->next_waiting = NULL;
-        *last = request;
+        TAILQ_INSERT_TAIL(&host->waiting, request, waiting);
+        request->is_waiting = true;
         host->waiting_count++;
         atomic_store(&request->pending, 1); /* from now on the request can be pinned */
     }

@@ -77,6 +77,7 @@ enum status model_host_create(const struct model_host_options *options, struct m
     pthread_mutex_init(&host->lock, NULL);
     condition_init(&host->released);
     TAILQ_INIT(&host->deployments);
+    TAILQ_INIT(&host->waiting);
     enum status status = STATUS_OK;
     host->budget = create_budget(&host->options);
     bool has_queues = true;

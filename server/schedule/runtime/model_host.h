@@ -216,7 +216,8 @@ struct predict_request {
         *write_seconds; /* set by submit: the histogram for the time to write the answer; or NULL */
     struct model_entry *held[PIPELINE_STAGES_MAX]; /* private: set by model_host_hold() */
     size_t held_count;
-    struct predict_request *next_waiting; /* private */
+    TAILQ_ENTRY(predict_request) waiting; /* private: links the requests that wait for a load */
+    bool is_waiting;                      /* private */
     _Atomic size_t pending; /* private: unanswered images, plus 1 for each other user */
 };
 

@@ -362,26 +362,31 @@ static bool needs_locked(struct model_host *host, const struct predict_request *
     return needs;
 }
 
+bool table_stop_waiting_locked(struct model_host *host, struct predict_request *request)
+{
+    if (!request->is_waiting)
+        return false;
+    TAILQ_REMOVE(&host->waiting, request, waiting);
+    request->is_waiting = false;
+    host->waiting_count--;
+    return true;
+}
+
 void table_settle_and_unlock(struct model_host *host, const struct model_entry *failed)
 {
-    struct predict_request *settled = NULL, **last = &settled;
-    for (struct predict_request **at = &host->waiting; *at;) {
-        struct predict_request *request = *at;
-        if (!is_over(request) && !(failed && needs_locked(host, request, failed)) &&
-            !table_hold_locked(host, request)) {
-            at = &request->next_waiting;
-            continue;
+    TAILQ_HEAD(, predict_request) settled = TAILQ_HEAD_INITIALIZER(settled);
+    struct predict_request *request = TAILQ_FIRST(&host->waiting), *next;
+    for (; request; request = next) {
+        next = TAILQ_NEXT(request, waiting);
+        if (is_over(request) || (failed && needs_locked(host, request, failed)) ||
+            table_hold_locked(host, request)) {
+            table_stop_waiting_locked(host, request);
+            TAILQ_INSERT_TAIL(&settled, request, waiting);
         }
-        *at = request->next_waiting;
-        request->next_waiting = NULL;
-        *last = request;
-        last = &request->next_waiting;
-        host->waiting_count--;
     }
     pthread_mutex_unlock(&host->lock);
-    while (settled) {
-        struct predict_request *request = settled;
-        settled = request->next_waiting; /* before the request may be freed */
+    while ((request = TAILQ_FIRST(&settled)) != NULL) {
+        TAILQ_REMOVE(&settled, request, waiting); /* before the request may be freed */
         predict_request_unpin(request);
     }
 }
@@ -389,13 +394,7 @@ void table_settle_and_unlock(struct model_host *host, const struct model_entry *
 void model_host_end_waits(struct model_host *host)
 {
     pthread_mutex_lock(&host->lock);
-    const struct predict_request *request = host->waiting;
-    while (request && !is_over(request))
-        request = request->next_waiting;
-    if (request)
-        table_settle_and_unlock(host, NULL);
-    else
-        pthread_mutex_unlock(&host->lock);
+    table_settle_and_unlock(host, NULL);
 }
 
 /* ---- changes ---- */

@@ -85,9 +85,9 @@ struct model_host {
     bool settled, draining;
     bool awaits_sizes; /* the host is not ready until the sizes that pipelines name are compiled */
     struct model_host_source source;
-    TAILQ_HEAD(, deployment) deployments; /* in the table or retiring, in order of arrival */
-    struct deployment *retiring;          /* out of the table, not freed yet */
-    struct predict_request *waiting;      /* requests that wait for a load, oldest first */
+    TAILQ_HEAD(, deployment) deployments;  /* in the table or retiring, in order of arrival */
+    struct deployment *retiring;           /* out of the table, not freed yet */
+    TAILQ_HEAD(, predict_request) waiting; /* requests that wait for a load, oldest first */
     size_t waiting_count;
     uint64_t wishes; /* the last number given to model_entry.wanted_at */
     /* table_sizes_to_come_locked(), for model_table.c, which must not include model_sizes.c */
@@ -177,6 +177,9 @@ bool table_hold_locked(struct model_host *host, struct predict_request *request)
 /* True if the request has to wait for a load, or for sizes (waits_for_sizes). Starts the load. */
 bool table_must_wait_locked(struct model_host *host, const struct predict_request *request);
 
+/* Removes a request from the list of waiting ones. Returns false if it is not there. */
+bool table_stop_waiting_locked(struct model_host *host, struct predict_request *request);
+
 /* Calls on_done of requests that need not wait any more: all their models are loaded, the deadline
  * has passed, or a model cannot be loaded: `failed` (NULL: none). First unlocks. Call it after each
  * change of the table. */
@@ -186,9 +189,6 @@ void table_settle_and_unlock(struct model_host *host, const struct model_entry *
 
 /* Releases the entries that a request holds. */
 void table_let_go(struct predict_request *request);
-
-/* Removes a request from the list of waiting ones. Returns false if it is not there. */
-bool table_stop_waiting_locked(struct model_host *host, struct predict_request *request);
 
 /* Unloads idle models, the least recently used first, until a load of this model is likely to fit.
  * From the thread that loads. */
