@@ -81,7 +81,7 @@ struct deployment {
     bool has_left; /* it has left the table and `retiring`: do not use its scheduler */
     struct deployment *next_retiring;
     TAILQ_ENTRY(deployment) of_host; /* in model_host.deployments */
-    uint64_t used_at;                /* model_entry.size_uses when this size was last used */
+    int64_t used_at;                 /* clock_now() when this size was last used */
 };
 
 /* True if a model's file does not fix the first dimension of its inputs, so that rows of several

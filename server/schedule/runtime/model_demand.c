@@ -141,7 +141,7 @@ static void unload_and_unlock(struct model_host *host, struct model_entry *entry
     pthread_mutex_lock(&host->lock);
     entry->state = MODEL_UNLOADED;
     if (entry->wanted_at)
-        (void)table_want_locked(host, entry);
+        (void)table_want_locked(entry);
     table_update_state_locked(host);
     table_settle_and_unlock(host, NULL);
 }

@@ -9,57 +9,56 @@
 #include "server/observe/log.h"
 #include "server/schedule/runtime/model_table.h"
 
-static struct deployment_size size_of(const struct deployment *deployment)
+static struct stage_size size_of(const struct deployment *deployment)
 {
     const struct preprocess *p = &deployment->model->preprocess;
-    return (struct deployment_size){p->height, p->width};
+    return (struct stage_size){p->width, p->height};
 }
 
-static bool is_same_size(struct deployment_size a, struct deployment_size b)
+static bool is_same_size(struct stage_size a, struct stage_size b)
 {
     return a.height == b.height && a.width == b.width;
 }
 
-static bool has_size(const struct deployment *deployment, struct deployment_size size)
+static bool has_size(const struct deployment *deployment, struct stage_size size)
 {
     return is_same_size(size_of(deployment), size);
 }
 
 /* The deployment for a size; NULL if it is not compiled. Here and below, entry->deployment must not
  * be NULL. */
-static struct deployment *find_size_locked(struct model_entry *entry, struct deployment_size size)
+static struct deployment *find_size_locked(struct model_entry *entry, struct stage_size size)
 {
     if (has_size(entry->deployment, size))
         return entry->deployment;
     for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
         if (entry->sizes[i] && has_size(entry->sizes[i], size)) {
-            entry->sizes[i]->used_at = ++entry->size_uses;
+            entry->sizes[i]->used_at = clock_now();
             return entry->sizes[i];
         }
     return NULL;
 }
 
-static double size_distance(const struct deployment *deployment, struct deployment_size size)
+static double size_distance(const struct deployment *deployment, struct stage_size size)
 {
     const struct preprocess *p = &deployment->model->preprocess;
     return fabs(log((double)p->height / size.height)) + fabs(log((double)p->width / size.width));
 }
 
-static struct deployment *find_nearest_locked(struct model_entry *entry,
-                                              struct deployment_size size)
+static struct deployment *find_nearest_locked(struct model_entry *entry, struct stage_size size)
 {
     struct deployment *nearest = entry->deployment;
     for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
         if (entry->sizes[i] && size_distance(entry->sizes[i], size) < size_distance(nearest, size))
             nearest = entry->sizes[i];
     if (nearest != entry->deployment)
-        nearest->used_at = ++entry->size_uses;
+        nearest->used_at = clock_now();
     return nearest;
 }
 
 /* True if a pipeline's stage names this size of the model. */
 static bool is_named_locked(const struct model_host *host, const struct model_entry *entry,
-                            struct deployment_size size)
+                            struct stage_size size)
 {
     for (size_t e = 0; e < host->entry_count; e++) {
         const struct pipeline_config *stages = host->entries[e]->stages;
@@ -68,7 +67,7 @@ static bool is_named_locked(const struct model_host *host, const struct model_en
             if (strcmp(stage->model, entry->name) != 0)
                 continue;
             for (size_t i = 0; i < stage->size_count; i++)
-                if (stage->sizes[i].height == size.height && stage->sizes[i].width == size.width)
+                if (is_same_size(stage->sizes[i], size))
                     return true;
         }
     }
@@ -95,8 +94,7 @@ static struct deployment **spare_place_locked(const struct model_host *host,
 /* Returns the element of entry->sizes for `size`; a size that a pipeline names replaces the least
  * recently used one if necessary. NULL: pipelines name all sizes there, but not `size`. */
 static struct deployment **choose_place_locked(const struct model_host *host,
-                                               struct model_entry *entry,
-                                               struct deployment_size size)
+                                               struct model_entry *entry, struct stage_size size)
 {
     struct deployment **place = spare_place_locked(host, entry, true);
     const bool may_be_any = !place && is_named_locked(host, entry, size);
@@ -106,9 +104,9 @@ static struct deployment **choose_place_locked(const struct model_host *host,
     return place;
 }
 
-/* The record of the size's failure; NULL if it has not failed, or the record was overwritten. */
-static const struct failed_size *find_failed_size(const struct model_entry *entry,
-                                                  struct deployment_size size)
+/* The record of the size's failure; NULL if it has not failed, or the record was overwritten. With
+ * size 0 x 0, an unused record. */
+static struct failed_size *find_failed_size(struct model_entry *entry, struct stage_size size)
 {
     for (size_t i = 0; i < FAILED_SIZES; i++)
         if (is_same_size(entry->failed[i].size, size))
@@ -117,7 +115,7 @@ static const struct failed_size *find_failed_size(const struct model_entry *entr
 }
 
 static enum status explain_missing_size(const struct model_host *host, struct model_entry *entry,
-                                        struct deployment_size size, int *ret_retry_after_s,
+                                        struct stage_size size, int *ret_retry_after_s,
                                         struct error *err)
 {
     const char *name = entry->name;
@@ -157,7 +155,7 @@ enum status model_host_acquire_size(struct model_host *host, struct deployment *
                                     struct deployment **ret, int *ret_retry_after_s,
                                     struct error *err)
 {
-    const struct deployment_size size = {height, width};
+    const struct stage_size size = {width, height};
     struct deployment *found = NULL;
     enum status status = STATUS_OK;
     if (height < 1 || width < 1 || height > MODEL_SIDE_MAX || width > MODEL_SIDE_MAX)
@@ -220,9 +218,9 @@ void model_host_set_source(struct model_host *host, const struct model_host_sour
 /* True if the size has neither been compiled nor failed, and entry->sizes has room. False once
  * FAILED_SIZES sizes have failed: the model host would forget a failure and retry it for ever. */
 static bool may_add_size(const struct model_host *host, struct model_entry *entry,
-                         struct deployment_size size)
+                         struct stage_size size)
 {
-    return entry->deployment && entry->failed_count < FAILED_SIZES &&
+    return entry->deployment && find_failed_size(entry, (struct stage_size){0}) &&
            spare_place_locked(host, entry, true) && !find_size_locked(entry, size) &&
            !find_failed_size(entry, size) &&
            model_check_size(entry->deployment->model, size.height, size.width, NULL) == STATUS_OK;
@@ -232,7 +230,7 @@ struct deployment *model_host_acquire_length(struct model_host *host,
                                              const struct deployment *deployment, size_t tokens)
 {
     const struct model *model = deployment->model;
-    const struct deployment_size size = {1, (int)text_input_row_length(&model->text, tokens)};
+    const struct stage_size size = {(int)text_input_row_length(&model->text, tokens), 1};
     struct deployment *found = NULL;
     if (!model->text.allows_short_rows)
         return NULL;
@@ -248,7 +246,7 @@ struct deployment *model_host_acquire_length(struct model_host *host,
     if (is_new)
         entry->wanted = size;
     if (found) {
-        found->used_at = ++entry->size_uses;
+        found->used_at = clock_now();
         found->users++;
     }
     pthread_mutex_unlock(&host->lock);
@@ -261,13 +259,13 @@ struct deployment *model_host_acquire_length(struct model_host *host,
  * is none. */
 static const struct model_entry *next_stage_size_locked(struct model_host *host,
                                                         const struct pipeline_config *stages,
-                                                        struct deployment_size *ret)
+                                                        struct stage_size *ret)
 {
     for (size_t s = 0; s < stages->stage_count; s++) {
         const struct pipeline_stage *stage = &stages->stages[s];
         struct model_entry *entry = table_find_locked(host, stage->model, NULL);
         for (size_t i = 0; entry && i < stage->size_count; i++) {
-            *ret = (struct deployment_size){stage->sizes[i].height, stage->sizes[i].width};
+            *ret = stage->sizes[i];
             if (may_add_size(host, entry, *ret))
                 return entry;
         }
@@ -277,7 +275,7 @@ static const struct model_entry *next_stage_size_locked(struct model_host *host,
 
 /* Finds the next size that a client has requested; returns its model. NULL if there is none. */
 static const struct model_entry *next_wish_locked(const struct model_host *host,
-                                                  struct deployment_size *ret)
+                                                  struct stage_size *ret)
 {
     for (size_t i = 0; i < host->entry_count; i++) {
         struct model_entry *entry = host->entries[i];
@@ -286,7 +284,7 @@ static const struct model_entry *next_wish_locked(const struct model_host *host,
             continue;
         if (choose_place_locked(host, entry, *ret))
             return entry;
-        entry->wanted = (struct deployment_size){0}; /* by now pipelines name all compiled sizes */
+        entry->wanted = (struct stage_size){0}; /* by now pipelines name all compiled sizes */
     }
     return NULL;
 }
@@ -294,14 +292,14 @@ static const struct model_entry *next_wish_locked(const struct model_host *host,
 /* Adds the sizes of a model that the stages of pipeline `entry` name to `seen`. STATUS_CONFIG: more
  * than DEPLOYMENT_SIZES. */
 static enum status note_sizes(const struct deployment *base, const struct model_entry *entry,
-                              struct deployment_size seen[static DEPLOYMENT_SIZES],
-                              size_t *seen_count, struct error *err)
+                              struct stage_size seen[static DEPLOYMENT_SIZES], size_t *seen_count,
+                              struct error *err)
 {
     const struct model *model = base->model;
     for (size_t s = 0; s < entry->stages->stage_count; s++) {
         const struct pipeline_stage *stage = &entry->stages->stages[s];
         for (size_t i = 0; !strcmp(stage->model, model->name) && i < stage->size_count; i++) {
-            const struct deployment_size size = {stage->sizes[i].height, stage->sizes[i].width};
+            const struct stage_size size = stage->sizes[i];
             size_t k = 0;
             while (k < *seen_count && !is_same_size(seen[k], size))
                 k++;
@@ -328,8 +326,7 @@ int table_sizes_to_come_locked(struct model_host *host, const struct pipeline_co
         const struct pipeline_stage *stage = &stages->stages[s];
         struct model_entry *entry = table_find_locked(host, stage->model, NULL);
         for (size_t i = 0; entry && i < stage->size_count; i++) {
-            const struct deployment_size size = {stage->sizes[i].height, stage->sizes[i].width};
-            count += entry->state == MODEL_LOADING || may_add_size(host, entry, size);
+            count += entry->state == MODEL_LOADING || may_add_size(host, entry, stage->sizes[i]);
         }
     }
     return count;
@@ -362,7 +359,7 @@ void table_plan_memory(struct model_host *host)
 static enum status check_sizes_locked(struct model_host *host, const struct model_entry *asked,
                                       const char *model, struct error *err)
 {
-    struct deployment_size seen[DEPLOYMENT_SIZES];
+    struct stage_size seen[DEPLOYMENT_SIZES];
     size_t seen_count = 0;
     const struct model_entry *found = table_find_locked(host, model, NULL);
     for (size_t i = 0; found && found->deployment && i < host->entry_count; i++) {
@@ -392,7 +389,7 @@ enum status model_host_check_sizes(struct model_host *host, const char *name, co
 
 /* Returns the deployment of the next model to compile for a size, with the caller as a user; NULL
  * if there is none. */
-static struct deployment *next_size(struct model_host *host, struct deployment_size *ret)
+static struct deployment *next_size(struct model_host *host, struct stage_size *ret)
 {
     const struct model_entry *found = NULL;
     LOCK(&host->lock);
@@ -411,21 +408,23 @@ static struct deployment *next_size(struct model_host *host, struct deployment_s
     return found->deployment;
 }
 
-static void fail_size_locked(struct model_entry *entry, struct deployment_size size,
+static void fail_size_locked(struct model_entry *entry, struct stage_size size,
                              const struct error *failure)
 {
-    struct failed_size *failed = &entry->failed[entry->failed_count++ % FAILED_SIZES];
+    struct failed_size *failed = find_failed_size(entry, (struct stage_size){0});
+    if (!failed)
+        failed = &entry->failed[entry->replaced_failures++ % FAILED_SIZES];
     failed->size = size;
     failed->is_short = status_lacks_memory(failure->status);
     snprintf(failed->why, sizeof failed->why, "%.299s", failure->message);
     if (is_same_size(entry->wanted, size))
-        entry->wanted = (struct deployment_size){0};
+        entry->wanted = (struct stage_size){0};
 }
 
 /* Compiles `model`, the version of `base` read again, for another size. Takes ownership of `model`,
  * even on failure. Errors: those of deployment_create(). */
 static enum status create_size(struct model_host *host, const struct deployment *base,
-                               struct model *model, struct deployment_size size,
+                               struct model *model, struct stage_size size,
                                const _Atomic int *cancel, struct deployment **ret,
                                struct error *err)
 {
@@ -447,7 +446,7 @@ void table_place_locked(struct model_host *host, struct deployment *deployment, 
 
 bool model_host_make_size(struct model_host *host, const _Atomic int *cancel)
 {
-    struct deployment_size size;
+    struct stage_size size;
     struct error failure = {0};
     struct model *model;
     struct deployment *base = next_size(host, &size), *deployment = NULL, **place;
@@ -472,10 +471,10 @@ bool model_host_make_size(struct model_host *host, const _Atomic int *cancel)
     if (status == STATUS_OK) {
         table_leave_locked(host, place);
         table_place_locked(host, deployment, base->generation);
-        deployment->used_at = ++entry->size_uses;
+        deployment->used_at = clock_now();
         *place = deployment;
         if (is_same_size(entry->wanted, size))
-            entry->wanted = (struct deployment_size){0};
+            entry->wanted = (struct stage_size){0};
     } else if (status_lacks_memory(status) && !base->model->text.allows_short_rows &&
                (place = spare_place_locked(host, entry, false)) != NULL) {
         table_leave_locked(host, place);
@@ -515,7 +514,7 @@ enum status table_carry_sizes(struct model_host *host, const struct deployment *
     const size_t count = source->read ? table_use_sizes(host, deployment, old) : 0;
     enum status status = STATUS_OK;
     for (size_t i = 0; i < count; i++) {
-        const struct deployment_size size = size_of(old[i]);
+        const struct stage_size size = size_of(old[i]);
         struct error left_out;
         struct model *model;
         model_host_release(host, old[i]);

@@ -299,12 +299,12 @@ size_t table_find_needed_locked(struct model_host *host, const struct predict_re
     return count;
 }
 
-bool table_want_locked(struct model_host *host, struct model_entry *entry)
+bool table_want_locked(struct model_entry *entry)
 {
     if (entry->state == MODEL_READY)
         return false;
     if (entry->wanted_at == 0)
-        entry->wanted_at = ++host->wishes;
+        entry->wanted_at = clock_now();
     if (entry->state == MODEL_UNLOADED) {
         entry->state = MODEL_LOADING;
         entry->on_demand = true;
@@ -322,7 +322,7 @@ bool table_must_wait_locked(struct model_host *host, const struct predict_reques
     const size_t count = host->draining ? 0 : table_find_needed_locked(host, request, needed);
     bool must_wait = false;
     for (size_t i = 0; i < count; i++)
-        must_wait = table_want_locked(host, needed[i]) || must_wait;
+        must_wait = table_want_locked(needed[i]) || must_wait;
     if (must_wait || count < 2 || !request->waits_for_sizes)
         return must_wait;
     return host->sizes_to_come(host,
@@ -517,8 +517,7 @@ void table_empty_locked(struct model_host *host, struct model_entry *entry)
     for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
         table_leave_locked(host, &entry->sizes[i]);
     memset(entry->failed, 0, sizeof entry->failed);
-    entry->failed_count = 0;
-    entry->wanted = (struct deployment_size){0};
+    entry->wanted = (struct stage_size){0};
 }
 
 static void wait_unused_locked(struct model_host *host, const struct deployment *deployment)
@@ -556,13 +555,9 @@ static void forget_shortages_locked(struct model_host *host)
 {
     for (size_t i = 0; i < host->entry_count; i++) {
         struct model_entry *entry = host->entries[i];
-        const size_t count = entry->failed_count;
-        struct failed_size kept[FAILED_SIZES] = {0};
-        entry->failed_count = 0;
-        for (size_t k = count > FAILED_SIZES ? count - FAILED_SIZES : 0; k < count; k++)
-            if (!entry->failed[k % FAILED_SIZES].is_short)
-                kept[entry->failed_count++] = entry->failed[k % FAILED_SIZES];
-        memcpy(entry->failed, kept, sizeof kept);
+        for (size_t k = 0; k < FAILED_SIZES; k++)
+            if (entry->failed[k].is_short)
+                entry->failed[k] = (struct failed_size){0};
     }
 }
 

@@ -16,12 +16,8 @@
 /* Number of sizes whose failures are remembered. */
 #define FAILED_SIZES 16
 
-struct deployment_size {
-    int height, width; /* 0: empty */
-};
-
 struct failed_size {
-    struct deployment_size size;
+    struct stage_size size; /* 0 x 0: empty */
     bool is_short; /* memory was short; forgotten when a model is unloaded by the API or removed */
     char why[300];
 };
@@ -51,8 +47,7 @@ struct model_entry {
                                 never */
     enum unload_cause cause; /* for MODEL_UNLOADING and MODEL_UNLOADED */
     bool on_demand;          /* while it is loading, requests wait for it instead of failing */
-    uint64_t wanted_at;      /* loads for requests run in the order of this number; 0: no request
-                                waits for a load */
+    int64_t wanted_at; /* clock_now() when a request began to wait for its load; 0: none waits */
     /* L(b) of the last deployment; size 0 ends the list */
     struct session_batch known[SESSION_MAX_BATCHES];
     size_t took[DEVICE_MAX]; /* bytes that its last load uses on each of options.devices */
@@ -61,10 +56,9 @@ struct model_entry {
 
     /* For a model whose file does not fix height and width, while it is ready. */
     struct deployment *sizes[DEPLOYMENT_SIZES]; /* in addition to `deployment`; NULL: empty */
-    struct deployment_size wanted;              /* the size to compile next */
-    struct failed_size failed[FAILED_SIZES];    /* failure i is at index i modulo FAILED_SIZES */
-    size_t failed_count;                        /* failures so far */
-    uint64_t size_uses;                         /* uses of all `sizes` so far */
+    struct stage_size wanted;                   /* the size to compile next; 0 x 0: none */
+    struct failed_size failed[FAILED_SIZES];
+    size_t replaced_failures; /* failures that have replaced another one in `failed` */
 };
 
 struct model_host {
@@ -89,7 +83,6 @@ struct model_host {
     struct deployment *retiring;           /* out of the table, not freed yet */
     TAILQ_HEAD(, predict_request) waiting; /* requests that wait for a load, oldest first */
     size_t waiting_count;
-    uint64_t wishes; /* the last number given to model_entry.wanted_at */
     /* table_sizes_to_come_locked(), for model_table.c, which must not include model_sizes.c */
     int (*sizes_to_come)(struct model_host *host, const struct pipeline_config *stages);
 };
@@ -169,7 +162,7 @@ size_t table_find_needed_locked(struct model_host *host, const struct predict_re
                                 struct model_entry *ret[static PIPELINE_STAGES_MAX]);
 
 /* True if requests for the entry have to wait; then makes the loader load the entry. */
-bool table_want_locked(struct model_host *host, struct model_entry *entry);
+bool table_want_locked(struct model_entry *entry);
 
 /* Makes a request hold the entries that it needs. Returns false if it has to wait for a load. */
 bool table_hold_locked(struct model_host *host, struct predict_request *request);

@@ -483,7 +483,7 @@ static enum status ask_size(struct model_host *host, int height, struct error *e
 }
 
 /* The size of model "a" that a client waits for; height 0: none. */
-static struct deployment_size wanted_size(struct model_host *host)
+static struct stage_size wanted_size(struct model_host *host)
 {
     LOCK(&host->lock);
     return table_find_version_locked(host, "a", "1")->wanted;
