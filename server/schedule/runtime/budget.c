@@ -2,8 +2,6 @@
 #include "server/schedule/runtime/budget.h"
 
 #include <assert.h>
-#include <pthread.h>
-#include <stdlib.h>
 
 #include "engine/backend/shared_arena.h"
 #include "engine/base/clock.h"
@@ -15,21 +13,6 @@
 /* Models cannot use 1 / RUN_PART of the host memory, so that small tensors of runs have room when
  * models fill the rest. */
 #define RUN_PART 32
-
-struct account {
-    struct device_id device;
-    size_t limit, used;
-};
-
-struct device_budgets {
-    pthread_mutex_t lock;
-    int loads_to_come;                   /* guarded by lock, as all below */
-    struct account accounts[DEVICE_MAX]; /* one per device */
-    size_t account_count;
-    size_t host;                 /* bytes for `run` and the CPU's models together; 0: no limit */
-    struct memory_budget run;    /* for photos and tensors of runs: the memory that models leave */
-    pthread_cond_t picture_done; /* memory of a photo or a model has become free */
-};
 
 /* The device's account, created without limit if needed; NULL when all accounts are in use. */
 static struct account *account_locked(struct device_budgets *budget, struct device_id device)
@@ -53,11 +36,6 @@ static void set_run_limit_locked(struct device_budgets *budget)
     budget->run.limit = budget->host ? (rest > least ? rest : least) + (rest + least == 0) : 0;
 }
 
-struct memory_budget *budget_run_memory(struct device_budgets *budget)
-{
-    return &budget->run;
-}
-
 /* The limit of a device for which the operator has set none; 0: no limit. */
 static size_t default_limit(struct device_id id, size_t host)
 {
@@ -67,31 +45,24 @@ static size_t default_limit(struct device_id id, size_t host)
     return device_find(id, &device) ? (size_t)(device.total_bytes / 10 * 9) : 0;
 }
 
-struct device_budgets *budget_create(const struct device_id *devices, const size_t *limits,
-                                     size_t count, size_t host)
+void budget_init(struct device_budgets *budget, const struct device_id *devices,
+                 const size_t *limits, size_t count, size_t host)
 {
-    struct device_budgets *budget = calloc(1, sizeof *budget);
-    if (!budget)
-        return NULL;
+    *budget = (struct device_budgets){.host = host};
     pthread_mutex_init(&budget->lock, NULL);
     condition_init(&budget->picture_done);
-    budget->host = host;
     for (size_t i = 0; i < count; i++) {
         struct account *account = account_locked(budget, devices[i]);
         if (account)
             account->limit = limits[i] ? limits[i] : default_limit(devices[i], host);
     }
     set_run_limit_locked(budget);
-    return budget;
 }
 
-void budget_free(struct device_budgets *budget)
+void budget_done(struct device_budgets *budget)
 {
-    if (!budget)
-        return;
     pthread_cond_destroy(&budget->picture_done);
     pthread_mutex_destroy(&budget->lock);
-    free(budget);
 }
 
 size_t budget_share(struct device_budgets *budget, struct device_id device, int sharers)

@@ -8,22 +8,38 @@
  * Thread-safe. One lock, held for a few instructions. */
 #pragma once
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "engine/base/status.h"
 #include "engine/tensor/tensor.h"
 
-struct device_budgets;
 struct shared_arena;
+
+struct device_budgets {
+    /* The budget of photos and tensors of runs together, for session_options.run_memory: the memory
+     * that models leave. */
+    struct memory_budget run;
+
+    /* private to budget.c */
+    pthread_mutex_t lock;
+    int loads_to_come; /* guarded by lock, as all below */
+    struct account {
+        struct device_id device;
+        size_t limit, used;
+    } accounts[DEVICE_MAX]; /* one per device */
+    size_t account_count;
+    size_t host;                 /* bytes for `run` and the CPU's models together; 0: no limit */
+    pthread_cond_t picture_done; /* memory of a photo or a model has become free */
+};
 
 /* The limit of devices[i] is limits[i] bytes; if that is 0, most of `host` for the CPU, and nine
  * tenths of a GPU's memory, if known. Other devices have no limit. `host`: bytes for photos,
- * tensors of runs and the CPU's models together; 0: no limit. Returns NULL when out of memory;
- * budget_free() accepts NULL. */
-struct device_budgets *budget_create(const struct device_id *devices, const size_t *limits,
-                                     size_t count, size_t host);
-void budget_free(struct device_budgets *budget);
+ * tensors of runs and the CPU's models together; 0: no limit. */
+void budget_init(struct device_budgets *budget, const struct device_id *devices,
+                 const size_t *limits, size_t count, size_t host);
+void budget_done(struct device_budgets *budget);
 
 /* How many bytes each of the next `sharers` (at least 1) lanes of the device may use: an equal part
  * of the memory that is left, at least 1; 0 when there is no limit. */
@@ -51,9 +67,6 @@ void budget_book_arena(struct device_budgets *budget, struct device_id device,
 enum status budget_take_picture(struct device_budgets *budget, size_t bytes,
                                 struct error *err) MUST_USE;
 void budget_give_picture(struct device_budgets *budget, size_t bytes);
-
-/* The budget of photos and tensors of runs together, for session_options.run_memory. */
-struct memory_budget *budget_run_memory(struct device_budgets *budget);
 
 /* Returns the bytes of a device that are booked now. *ret_limit (may be NULL) is its limit; 0:
  * none. */

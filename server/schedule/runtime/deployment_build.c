@@ -139,7 +139,7 @@ static struct session_options options_of_lane(const struct deployment_options *d
 {
     const struct model_host_options *options = &deployment->host->options;
     const struct model *model = deployment->model;
-    struct device_budgets *budget = deployment->host->budget;
+    struct device_budgets *budget = &deployment->host->budget;
     const size_t image_input = deployment_image_input(model);
     const bool takes_pixels = image_input != SIZE_MAX && !model->preprocess.pads_normalised;
     struct session_options session = {
@@ -156,7 +156,7 @@ static struct session_options options_of_lane(const struct deployment_options *d
         .memory_limit = budget_share(budget, options->devices[i], lanes_to_come(options, i)),
         .batch_memory = budget_batch_share(budget, options->devices[i], lanes_to_come(options, i)),
         .batch_activations = batch_activations(options, i, model),
-        .run_memory = budget_run_memory(budget),
+        .run_memory = &budget->run,
         .max_batch_is_pinned = options->max_batch > 0,
         .cancel = deployment->cancel,
     };
@@ -182,8 +182,8 @@ static enum status create_lanes(struct building *building, struct error *err)
         session.progress_context = building;
         struct session *opened;
         TRY(open_session(building, &session, &opened, err));
-        TRY(lane_create(model, opened, &session, options->host->budget,
-                        options->host->device_queues[i], &deployment->lanes[i], err));
+        TRY(lane_create(model, opened, &session, &options->host->budget,
+                        &options->host->device_queues[i], &deployment->lanes[i], err));
         const struct session_info *info = &deployment->lanes[deployment->lane_count++]->info;
         if (info->batched && info->batches[info->batch_count - 1].size < session.max_batch &&
             info->note[0])

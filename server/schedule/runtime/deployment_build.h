@@ -7,7 +7,7 @@ struct model_host;
 
 /* All pointers are borrowed; deployment_create() takes ownership of `model`. */
 struct deployment_options {
-    const struct model_host *host;
+    struct model_host *host;
     struct model *model;
     const struct precision_choice *choices; /* index: enum device_kind; NULL: choose now */
     const struct session_batch *known;      /* session_options.known; NULL: measure all sizes */

@@ -6,44 +6,21 @@
 #include "server/schedule/runtime/device_queue.h"
 
 #include <assert.h>
-#include <stdlib.h>
 
-#include "engine/backend/shared_arena.h"
 #include "engine/base/thread.h"
 
-struct device_queue {
-    pthread_mutex_t lock;
-    TAILQ_HEAD(, device_turn) turns; /* turns that wait, in order of arrival; guarded by lock */
-    _Atomic int waiting;             /* the length of `turns`; changes under the lock */
-    struct shared_arena arena;
-    struct device_turn *owner; /* guarded by lock, as all below */
-    int64_t clock;
-};
-
-struct device_queue *device_queue_create(void)
+void device_queue_init(struct device_queue *queue)
 {
-    struct device_queue *queue = calloc(1, sizeof *queue);
-    if (!queue)
-        return NULL;
+    *queue = (struct device_queue){.turns = TAILQ_HEAD_INITIALIZER(queue->turns)};
     shared_arena_init(&queue->arena);
     pthread_mutex_init(&queue->lock, NULL);
-    TAILQ_INIT(&queue->turns);
-    return queue;
 }
 
-void device_queue_free(struct device_queue *queue)
+void device_queue_done(struct device_queue *queue)
 {
-    if (!queue)
-        return;
     assert(!queue->owner && TAILQ_EMPTY(&queue->turns));
     shared_arena_done(&queue->arena);
     pthread_mutex_destroy(&queue->lock);
-    free(queue);
-}
-
-struct shared_arena *device_queue_arena(struct device_queue *queue)
-{
-    return &queue->arena;
 }
 
 void device_turn_init(struct device_turn *turn, struct device_queue *queue)

@@ -14,7 +14,22 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-struct device_queue; /* of one device */
+#include "engine/backend/shared_arena.h"
+
+TAILQ_HEAD(device_turns, device_turn);
+
+/* The queue of one device. */
+struct device_queue {
+    /* The arena of the sessions that take turns on this device. It outlives them all. */
+    struct shared_arena arena;
+
+    /* private to device_queue.c */
+    pthread_mutex_t lock;
+    struct device_turns turns; /* turns that wait, in order of arrival; guarded by lock */
+    _Atomic int waiting;       /* the length of `turns`; changes under the lock */
+    struct device_turn *owner; /* guarded by lock, as `clock` */
+    int64_t clock;
+};
 
 /* A lane's place in a device's queue. The members are private to device_queue.c; its lock guards
  * them. */
@@ -26,12 +41,8 @@ struct device_turn {
     pthread_cond_t granted;
 };
 
-/* Returns NULL when out of memory; device_queue_free() accepts NULL. */
-struct device_queue *device_queue_create(void);
-void device_queue_free(struct device_queue *queue);
-
-/* Returns the arena of the sessions that take turns on this device. It outlives them all. */
-struct shared_arena *device_queue_arena(struct device_queue *queue);
+void device_queue_init(struct device_queue *queue);
+void device_queue_done(struct device_queue *queue);
 
 /* `queue` must outlive the turn. */
 void device_turn_init(struct device_turn *turn, struct device_queue *queue);

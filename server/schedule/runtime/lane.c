@@ -52,7 +52,7 @@ enum status lane_create(const struct model *model, struct session *session,
     }
     lane->model = model;
     lane->budget = budget;
-    lane->arena = device_queue_arena(queue);
+    lane->arena = &queue->arena;
     device_turn_init(&lane->turn, queue);
     device_turn_init(&lane->borrowed, queue);
     pthread_mutex_init(&lane->lock, NULL);

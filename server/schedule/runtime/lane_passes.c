@@ -200,8 +200,8 @@ static enum status take_outputs(struct lane *lane, int batch, int row, struct pr
 {
     if (image->request->raw_outputs)
         return tensor_copy_out(lane->outputs, lane->deployment->output_count,
-                               image->request->wanted_outputs, batch, row,
-                               budget_run_memory(lane->budget), &image->outputs, &image->error);
+                               image->request->wanted_outputs, batch, row, &lane->budget->run,
+                               &image->outputs, &image->error);
     TRY(lane->model->task.kind == TASK_CLASSIFICATION ? find_classes(lane, batch, row, image)
         : lane->model->task.kind == TASK_ZERO_SHOT || image->request->texts
             ? answer_texts(lane, batch, row, image)
@@ -222,8 +222,7 @@ static bool defer_answer(struct lane *lane, int batch, int row, struct predict_i
     if (image->request->raw_outputs || !image->entry.is_large ||
         (kind != TASK_SEGMENTATION && kind != TASK_INSTANCES && kind != TASK_MASKS) ||
         tensor_copy_out(lane->outputs, lane->deployment->output_count, NULL, batch, row,
-                        budget_run_memory(lane->budget), &image->outputs,
-                        &image->error) != STATUS_OK)
+                        &lane->budget->run, &image->outputs, &image->error) != STATUS_OK)
         return false;
     image->since = ended;
     if (scheduler_defer(lane->scheduler, image))

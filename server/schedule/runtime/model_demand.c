@@ -203,7 +203,7 @@ void table_make_room(struct model_host *host, const struct model *model)
     for (size_t i = 0; i < host->options.device_count; i++) {
         const size_t likely = likely_bytes(host, model, i);
         size_t left;
-        while ((left = budget_share(host->budget, host->options.devices[i], 1)) != 0 &&
+        while ((left = budget_share(&host->budget, host->options.devices[i], 1)) != 0 &&
                left < likely && table_unload_oldest(host, model->name))
             ;
     }

@@ -18,7 +18,6 @@
 #include "server/schedule/runtime/worker.h"
 
 #define DEFAULT_MAX_QUEUE 256
-#define SMALL_PICTURE     ((size_t)48 << 20)
 
 /* Memory of threads, kernels' code and the heap, in addition to models. */
 #define OWN_MEMORY ((size_t)32 << 20)
@@ -35,24 +34,14 @@ static int threads_per_lane(const struct model_host_options *options)
     return threads > 1 ? threads : 1;
 }
 
-static struct device_budgets *create_budget(const struct model_host_options *options)
+static void init_budget(struct device_budgets *budget, const struct model_host_options *options)
 {
     uint64_t total, available;
     cpu_memory(&total, &available);
     /* One eighth of the memory is for bodies and answers, another eighth for small photos. */
     const size_t rest = (size_t)(total / 4 * 3);
     const size_t host = rest > OWN_MEMORY ? rest - OWN_MEMORY : rest > 0;
-    return budget_create(options->devices, options->memory_limits, options->device_count, host);
-}
-
-/* Photos up to this size are decoded without asking the budget. All workers together use at most an
- * eighth of the memory for such photos, and a worker at most SMALL_PICTURE. */
-static size_t small_picture(int workers)
-{
-    uint64_t total, available;
-    cpu_memory(&total, &available);
-    const size_t share = (size_t)(total / 8 / (uint64_t)workers);
-    return share < SMALL_PICTURE ? share : SMALL_PICTURE;
+    budget_init(budget, options->devices, options->memory_limits, options->device_count, host);
 }
 
 static void fill_in_defaults(struct model_host_options *options)
@@ -78,28 +67,18 @@ enum status model_host_create(const struct model_host_options *options, struct m
     condition_init(&host->released);
     TAILQ_INIT(&host->deployments);
     TAILQ_INIT(&host->waiting);
-    enum status status = STATUS_OK;
-    host->budget = create_budget(&host->options);
-    bool has_queues = true;
-    for (size_t i = 0; i < options->device_count; i++) {
-        host->device_queues[i] = device_queue_create();
-        has_queues = has_queues && host->device_queues[i];
-    }
-    host->worker_context =
-        (struct worker_context){.options = &host->options,
-                                .budget = host->budget,
-                                .small_picture = small_picture(host->options.workers)};
-    if (!host->budget || !has_queues)
-        status = error_no_memory(err, "for the queues and budgets of the devices");
-    else
-        status = pool_create(&(struct pool_options){.threads = host->options.workers,
-                                                    .start = worker_start,
-                                                    .begin = host->options.worker_begin,
-                                                    .run = worker_run,
-                                                    .rest = worker_rest,
-                                                    .stop = worker_stop,
-                                                    .context = &host->worker_context},
-                             &host->pool, err);
+    init_budget(&host->budget, &host->options);
+    for (size_t i = 0; i < options->device_count; i++)
+        device_queue_init(&host->device_queues[i]);
+    const enum status status =
+        pool_create(&(struct pool_options){.threads = host->options.workers,
+                                           .start = worker_start,
+                                           .begin = host->options.worker_begin,
+                                           .run = worker_run,
+                                           .rest = worker_rest,
+                                           .stop = worker_stop,
+                                           .context = host},
+                    &host->pool, err);
     if (status != STATUS_OK) {
         model_host_free(host);
         return status;
@@ -604,12 +583,12 @@ struct model_status *model_host_snapshot(struct model_host *host, size_t *ret_co
 
 struct memory_budget *model_host_run_memory(struct model_host *host)
 {
-    return budget_run_memory(host->budget);
+    return &host->budget.run;
 }
 
 size_t model_host_memory(struct model_host *host, struct device_id device, size_t *ret_limit)
 {
-    return budget_used(host->budget, device, ret_limit);
+    return budget_used(&host->budget, device, ret_limit);
 }
 
 bool model_host_is_stuck(struct model_host *host, char *ret_models, size_t size)
@@ -662,9 +641,9 @@ void model_host_free(struct model_host *host)
         table_unref_entry(entry);
     }
     free(host->entries);
-    budget_free(host->budget);
-    for (size_t i = 0; i < DEVICE_MAX; i++)
-        device_queue_free(host->device_queues[i]);
+    budget_done(&host->budget);
+    for (size_t i = 0; i < host->options.device_count; i++)
+        device_queue_done(&host->device_queues[i]);
     pthread_cond_destroy(&host->released);
     pthread_mutex_destroy(&host->lock);
     free(host);

@@ -353,7 +353,7 @@ void table_plan_memory(struct model_host *host)
             count += table_sizes_to_come_locked(host, entry->stages);
     }
     pthread_mutex_unlock(&host->lock);
-    budget_expect(host->budget, count > 1 ? count - 1 : 0);
+    budget_expect(&host->budget, count > 1 ? count - 1 : 0);
 }
 
 static enum status check_sizes_locked(struct model_host *host, const struct model_entry *asked,

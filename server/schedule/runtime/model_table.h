@@ -1,5 +1,6 @@
-/* The model host's table of models, private to deployment_build.c, model_table.c, model_demand.c,
- * model_sizes.c, model_load.c and model_host.c, each of which calls only those before it.
+/* The model host's table of models, private to worker.c, deployment_build.c, model_table.c,
+ * model_demand.c, model_sizes.c, model_load.c and model_host.c, each of which calls only those
+ * before it.
  *
  * Locks: `lock` guards the table, the list of retiring deployments, and every deployment's `users`.
  * While it is held, no lock of a scheduler is taken. A thread that uses a deployment without the
@@ -11,7 +12,6 @@
 
 #include "server/schedule/runtime/deployment_build.h"
 #include "server/schedule/runtime/model_host.h"
-#include "server/schedule/runtime/worker.h"
 
 /* Number of sizes whose failures are remembered. */
 #define FAILED_SIZES 16
@@ -47,7 +47,7 @@ struct model_entry {
                                 never */
     enum unload_cause cause; /* for MODEL_UNLOADING and MODEL_UNLOADED */
     bool on_demand;          /* while it is loading, requests wait for it instead of failing */
-    int64_t wanted_at; /* clock_now() when a request began to wait for its load; 0: none waits */
+    int64_t wanted_at; /* clock_now() when the first request began to wait for a load; 0: none */
     /* L(b) of the last deployment; size 0 ends the list */
     struct session_batch known[SESSION_MAX_BATCHES];
     size_t took[DEVICE_MAX]; /* bytes that its last load uses on each of options.devices */
@@ -64,10 +64,9 @@ struct model_entry {
 struct model_host {
     struct model_host_options options; /* immutable, with defaults filled in */
     struct pool *pool;
-    struct device_budgets *budget;
-    struct worker_context worker_context;           /* immutable */
-    struct device_queue *device_queues[DEVICE_MAX]; /* of options.devices */
-    _Atomic int state;                              /* enum model_host_state */
+    struct device_budgets budget;
+    struct device_queue device_queues[DEVICE_MAX]; /* of options.devices */
+    _Atomic int state;                             /* enum model_host_state */
 
     pthread_mutex_t lock;
     pthread_cond_t released;      /* signalled when a deployment loses its last user */

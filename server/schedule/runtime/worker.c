@@ -7,15 +7,18 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "models/tasks/tensor_copy.h"
 #include "server/image/transform.h"
-#include "server/schedule/runtime/budget.h"
 #include "server/schedule/runtime/image_answer.h"
+#include "server/schedule/runtime/model_table.h"
 #include "server/schedule/runtime/scheduler.h"
 
+#define SMALL_PICTURE ((size_t)48 << 20)
+
 struct worker {
-    const struct worker_context *context;
+    struct model_host *host;
     struct image_decoder *decoder;
     struct transform *transform;
     struct image_memory memory;
@@ -28,7 +31,7 @@ static enum status take_memory(void *context, size_t bytes, struct error *err)
 {
     struct worker *worker = context;
     for (;;) {
-        const enum status status = budget_take_picture(worker->context->budget, bytes, err);
+        const enum status status = budget_take_picture(&worker->host->budget, bytes, err);
         if (status != STATUS_TIMEOUT)
             return status;
         TRY(scheduler_check_wanted(worker->scheduler, worker->image, err));
@@ -38,16 +41,26 @@ static enum status take_memory(void *context, size_t bytes, struct error *err)
 static void give_memory(void *context, size_t bytes)
 {
     const struct worker *worker = context;
-    budget_give_picture(worker->context->budget, bytes);
+    budget_give_picture(&worker->host->budget, bytes);
 }
 
-void *worker_start(void *context)
+/* Photos up to this size are decoded without asking the budget. All workers together use at most an
+ * eighth of the memory for such photos, and a worker at most SMALL_PICTURE. */
+static size_t small_picture(int workers)
+{
+    uint64_t total, available;
+    cpu_memory(&total, &available);
+    const size_t share = (size_t)(total / 8 / (uint64_t)workers);
+    return share < SMALL_PICTURE ? share : SMALL_PICTURE;
+}
+
+void *worker_start(void *host)
 {
     struct worker *worker = calloc(1, sizeof *worker);
     if (!worker)
         return NULL;
-    worker->context = context;
-    worker->memory = (struct image_memory){.small = worker->context->small_picture,
+    worker->host = host;
+    worker->memory = (struct image_memory){.small = small_picture(worker->host->options.workers),
                                            .take = take_memory,
                                            .give = give_memory,
                                            .context = worker};
@@ -105,7 +118,7 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
 {
     struct error *err = &image->error;
     TRY(worker_begin(scheduler, image));
-    const struct model_host_options *options = worker->context->options;
+    const struct model_host_options *options = &worker->host->options;
     const struct preprocess *preprocess = &scheduler->deployment->model->preprocess;
     worker->scheduler = scheduler;
     worker->image = image;

@@ -44,11 +44,11 @@ static void start(struct lane *lane)
 
 static void test_equal_time_not_equal_passes(void)
 {
-    struct device_queue *queue = device_queue_create();
+    struct device_queue queue;
+    device_queue_init(&queue);
     struct lane slow = {.cost = 100, .passes = 300}, fast = {.cost = 7};
-    CHECK(queue);
-    device_turn_init(&slow.turn, queue);
-    device_turn_init(&fast.turn, queue);
+    device_turn_init(&slow.turn, &queue);
+    device_turn_init(&fast.turn, &queue);
     device_turn_begin(&slow.turn); /* both are in line before the first pass */
     start(&fast);
     while (!device_turn_is_contended(&slow.turn))
@@ -70,15 +70,16 @@ static void test_equal_time_not_equal_passes(void)
     atomic_store(&stop, 0);
     device_turn_done(&slow.turn);
     device_turn_done(&fast.turn);
-    device_queue_free(queue);
+    device_queue_done(&queue);
 }
 
 static void test_nobody_saves_up_time(void)
 {
-    struct device_queue *queue = device_queue_create();
+    struct device_queue queue;
+    device_queue_init(&queue);
     struct device_turn early, late;
-    device_turn_init(&early, queue);
-    device_turn_init(&late, queue);
+    device_turn_init(&early, &queue);
+    device_turn_init(&late, &queue);
     for (int i = 0; i < 50; i++) { /* alone, for long */
         device_turn_begin(&early);
         device_turn_end(&early, 1000, false);
@@ -96,19 +97,20 @@ static void test_nobody_saves_up_time(void)
     device_turn_end(&late, 0, false);
     device_turn_done(&early);
     device_turn_done(&late);
-    device_queue_free(queue);
+    device_queue_done(&queue);
 }
 
 static void test_many_lanes_one_device(void)
 {
-    struct device_queue *queue = device_queue_create();
+    struct device_queue queue;
+    device_queue_init(&queue);
     struct lane lanes[8];
     memset(lanes, 0, sizeof lanes);
     for (size_t i = 0; i < COUNT_OF(lanes); i++) {
         lanes[i].cost = 10 + (int64_t)i;
         lanes[i].passes = 500;
         lanes[i].leaves_between = i % 2;
-        device_turn_init(&lanes[i].turn, queue);
+        device_turn_init(&lanes[i].turn, &queue);
     }
     for (size_t i = 0; i < COUNT_OF(lanes); i++)
         start(&lanes[i]);
@@ -117,16 +119,17 @@ static void test_many_lanes_one_device(void)
         CHECK(atomic_load(&lanes[i].used) == 500 * lanes[i].cost);
         device_turn_done(&lanes[i].turn);
     }
-    device_queue_free(queue);
+    device_queue_done(&queue);
 }
 
 static void test_leaving_passes_the_device_on(void)
 {
-    struct device_queue *queue = device_queue_create();
+    struct device_queue queue;
+    device_queue_init(&queue);
     struct device_turn has;
     struct lane waits = {.cost = 1, .passes = 1};
-    device_turn_init(&has, queue);
-    device_turn_init(&waits.turn, queue);
+    device_turn_init(&has, &queue);
+    device_turn_init(&waits.turn, &queue);
     device_turn_begin(&has);
     start(&waits);
     while (!device_turn_is_contended(&has))
@@ -136,13 +139,12 @@ static void test_leaving_passes_the_device_on(void)
     CHECK(atomic_load(&waits.used) == 1);
     /* In line, but it never comes. */
     device_turn_begin(&waits.turn);
-    device_turn_init(&has, queue);
+    device_turn_init(&has, &queue);
     device_turn_end(&waits.turn, 1, true);
     device_turn_done(&waits.turn);
     device_turn_begin(&has);
     device_turn_done(&has);
-    device_queue_free(queue);
-    device_queue_free(NULL);
+    device_queue_done(&queue);
 }
 
 int main(void)
