@@ -162,7 +162,8 @@ static void end_pass(struct run *run, int i)
     for (int k = 0; k < lane->batch.count && run->world->connections > 0; k++)
         if (run->arrived < run->world->count)
             arrive(run, lane->batch.items[k]->client);
-    batcher_ran(run->batcher, i, lane->batch.count, (int64_t)((run->now - lane->started) * MS));
+    latency_observe(batcher_latency(run->batcher, i), lane->batch.count,
+                    (int64_t)((run->now - lane->started) * MS));
     batcher_release(run->batcher, &run->lanes[i].batch);
     batcher_answered(run->batcher, (size_t)lane->batch.count);
     batcher_lane_idle(run->batcher, i);

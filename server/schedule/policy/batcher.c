@@ -228,16 +228,11 @@ void *batcher_pop(struct batcher *batcher)
     return item ? item->owner : NULL;
 }
 
-bool batcher_has_large(const struct batcher *batcher)
-{
-    return batcher->queue.large > 0;
-}
-
 void *batcher_claim(struct batcher *batcher, bool may_be_large, int64_t now)
 {
     assert(batcher->counts.granted > 0);
     struct batch_item *item = queue_pop(&batcher->queue, may_be_large && large_room(batcher) > 0);
-    if (!item && !may_be_large && batcher_has_large(batcher))
+    if (!item && !may_be_large && batcher->queue.large > 0)
         return NULL;
     batcher->counts.granted--;
     if (!item)
@@ -451,11 +446,6 @@ void batcher_lane_works(struct batcher *batcher, int index, bool works)
     if (!works)
         set_idle(batcher, lane, false);
     close_if_due(batcher);
-}
-
-void batcher_ran(struct batcher *batcher, int lane, int images, int64_t ns)
-{
-    latency_observe(&batcher->lanes[lane].latency, images, ns);
 }
 
 /* Finds the first ready slots that have no slot of another lane between them. */
@@ -723,6 +713,7 @@ struct batcher_counts batcher_counts(const struct batcher *batcher)
 {
     struct batcher_counts counts = batcher->counts;
     counts.queued = batcher->queue.count;
+    counts.large = batcher->queue.large;
     counts.bytes = batcher->queue.bytes;
     return counts;
 }

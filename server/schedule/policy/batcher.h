@@ -97,6 +97,7 @@ enum buffer_state { BUFFER_FREE, BUFFER_FORMING, BUFFER_CLOSED, BUFFER_RUNNING, 
 struct batcher_counts {
     size_t admitted;  /* images that were admitted and have no answer yet */
     size_t queued;    /* images in the queue */
+    size_t large;     /* large images in the queue */
     size_t bytes;     /* of the images in the queue */
     size_t granted;   /* unused tickets */
     size_t preparing; /* claimed images without a slot */
@@ -113,7 +114,8 @@ struct batcher *batcher_create(const struct batcher_config *config);
 void batcher_free(struct batcher *batcher);
 
 /* Returns L(b) of a lane, valid as long as the batcher exists. Fill it with latency_init() before
- * the lane's first batch; until then the lane runs all ready images, unpadded. */
+ * the lane's first batch; until then the lane runs all ready images, unpadded. Update it with
+ * latency_observe() after each pass. */
 struct latency *batcher_latency(struct batcher *batcher, int lane);
 
 /* Admits an image; the caller has checked that fewer than max_images are admitted. The item must
@@ -129,9 +131,6 @@ void batcher_load(const struct batcher *batcher, uint64_t client, int priority, 
 /* Grants tickets: returns how many more the caller may give to preparing threads now. Call it after
  * every event. */
 size_t batcher_grant(struct batcher *batcher);
-
-/* True if the queue has a large image. */
-bool batcher_has_large(const struct batcher *batcher);
 
 /* Uses a ticket: returns the owner of the next image (queue.h), a large one only if `may_be_large`.
  * NULL if the queue has no such image; this uses up the ticket, too, except if large images wait
@@ -202,9 +201,6 @@ enum ahead {
  * In all else as batcher_take(). */
 bool batcher_take_ahead(struct batcher *batcher, int lane, enum ahead ahead, int64_t now,
                         struct batch *ret);
-
-/* Updates L(b): a forward pass of `images` on this lane took `ns`. */
-void batcher_ran(struct batcher *batcher, int lane, int images, int64_t ns);
 
 /* The lane no longer needs the memory of this batch. The lane itself is busy until
  * batcher_lane_idle(). */

@@ -145,7 +145,7 @@ void scheduler_free(struct scheduler *scheduler)
 void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns)
 {
     LOCK(&scheduler->lock);
-    batcher_ran(scheduler->batcher, lane, images, ns);
+    latency_observe(batcher_latency(scheduler->batcher, lane), images, ns);
     note_shortest_run_locked(scheduler);
 }
 
@@ -169,12 +169,6 @@ static void answered_locked(struct scheduler *scheduler, size_t images)
     scheduler->progressed = clock_now();
 }
 
-static bool wakes_lane(const struct scheduler *scheduler)
-{
-    return (scheduler->lanes_asleep > 0 && batcher_has_ready(scheduler->batcher)) ||
-           batcher_can_take(scheduler->batcher);
-}
-
 static bool is_answered_locked(const struct scheduler *scheduler)
 {
     return batcher_counts(scheduler->batcher).admitted == 0 && scheduler->deferred == 0;
@@ -185,12 +179,13 @@ void scheduler_dispatch_and_unlock(struct scheduler *scheduler)
     struct batcher *batcher = scheduler->batcher;
     size_t tickets = batcher_grant(batcher);
     struct batcher_counts counts = batcher_counts(batcher);
-    bool wake_lane = (counts.idle_lanes + scheduler->lanes_asleep > 0 && wakes_lane(scheduler)) ||
+    bool wake_lane = (scheduler->lanes_asleep + scheduler->lanes_waiting_beside > 0 &&
+                      batcher_has_ready(batcher)) ||
                      (scheduler->lanes_waiting_ahead > 0 && counts.buffers[BUFFER_CLOSED] > 0) ||
-                     (scheduler->lanes_waiting_beside > 0 && batcher_has_ready(batcher));
+                     batcher_can_take(batcher);
     bool wake_quarantined = scheduler->is_lost;
     bool answered = is_answered_locked(scheduler) && !scheduler->accepting;
-    atomic_store_explicit(&scheduler->has_large, batcher_has_large(batcher), memory_order_relaxed);
+    atomic_store_explicit(&scheduler->has_large, counts.large > 0, memory_order_relaxed);
     metric_set(scheduler->deployment->meters.queue_images, (double)counts.queued);
     metric_set(scheduler->deployment->meters.triton.pending,
                (double)(counts.admitted - counts.running));
@@ -471,7 +466,7 @@ bool scheduler_claim(struct scheduler *scheduler, struct predict_image **ret)
     if (has_ticket)
         image = batcher_claim(scheduler->batcher, may_be_large, clock_now());
     const bool is_used =
-        has_ticket && (image || may_be_large || !batcher_has_large(scheduler->batcher));
+        has_ticket && (image || may_be_large || !batcher_counts(scheduler->batcher).large);
     scheduler_dispatch_and_unlock(scheduler);
     if (may_be_large && !(image && image->entry.is_large))
         pool_end_long(scheduler->pool);

@@ -35,7 +35,7 @@ struct scheduler {
 
     _Atomic bool cut;             /* scheduler_cut() was called */
     _Atomic bool is_lost;         /* no lane works */
-    _Atomic bool has_large;       /* batcher_has_large(), for reading without the lock */
+    _Atomic bool has_large;       /* the queue has a large image; for reading without the lock */
     _Atomic bool has_deferred;    /* deferred_images is not empty; for reading without the lock */
     size_t workers;               /* immutable */
     _Atomic int64_t shortest_run; /* batcher_shortest_run(), for reading without the lock */

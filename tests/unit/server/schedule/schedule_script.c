@@ -226,7 +226,7 @@ static void do_ran(struct run *run, const char *rest)
     int lane, images;
     double ms;
     CHECK(run, sscanf(rest, "%d %d %lf", &lane, &images, &ms) == 3, "three numbers");
-    batcher_ran(run->batcher, lane, images, (int64_t)(ms * MS));
+    latency_observe(batcher_latency(run->batcher, lane), images, (int64_t)(ms * MS));
 }
 
 static void do_done(struct run *run, const char *rest)

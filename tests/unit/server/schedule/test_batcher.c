@@ -492,11 +492,11 @@ Test(batcher, large_images_leave_a_thread_for_small_ones)
     cr_assert_eq(batcher_grant(s.batcher), 1);
 
     /* Where only large ones wait, and it may be none, the ticket stays. */
-    cr_assert(batcher_has_large(s.batcher));
+    cr_assert(batcher_counts(s.batcher).large > 0);
     cr_assert_null(batcher_claim(s.batcher, false, s.now));
     cr_assert_eq(batcher_grant(s.batcher), 0);
     cr_assert_eq(batcher_claim(s.batcher, true, s.now), item('E'));
-    cr_assert(!batcher_has_large(s.batcher));
+    cr_assert(batcher_counts(s.batcher).large == 0);
     for (const char *c = "ABCDE"; *c; c++)
         entry(*c)->is_large = false;
     batcher_free(s.batcher);
@@ -777,7 +777,8 @@ static void walk_ran(struct walk *walk, int lane)
     }
     for (int i = 0; i < batch->count; i++)
         walk_end(walk, batch->items[i]->owner);
-    batcher_ran(walk->batcher, lane, batch->count ? batch->count : 1, 1 + rand() % 3000000);
+    latency_observe(batcher_latency(walk->batcher, lane), batch->count ? batch->count : 1,
+                    1 + rand() % 3000000);
     batcher_release(walk->batcher, batch);
 }
 
