@@ -50,10 +50,10 @@ struct tracked_version {
 
 struct queued_job {
     enum loader_job kind;
-    char *name;
     void (*on_done)(void *context, enum status status, const struct error *err);
     void *context;
     STAILQ_ENTRY(queued_job) entry;
+    char name[];
 };
 
 struct loader {
@@ -636,7 +636,7 @@ static void run_jobs(struct loader *loader)
             status = unload_by_name(loader, job->name, &err);
         report_changes(loader);
         job->on_done(job->context, status, &err);
-        FREE_ALL(job->name, job);
+        free(job);
     }
 }
 
@@ -653,14 +653,11 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
                                           const struct error *err),
                           void *context, struct error *err)
 {
-    struct queued_job *job = calloc(1, sizeof *job);
-    char *copy = strdup(name);
+    struct queued_job *job = malloc(sizeof *job + strlen(name) + 1);
     enum status status = STATUS_OK;
-    if (!job || !copy) {
-        FREE_ALL(job, copy);
-        return error_no_memory(err, NULL);
-    }
-    *job = (struct queued_job){kind, copy, on_done, context};
+    TRY(check_memory(job, NULL, err));
+    *job = (struct queued_job){kind, on_done, context};
+    memcpy(job->name, name, strlen(name) + 1);
     pthread_mutex_lock(&loader->lock);
     if (loader->stopping)
         status = error_set(err, STATUS_DRAINING, "the server is shutting down");
@@ -673,7 +670,7 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
     }
     pthread_mutex_unlock(&loader->lock);
     if (status != STATUS_OK) {
-        FREE_ALL(copy, job);
+        free(job);
         return status;
     }
     atomic_store(&loader->has_job, 1);
