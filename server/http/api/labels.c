@@ -320,7 +320,7 @@ static void take_vectors(struct exchange *x)
         memcpy(labels->scores.vectors + labels->missing[i] * size, found->values,
                size * sizeof *found->values);
         text_cache_keep(request->deployment->text_cache, labels->texts.items[i].text, found->values,
-                        size, NULL);
+                        size);
     }
     labels_are_ready(x);
 }

@@ -227,8 +227,7 @@ static void take_photo(struct exchange *x)
     if (image->status == STATUS_OK && take_outputs(x, prompt, &err) == STATUS_OK) {
         if (prompt->hash[0])
             text_cache_keep(encoder->text_cache, prompt->hash, prompt->embeddings,
-                            prompt->count_all,
-                            model_host_run_memory(x->server->options.model_host));
+                            prompt->count_all);
         if (submit_prompt(x, encoder, &err) == STATUS_OK)
             return;
     }

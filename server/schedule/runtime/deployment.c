@@ -147,7 +147,7 @@ static bool follows_rows(const struct served_tensor *tensor)
 }
 
 enum status deployment_describe(struct deployment *deployment, const struct session *session,
-                                struct error *err)
+                                struct memory_budget *run_memory, struct error *err)
 {
     const struct session_info *info = session_info(session);
     deployment->input_count = session_input_count(session);
@@ -172,9 +172,9 @@ enum status deployment_describe(struct deployment *deployment, const struct sess
     }
     find_answer(deployment, session);
     if (deployment_takes_texts(deployment->model))
-        deployment->text_cache = text_cache_create(TEXT_CACHE_BYTES);
+        deployment->text_cache = text_cache_create(TEXT_CACHE_BYTES, NULL);
     if (deployment->model->task.kind == TASK_MASKS && deployment->takes_images)
-        deployment->text_cache = text_cache_create(PHOTO_CACHE_BYTES);
+        deployment->text_cache = text_cache_create(PHOTO_CACHE_BYTES, run_memory);
     return STATUS_OK;
 }
 

@@ -96,9 +96,10 @@ bool deployment_takes_texts(const struct model *model);
 size_t deployment_image_input(const struct model *model);
 
 /* Fills in the inputs, outputs and limits of `deployment`, whose model `session` has compiled.
- * STATUS_SHAPE when the preprocessing and the session have different sizes; STATUS_NO_MEMORY. */
+ * `run_memory` is charged for cached outputs. STATUS_SHAPE when the preprocessing and the session
+ * have different sizes; STATUS_NO_MEMORY. */
 enum status deployment_describe(struct deployment *deployment, const struct session *session,
-                                struct error *err) MUST_USE;
+                                struct memory_budget *run_memory, struct error *err) MUST_USE;
 
 struct deployment *deployment_ref(struct deployment *deployment);
 void deployment_unref(

@@ -234,7 +234,8 @@ enum status deployment_create(const struct deployment_options *options, struct d
     if (options->choices)
         memcpy(deployment->choices, options->choices, sizeof deployment->choices);
     enum status status = create_lanes(&building, err);
-    IF_OK(status, deployment_describe(deployment, deployment->lanes[0]->session, err));
+    IF_OK(status, deployment_describe(deployment, deployment->lanes[0]->session,
+                                      &options->host->budget.run, err));
     if (status == STATUS_OK) {
         model_drop_graph(deployment->model);
         status = create_scheduler(&building, err);

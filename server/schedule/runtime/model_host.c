@@ -581,11 +581,6 @@ struct model_status *model_host_snapshot(struct model_host *host, size_t *ret_co
     return models;
 }
 
-struct memory_budget *model_host_run_memory(struct model_host *host)
-{
-    return &host->budget.run;
-}
-
 size_t model_host_memory(struct model_host *host, struct device_id device, size_t *ret_limit)
 {
     return budget_used(&host->budget, device, ret_limit);

@@ -389,9 +389,6 @@ enum status model_host_acquire(struct model_host *host, const char *name, const 
                                struct error *err) MUST_USE;
 void model_host_release(struct model_host *host, struct deployment *deployment);
 
-/* The budget for tensors of all runs; lives as long as the host. */
-struct memory_budget *model_host_run_memory(struct model_host *host);
-
 /* Announces a model (version NULL: not known yet) that is about to load, so that /health shows it.
  * The model host becomes ready when `required_total` models are loaded (the largest value of all
  * calls). A model announced with 1 or more is required as long as it is in the table

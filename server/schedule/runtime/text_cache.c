@@ -25,13 +25,14 @@ struct text_cache {
     uint64_t uses;
 };
 
-struct text_cache *text_cache_create(size_t most)
+struct text_cache *text_cache_create(size_t most, struct memory_budget *budget)
 {
     struct text_cache *cache = calloc(1, sizeof *cache);
     if (!cache)
         return NULL;
     pthread_mutex_init(&cache->lock, NULL);
     cache->most = most;
+    cache->budget = budget;
     return cache;
 }
 
@@ -94,8 +95,7 @@ static bool make_room(struct text_cache *cache, size_t bytes)
     return true;
 }
 
-void text_cache_keep(struct text_cache *cache, const char *text, const float *vector, size_t size,
-                     struct memory_budget *budget)
+void text_cache_keep(struct text_cache *cache, const char *text, const float *vector, size_t size)
 {
     size_t bytes;
     if (!cache || !size_mul(size, sizeof *vector, &bytes) || bytes > cache->most ||
@@ -106,7 +106,6 @@ void text_cache_keep(struct text_cache *cache, const char *text, const float *ve
         memcpy(kept.vector, vector, bytes);
         LOCK(&cache->lock);
         struct kept_text *place = place_of(cache, text);
-        cache->budget = budget;
         place_empty(cache, place);
         kept.used = ++cache->uses;
         if (make_room(cache, bytes)) {

@@ -15,14 +15,13 @@
 struct memory_budget;
 struct text_cache;
 
-/* `most` is the limit of bytes for vectors. Returns NULL when out of memory. */
-struct text_cache *text_cache_create(size_t most);
+/* `most` is the limit of bytes for vectors. `budget` is charged for them; borrowed; may be NULL.
+ * Returns NULL when out of memory. */
+struct text_cache *text_cache_create(size_t most, struct memory_budget *budget);
 void text_cache_free(struct text_cache *cache); /* NULL is fine */
 
 /* Returns a malloc'ed copy of a text's vector, with *ret_size numbers; NULL if there is none. A
  * NULL cache is empty. */
 float *text_cache_copy(struct text_cache *cache, const char *text, size_t *ret_size);
-/* Stores a copy of a vector of `size` numbers, if it fits. `budget` is charged for it, and must be
- * the same in all calls for a cache; may be NULL. */
-void text_cache_keep(struct text_cache *cache, const char *text, const float *vector, size_t size,
-                     struct memory_budget *budget);
+/* Stores a copy of a vector of `size` numbers, if it fits. */
+void text_cache_keep(struct text_cache *cache, const char *text, const float *vector, size_t size);
