@@ -182,15 +182,7 @@ static bool describe_mask(const struct segment *segment, const struct mask_how *
 static bool describe_image(const struct predict_image *image, const struct describe_how *how,
                            struct described *described, struct answer_image *ret);
 
-/* Describes the next stage's result for a box; nests as deep as the pipeline has stages. */
-static bool describe_crop(const struct predict_image *crop, struct described *described,
-                          const struct answer_image **ret)
-{
-    struct answer_image *answer = arena_alloc(described->arena, 1, sizeof *answer);
-    *ret = answer;
-    return answer && describe_image(crop, NULL, described, answer);
-}
-
+/* Calls describe_image() for the next stage's result, as deep as the pipeline has stages. */
 static bool describe_box(const struct predict_image *image, const struct model *model, size_t i,
                          const struct mask_how *how, struct described *described,
                          struct answer_prediction *ret)
@@ -219,8 +211,11 @@ static bool describe_box(const struct predict_image *image, const struct model *
     }
     if (found->masks && !describe_mask(&found->masks[i], how, image, described, &ret->mask))
         return false;
-    const struct predict_image *crop = image->crops ? image->crops[i] : NULL;
-    return !crop || describe_crop(crop, described, &ret->crop);
+    if (!image->crops || !image->crops[i])
+        return true;
+    struct answer_image *crop = arena_alloc(described->arena, 1, sizeof *crop);
+    ret->crop = crop;
+    return crop && describe_image(image->crops[i], NULL, described, crop);
 }
 
 static bool describe_area(const struct predict_image *image, const struct model *model, size_t i,
