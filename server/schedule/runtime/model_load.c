@@ -101,14 +101,12 @@ static enum status publish(const struct loading *loading, struct deployment *dep
         host->generations++;
         entry->unloads[UNLOAD_REPLACED] += entry->deployment && !loading->is_change;
         table_empty_locked(host, entry);
-        for (size_t i = 0; sizes && i < DEPLOYMENT_SIZES; i++)
-            entry->sizes[i] = sizes[i];
         entry->deployment = deployment;
         if (deployment)
             table_place_locked(host, deployment, host->generations);
-        for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
-            if (entry->sizes[i])
-                table_place_locked(host, entry->sizes[i], host->generations);
+        for (size_t i = 0; sizes && i < DEPLOYMENT_SIZES; i++)
+            if ((entry->sizes[i] = sizes[i]) != NULL)
+                table_place_locked(host, sizes[i], host->generations);
         free(entry->stages);
         entry->stages = stages;
         host->awaits_sizes |= stages && atomic_load(&host->state) != MODEL_HOST_READY;
@@ -337,14 +335,11 @@ static struct deployment *next_trial(struct model_host *host)
     return NULL;
 }
 
-/* Ends the pending trials of a version; `why` is the reason for fp32. */
-static void skip_trial(struct model_host *host, const char *name, const char *version,
-                       const char *why)
+/* Ends the pending trials of a deployment; `why` is the reason for fp32. */
+static void skip_trial(struct model_host *host, struct deployment *deployment, const char *why)
 {
     LOCK(&host->lock);
-    const struct model_entry *entry = table_find_version_locked(host, name, version);
-    struct deployment *deployment = entry ? entry->deployment : NULL;
-    for (size_t k = 0; deployment && k < DEVICE_KINDS; k++) {
+    for (size_t k = 0; k < DEVICE_KINDS; k++) {
         struct precision_choice *choice = &deployment->choices[k];
         if (!choice->why[0] || choice->origin != CHOICE_PENDING)
             continue;
@@ -353,14 +348,14 @@ static void skip_trial(struct model_host *host, const char *name, const char *ve
     }
 }
 
-/* Replaces the fp32 session by one of the chosen precision. */
-static void change_over(struct model_host *host, struct model *model,
+/* Replaces the fp32 deployment by one of the chosen precision. After a failure it is still served,
+ * because only this thread takes deployments out of the table. */
+static void change_over(struct model_host *host, struct deployment *fp32, struct model *model,
                         const struct precision_choice *choices, const _Atomic int *cancel)
 {
     struct error failure;
-    char name[128], version[16], why[256];
+    char name[sizeof((struct model_entry *)0)->name], why[256];
     snprintf(name, sizeof name, "%s", model->name);
-    snprintf(version, sizeof version, "%s", model->version);
     const enum status status = add_model(host, model, choices, cancel, &failure);
     for (size_t k = 0; status == STATUS_OK && k < DEVICE_KINDS; k++)
         if (choices[k].why[0] && choices[k].precision != PRECISION_FP32)
@@ -372,7 +367,7 @@ static void change_over(struct model_host *host, struct model *model,
     snprintf(why, sizeof why, "a faster precision was chosen but could not be opened: %.180s",
              failure.message);
     log_event(LOG_WARN, "precision not changed", LOG_STR("model", name), LOG_STR("text", why));
-    skip_trial(host, name, version, why);
+    skip_trial(host, fp32, why);
 }
 
 bool model_host_try_precision(struct model_host *host, const _Atomic int *cancel)
@@ -399,11 +394,11 @@ bool model_host_try_precision(struct model_host *host, const _Atomic int *cancel
         memcpy(deployment->choices, choices, sizeof choices);
         pthread_mutex_unlock(&host->lock);
     } else if (status != STATUS_OK && status != STATUS_CANCELLED) {
-        skip_trial(host, name, version, failure.message);
+        skip_trial(host, deployment, failure.message);
     }
     model_host_release(host, deployment); /* before the replacement, which waits for all users */
     if (has_won)
-        change_over(host, model, choices, cancel);
+        change_over(host, deployment, model, choices, cancel);
     else
         model_free(model);
     malloc_trim(0); /* the heap is fragmented after a trial */
