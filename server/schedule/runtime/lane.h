@@ -158,9 +158,8 @@ void lane_end_turn(struct lane *lane);
 /* Probes the device. Only STATUS_DEVICE counts as a failure, because a model may refuse zeros. */
 bool lane_device_is_well(struct lane *lane);
 
-/* Call these before and after collecting a pass of `batch`. */
-void lane_begin_pass(struct lane *lane, const struct batch *batch);
-void lane_end_pass(struct lane *lane);
+/* The time (clock_now()) from which on a pass of `batch` that begins now counts as stuck. */
+int64_t lane_stuck_time(const struct lane *lane, const struct batch *batch);
 
 /* Handles a device failure: the images from number `answered` on go to other lanes. Those that have
  * moved before, or all if no other lane works, fail. Returns how many images of the batch are

@@ -45,8 +45,7 @@ bool lane_device_is_well(struct lane *lane)
     return false;
 }
 
-/* The time (clock_now()) from which on a pass of `batch` counts as stuck. */
-static int64_t stuck_time(const struct lane *lane, const struct batch *batch)
+int64_t lane_stuck_time(const struct lane *lane, const struct batch *batch)
 {
     const int64_t now = clock_now(),
                   pass =
@@ -62,21 +61,9 @@ static int64_t stuck_time(const struct lane *lane, const struct batch *batch)
     return late < slow ? late : slow;
 }
 
-void lane_begin_pass(struct lane *lane, const struct batch *batch)
-{
-    lane->running = batch;
-    atomic_store_explicit(&lane->stuck_at, stuck_time(lane, batch), memory_order_relaxed);
-}
-
-void lane_end_pass(struct lane *lane)
-{
-    lane->running = NULL;
-    atomic_store_explicit(&lane->stuck_at, 0, memory_order_relaxed);
-}
-
 bool lane_is_stuck(const struct lane *lane)
 {
-    const int64_t at = atomic_load_explicit(&lane->stuck_at, memory_order_relaxed);
+    const int64_t at = lane->stuck_at;
     return at && (lane->scheduler->cut || clock_now() >= at);
 }
 

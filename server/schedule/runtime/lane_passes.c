@@ -156,7 +156,8 @@ void lane_submit(struct lane *lane, struct lane_pass *pass, bool is_retry)
 
 void lane_collect(struct lane *lane, struct lane_pass *pass)
 {
-    lane_begin_pass(lane, &pass->batch);
+    lane->running = &pass->batch;
+    lane->stuck_at = lane_stuck_time(lane, &pass->batch);
     if (pass->is_submitted)
         pass->status = session_collect(lane->session, lane->outputs, &pass->error);
     const int64_t begun = pass->begun > lane->ended ? pass->begun : lane->ended;
@@ -164,7 +165,8 @@ void lane_collect(struct lane *lane, struct lane_pass *pass)
     pass->has_ended = true;
     pass->forward_ms = clock_ms(pass->ended - (lane->info.streams ? pass->begun : begun));
     note_pass(lane, pass, pass->ended - begun);
-    lane_end_pass(lane);
+    lane->running = NULL;
+    lane->stuck_at = 0;
 }
 
 /* Sets the image's predictions: the best classes. */

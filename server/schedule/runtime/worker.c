@@ -22,9 +22,7 @@ struct worker {
     struct image_decoder *decoder;
     struct transform *transform;
     struct image_memory memory;
-    /* the image that is being decoded, and its scheduler */
-    struct scheduler *scheduler;
-    const struct predict_image *image;
+    const struct predict_image *image; /* that is being decoded */
 };
 
 static enum status take_memory(void *context, size_t bytes, struct error *err)
@@ -34,7 +32,8 @@ static enum status take_memory(void *context, size_t bytes, struct error *err)
         const enum status status = budget_take_picture(&worker->host->budget, bytes, err);
         if (status != STATUS_TIMEOUT)
             return status;
-        TRY(scheduler_check_wanted(worker->scheduler, worker->image, err));
+        TRY(scheduler_check_wanted(worker->image->request->deployment->scheduler, worker->image,
+                                   err));
     }
 }
 
@@ -120,7 +119,6 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
     TRY(worker_begin(scheduler, image));
     const struct model_host_options *options = &worker->host->options;
     const struct preprocess *preprocess = &scheduler->deployment->model->preprocess;
-    worker->scheduler = scheduler;
     worker->image = image;
     const bool is_whole = image->request->decode_only;
     enum status status = STATUS_OK;
