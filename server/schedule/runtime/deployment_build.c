@@ -1,12 +1,9 @@
 /* Builds a deployment: chooses precisions, creates a session and a lane for every device, and the
  * scheduler with its buffers. Also ends deployments. */
-#include "server/schedule/runtime/deployment_build.h"
-
 #include <assert.h>
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/thread.h"

@@ -15,7 +15,6 @@
 #include "server/schedule/runtime/meters.h"
 #include "server/schedule/runtime/model_table.h"
 #include "server/schedule/runtime/scheduler.h"
-#include "server/schedule/runtime/worker.h"
 
 #define DEFAULT_MAX_QUEUE 256
 
@@ -70,15 +69,7 @@ enum status model_host_create(const struct model_host_options *options, struct m
     init_budget(&host->budget, &host->options);
     for (size_t i = 0; i < options->device_count; i++)
         device_queue_init(&host->device_queues[i]);
-    const enum status status =
-        pool_create(&(struct pool_options){.threads = host->options.workers,
-                                           .start = worker_start,
-                                           .begin = host->options.worker_begin,
-                                           .run = worker_run,
-                                           .rest = worker_rest,
-                                           .stop = worker_stop,
-                                           .context = host},
-                    &host->pool, err);
+    const enum status status = worker_create_pool(host, err);
     if (status != STATUS_OK) {
         model_host_free(host);
         return status;

@@ -10,8 +10,7 @@
 
 #include <pthread.h>
 
-#include "server/schedule/runtime/deployment_build.h"
-#include "server/schedule/runtime/model_host.h"
+#include "server/schedule/runtime/lane.h"
 
 /* Number of sizes whose failures are remembered. */
 #define FAILED_SIZES 16
@@ -86,9 +85,45 @@ struct model_host {
     int (*sizes_to_come)(struct model_host *host, const struct pipeline_config *stages);
 };
 
-/* Returns how many of the sizes that a pipeline's stages name are not compiled yet. All sizes of a
- * model that is loading count. */
-int table_sizes_to_come_locked(struct model_host *host, const struct pipeline_config *stages);
+/* ---- worker.c ---- */
+
+/* Creates host->pool: its threads decode photos and write images into batches. STATUS_NO_MEMORY. */
+enum status worker_create_pool(struct model_host *host, struct error *err) MUST_USE;
+
+/* ---- deployment_build.c ---- */
+
+/* All pointers are borrowed; deployment_create() takes ownership of `model`. */
+struct deployment_options {
+    struct model_host *host;
+    struct model *model;
+    const struct precision_choice *choices; /* index: enum device_kind; NULL: choose now */
+    const struct session_batch *known;      /* session_options.known; NULL: measure all sizes */
+    void (*on_progress)(void *context, const char *phase, double fraction); /* may be NULL */
+    void *progress_context;
+    const _Atomic int *cancel; /* may be NULL */
+};
+
+/* Compiles the model on the host's devices and starts its threads. Takes ownership of the model,
+ * even on failure. Errors: those of model_host_add_model(). */
+enum status deployment_create(const struct deployment_options *options, struct deployment **ret,
+                              struct error *err) MUST_USE;
+
+/* Runs the pending trials on the lanes' sessions while they serve, and replaces the pending entries
+ * of `choices` (index: enum device_kind). options->model is the deployment's model, with its graph,
+ * and stays the caller's. Errors: those of precision_try(). */
+enum status deployment_try_precision(struct deployment *deployment,
+                                     const struct deployment_options *options,
+                                     struct precision_choice *choices, struct error *err) MUST_USE;
+
+/* Refuses further requests. Returns when every admitted image is answered, however long that takes,
+ * and no worker uses the deployment. */
+void deployment_retire(struct deployment *deployment);
+
+/* Joins the lanes' threads, frees sessions and buffers, and drops the creator's reference. First
+ * call deployment_retire(), or answer all images and end the pool. NULL is fine. */
+void deployment_end(struct deployment *deployment);
+
+/* ---- model_table.c ---- */
 
 /* Recomputes `state`; call it after every change of the table. */
 void table_update_state_locked(struct model_host *host);
@@ -111,11 +146,6 @@ int table_retry_after_locked(const struct model_host *host);
 /* The entry of exactly this version, or NULL. */
 struct model_entry *table_find_version_locked(struct model_host *host, const char *name,
                                               const char *version);
-
-/* The other compiled sizes of the model of `base`; counts the caller as a user of each. Returns
- * their number. */
-size_t table_use_sizes(struct model_host *host, const struct deployment *base,
-                       struct deployment *ret[static DEPLOYMENT_SIZES]);
 
 /* Iterates over host->deployments. Releases `before` (NULL: the iteration starts) and returns the
  * next deployment, with the caller as a user; NULL at the end. */
@@ -194,6 +224,15 @@ bool table_unload_oldest(struct model_host *host, const char *name);
 void table_name_loaded(struct model_host *host, const char *name, char *text, size_t size);
 
 /* ---- model_sizes.c ---- */
+
+/* Returns how many of the sizes that a pipeline's stages name are not compiled yet. All sizes of a
+ * model that is loading count. */
+int table_sizes_to_come_locked(struct model_host *host, const struct pipeline_config *stages);
+
+/* The other compiled sizes of the model of `base`; counts the caller as a user of each. Returns
+ * their number. */
+size_t table_use_sizes(struct model_host *host, const struct deployment *base,
+                       struct deployment *ret[static DEPLOYMENT_SIZES]);
 
 /* Sets `generation` of a deployment that enters the table, and adds it to host->deployments. */
 void table_place_locked(struct model_host *host, struct deployment *deployment,

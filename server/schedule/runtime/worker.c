@@ -1,7 +1,5 @@
 /* Prepares one image: claims it, decodes it, writes it into its slot and commits it. A worker owns
  * the image from claim to end_claim or finish. */
-#include "server/schedule/runtime/worker.h"
-
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +51,15 @@ static size_t small_picture(int workers)
     return share < SMALL_PICTURE ? share : SMALL_PICTURE;
 }
 
-void *worker_start(void *host)
+static void worker_stop(void *state)
+{
+    struct worker *worker = state;
+    transform_free(worker->transform);
+    image_decoder_free(worker->decoder);
+    free(worker);
+}
+
+static void *worker_start(void *host)
 {
     struct worker *worker = calloc(1, sizeof *worker);
     if (!worker)
@@ -74,22 +80,12 @@ void *worker_start(void *host)
 
 /* Frees this worker's buffers. Once no worker has work, gives the system the memory that malloc()
  * keeps. */
-void worker_rest(void *state, bool is_last)
+static void worker_rest(void *state, bool is_last)
 {
     struct worker *worker = state;
     image_decoder_done(worker->decoder, true);
     if (is_last)
         malloc_trim(0);
-}
-
-void worker_stop(void *state)
-{
-    struct worker *worker = state;
-    if (!worker)
-        return;
-    transform_free(worker->transform);
-    image_decoder_free(worker->decoder);
-    free(worker);
 }
 
 /* Ends a phase of the image: returns the phase's milliseconds and begins the next phase. */
@@ -225,7 +221,7 @@ static void worker_answer(struct scheduler *scheduler, struct predict_image *ima
     scheduler_end_deferred(scheduler);
 }
 
-bool worker_run(void *state, struct pool_source *source)
+static bool worker_run(void *state, struct pool_source *source)
 {
     struct worker *worker = state;
     struct scheduler *scheduler = (struct scheduler *)source;
@@ -239,4 +235,16 @@ bool worker_run(void *state, struct pool_source *source)
     if (image)
         worker_prepare(worker, scheduler, image);
     return true;
+}
+
+enum status worker_create_pool(struct model_host *host, struct error *err)
+{
+    return pool_create(&(struct pool_options){.threads = host->options.workers,
+                                              .start = worker_start,
+                                              .begin = host->options.worker_begin,
+                                              .run = worker_run,
+                                              .rest = worker_rest,
+                                              .stop = worker_stop,
+                                              .context = host},
+                       &host->pool, err);
 }
