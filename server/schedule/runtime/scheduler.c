@@ -11,6 +11,7 @@
 #include "server/schedule/runtime/scheduler.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
@@ -174,7 +175,9 @@ static bool is_answered_locked(const struct scheduler *scheduler)
     return batcher_counts(scheduler->batcher).admitted == 0 && scheduler->deferred == 0;
 }
 
-void scheduler_dispatch_and_unlock(struct scheduler *scheduler)
+/* Ends a locked section that has changed the batcher: unlocks, offers tickets to the pool, and
+ * wakes lanes and scheduler_wait_answered(). */
+static void dispatch_and_unlock(struct scheduler *scheduler)
 {
     struct batcher *batcher = scheduler->batcher;
     size_t tickets = batcher_grant(batcher);
@@ -226,7 +229,8 @@ void scheduler_finish(struct scheduler *scheduler, struct predict_image *image)
 
 /* --- admission, cancellation, deadlines --- */
 
-enum status scheduler_lost_error_locked(const struct scheduler *scheduler, struct error *err)
+/* Sets *err to the reason why no lane works, and returns its status. */
+static enum status lost_error_locked(const struct scheduler *scheduler, struct error *err)
 {
     return error_set(err, STATUS_DEVICE,
                      "no device of model '%s' works: %s; lensd tries them again from time to time",
@@ -247,7 +251,7 @@ static enum status check_locked(struct scheduler *scheduler, const struct predic
     if (scheduler->is_lost) {
         if (ret_retry_after_s)
             *ret_retry_after_s = 1;
-        return scheduler_lost_error_locked(scheduler, err);
+        return lost_error_locked(scheduler, err);
     }
     if (images == 0)
         return STATUS_OK;
@@ -292,7 +296,7 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
     for (size_t i = 0; status == STATUS_OK && i < request->image_count; i++)
         if (request->images[i].preset.status == STATUS_OK)
             batcher_admit(scheduler->batcher, &request->images[i].entry, predicted, now);
-    scheduler_dispatch_and_unlock(scheduler);
+    dispatch_and_unlock(scheduler);
     return status;
 }
 
@@ -370,7 +374,7 @@ void scheduler_cancel(struct scheduler *scheduler, struct predict_request *reque
         bool removed = batcher_remove(scheduler->batcher, &image->entry);
         if (removed)
             answered_locked(scheduler, 1);
-        scheduler_dispatch_and_unlock(scheduler);
+        dispatch_and_unlock(scheduler);
         if (!removed)
             continue;
         image->status = error_set(&image->error, STATUS_CANCELLED, "the client has gone");
@@ -398,7 +402,7 @@ enum status scheduler_check_wanted(struct scheduler *scheduler, const struct pre
         return error_set(err, STATUS_CANCELLED, "the client has gone");
     if (scheduler->is_lost) {
         pthread_mutex_lock(&scheduler->lock);
-        enum status status = scheduler_lost_error_locked(scheduler, err);
+        enum status status = lost_error_locked(scheduler, err);
         pthread_mutex_unlock(&scheduler->lock);
         return status;
     }
@@ -450,7 +454,7 @@ void scheduler_end_deferred(struct scheduler *scheduler)
 {
     pthread_mutex_lock(&scheduler->lock);
     scheduler->deferred--;
-    scheduler_dispatch_and_unlock(scheduler);
+    dispatch_and_unlock(scheduler);
     pool_end_long(scheduler->pool);
 }
 
@@ -467,7 +471,7 @@ bool scheduler_claim(struct scheduler *scheduler, struct predict_image **ret)
         image = batcher_claim(scheduler->batcher, may_be_large, clock_now());
     const bool is_used =
         has_ticket && (image || may_be_large || !batcher_counts(scheduler->batcher).large);
-    scheduler_dispatch_and_unlock(scheduler);
+    dispatch_and_unlock(scheduler);
     if (may_be_large && !(image && image->entry.is_large))
         pool_end_long(scheduler->pool);
     *ret = image;
@@ -483,7 +487,7 @@ bool scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
         return false;
     }
     *ret = batcher_reserve(scheduler->batcher, &image->entry);
-    scheduler_dispatch_and_unlock(scheduler);
+    dispatch_and_unlock(scheduler);
     return true;
 }
 
@@ -501,12 +505,13 @@ void scheduler_end_claim(struct scheduler *scheduler, const struct batch_slot *s
         answered_locked(scheduler, 1);
     if (is_large)
         batcher_end_large(scheduler->batcher);
-    scheduler_dispatch_and_unlock(scheduler);
+    dispatch_and_unlock(scheduler);
     if (is_large)
         pool_end_long(scheduler->pool);
 }
 
-void scheduler_empty_queue(struct scheduler *scheduler, const struct error *why)
+/* Removes the queued images and finishes them with this error. Takes the lock. */
+static void empty_queue(struct scheduler *scheduler, const struct error *why)
 {
     for (;;) {
         pthread_mutex_lock(&scheduler->lock);
@@ -540,7 +545,7 @@ void scheduler_answered(struct scheduler *scheduler, size_t images)
 {
     pthread_mutex_lock(&scheduler->lock);
     answered_locked(scheduler, images);
-    scheduler_dispatch_and_unlock(scheduler);
+    dispatch_and_unlock(scheduler);
 }
 
 enum status scheduler_cut_error(struct error *err)
@@ -554,7 +559,7 @@ void scheduler_stop_accepting(struct scheduler *scheduler)
 {
     pthread_mutex_lock(&scheduler->lock);
     scheduler->accepting = false;
-    scheduler_dispatch_and_unlock(scheduler);
+    dispatch_and_unlock(scheduler);
 }
 
 bool scheduler_wait_answered(struct scheduler *scheduler, int64_t until)
@@ -570,7 +575,7 @@ void scheduler_cut(struct scheduler *scheduler)
     struct error why;
     scheduler->cut = true;
     (void)scheduler_cut_error(&why);
-    scheduler_empty_queue(scheduler, &why);
+    empty_queue(scheduler, &why);
 }
 
 void scheduler_stop(struct scheduler *scheduler)
@@ -580,4 +585,193 @@ void scheduler_stop(struct scheduler *scheduler)
     pthread_mutex_unlock(&scheduler->lock);
     pthread_cond_broadcast(&scheduler->lane_ready);
     pthread_cond_broadcast(&scheduler->quarantine_event);
+}
+
+/* --- lanes --- */
+
+bool scheduler_has_ready(struct scheduler *scheduler)
+{
+    LOCK(&scheduler->lock);
+    return batcher_has_ready(scheduler->batcher);
+}
+
+bool scheduler_fills_lanes(struct scheduler *scheduler)
+{
+    LOCK(&scheduler->lock);
+    return batcher_fills_lanes(scheduler->batcher);
+}
+
+/* Sleeps until an image is ready, at most until `until`. */
+static enum lane_wake wait_ready(struct scheduler *scheduler, struct device_turn *turn,
+                                 int64_t until)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    if (!scheduler->stopping && !batcher_has_ready(scheduler->batcher)) {
+        pthread_mutex_unlock(&scheduler->lock);
+        device_turn_end(turn, 0, false); /* the lane may have queued for its next turn */
+        pthread_mutex_lock(&scheduler->lock);
+    }
+    scheduler->lanes_asleep++;
+    enum lane_wake wake = LANE_BATCH;
+    while (wake == LANE_BATCH && !scheduler->stopping && !batcher_has_ready(scheduler->batcher)) {
+        condition_wait(&scheduler->lane_ready, &scheduler->lock, until);
+        if (!batcher_has_ready(scheduler->batcher) && clock_now() >= until)
+            wake = LANE_IDLE;
+    }
+    scheduler->lanes_asleep--;
+    wake = scheduler->stopping ? LANE_END : wake;
+    scheduler->lanes_woken += wake == LANE_BATCH;
+    pthread_mutex_unlock(&scheduler->lock);
+    return wake;
+}
+
+/* Called during the lane's turn on the device: takes a batch, and waits for one whose images are
+ * still being written. Returns false if no ready image is left, another lane waits for the device,
+ * or the scheduler stops. */
+static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
+                       struct batch *ret)
+{
+    struct batcher *batcher = scheduler->batcher;
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->lanes_woken--;
+    batcher_lane_idle(batcher, lane);
+    bool taken;
+    while (!(taken = batcher_take(batcher, lane, clock_now(), ret)) && !scheduler->stopping &&
+           batcher_has_ready(batcher) && !device_turn_is_contended(turn))
+        condition_wait(&scheduler->lane_ready, &scheduler->lock, INT64_MAX);
+    if (!taken) { /* the first call clears `idle`, the second sets `works` again */
+        batcher_lane_works(batcher, lane, false);
+        batcher_lane_works(batcher, lane, true);
+    }
+    dispatch_and_unlock(scheduler);
+    return taken;
+}
+
+enum lane_wake scheduler_next_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
+                                    int64_t until, struct batch *ret)
+{
+    for (;;) {
+        const enum lane_wake wake = wait_ready(scheduler, turn, until);
+        if (wake != LANE_BATCH) {
+            device_turn_end(turn, 0, false);
+            return wake;
+        }
+        device_turn_begin(turn);
+        if (take_batch(scheduler, lane, turn, ret)) {
+            if (ret->is_first)
+                metric_add(scheduler->deployment->meters.closed[ret->reason], 1);
+            return LANE_BATCH;
+        }
+        device_turn_end(turn, 0, false);
+    }
+}
+
+bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_turn *turn,
+                          int64_t until, const struct session *beside, struct batch *ret)
+{
+    bool taken = false;
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->lanes_waiting_ahead++;
+    scheduler->lanes_waiting_beside += beside != NULL;
+    for (;;) {
+        if (scheduler->stopping || device_turn_is_contended(turn))
+            break;
+        const int64_t now = clock_now();
+        const bool at_last = now >= until || (beside && session_run_has_ended(beside));
+        const enum ahead ahead = beside ? AHEAD_BESIDE : at_last ? AHEAD_READY : AHEAD_CLOSED;
+        const bool others_are_free = scheduler->lanes_asleep + scheduler->lanes_woken > 0;
+        taken = !others_are_free && batcher_take_ahead(scheduler->batcher, lane, ahead, now, ret);
+        if (taken || at_last)
+            break;
+        condition_wait(&scheduler->lane_ready, &scheduler->lock, until);
+    }
+    scheduler->lanes_waiting_ahead--;
+    scheduler->lanes_waiting_beside -= beside != NULL;
+    dispatch_and_unlock(scheduler);
+    if (taken && ret->is_first)
+        metric_add(scheduler->deployment->meters.closed[ret->reason], 1);
+    return taken;
+}
+
+void scheduler_wake_lanes(void *argument)
+{
+    struct scheduler *scheduler = argument;
+    LOCK(&scheduler->lock);
+    if (scheduler->lanes_waiting_beside > 0)
+        pthread_cond_broadcast(&scheduler->lane_ready);
+}
+
+void scheduler_quarantine(struct scheduler *scheduler, int lane, const char *reason)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->quarantined_count++;
+    snprintf(scheduler->quarantine_reason, sizeof scheduler->quarantine_reason, "%s", reason);
+    bool is_lost = scheduler->quarantined_count == scheduler->deployment->lane_count;
+    struct error why;
+    (void)lost_error_locked(scheduler, &why);
+    scheduler->is_lost = is_lost;
+    batcher_lane_works(scheduler->batcher, lane, false);
+    dispatch_and_unlock(scheduler);
+    if (is_lost)
+        empty_queue(scheduler, &why);
+}
+
+void scheduler_end_quarantine(struct scheduler *scheduler, int lane)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    scheduler->quarantined_count--;
+    scheduler->is_lost = false;
+    batcher_lane_works(scheduler->batcher, lane, true);
+    dispatch_and_unlock(scheduler);
+}
+
+enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, int lane,
+                                                 int64_t probe_at, struct batch *ret)
+{
+    struct batcher *batcher = scheduler->batcher;
+    enum quarantine_event event = QUARANTINE_PROBE;
+    pthread_mutex_lock(&scheduler->lock);
+    while (!scheduler->stopping && clock_now() < probe_at) {
+        if (scheduler->is_lost && batcher_has_ready(batcher)) {
+            batcher_lane_idle(batcher, lane);
+            bool taken = batcher_take(batcher, lane, clock_now(), ret);
+            batcher_lane_works(batcher, lane, false);
+            if (taken) {
+                event = QUARANTINE_FAIL;
+                break;
+            }
+        }
+        /* No image of a batch can be taken while a slot of the batch is being written. */
+        bool soon = scheduler->is_lost && batcher_has_ready(batcher);
+        condition_wait(&scheduler->quarantine_event, &scheduler->lock,
+                       soon ? clock_now() + 1000000 : probe_at);
+    }
+    if (scheduler->stopping && event == QUARANTINE_PROBE)
+        event = QUARANTINE_END;
+    dispatch_and_unlock(scheduler);
+    return event;
+}
+
+void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot)
+{
+    return batch_layout_row(&scheduler->layout, scheduler->buffers[buffer], input, (size_t)slot);
+}
+
+uint8_t *scheduler_pixel_marks(struct scheduler *scheduler, int buffer)
+{
+    return scheduler->marks ? scheduler->marks + (size_t)buffer * scheduler->layout.rows : NULL;
+}
+
+void scheduler_release(struct scheduler *scheduler, const struct batch *batch)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_release(scheduler->batcher, batch);
+    dispatch_and_unlock(scheduler);
+}
+
+void scheduler_give_back(struct scheduler *scheduler, const struct batch *batch)
+{
+    pthread_mutex_lock(&scheduler->lock);
+    batcher_give_back(scheduler->batcher, batch);
+    dispatch_and_unlock(scheduler);
 }

@@ -214,15 +214,3 @@ void scheduler_cut(struct scheduler *scheduler);
 
 /* Makes lanes end at their next scheduler_next_batch(). */
 void scheduler_stop(struct scheduler *scheduler);
-
-/* --- private to scheduler.c and scheduler_lanes.c --- */
-
-/* Ends a locked section that has changed the batcher: unlocks, offers tickets to the pool, and
- * wakes lanes and scheduler_wait_answered(). */
-void scheduler_dispatch_and_unlock(struct scheduler *scheduler);
-
-/* Sets *err to the reason why no lane works, and returns its status; with the lock held. */
-enum status scheduler_lost_error_locked(const struct scheduler *scheduler, struct error *err);
-
-/* Removes the queued images and finishes them with this error. Takes the lock. */
-void scheduler_empty_queue(struct scheduler *scheduler, const struct error *why);
