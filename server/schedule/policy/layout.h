@@ -9,7 +9,6 @@
 #include "engine/runtime/session.h"
 
 struct batch_layout {
-    size_t input_count;
     size_t rows;       /* rows per buffer */
     size_t *row_bytes; /* bytes of a row of each input; owned */
     size_t *offsets;   /* where the rows of each input begin in a buffer; owned */

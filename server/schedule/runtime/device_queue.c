@@ -64,8 +64,6 @@ static void queue_pass_on_locked(struct device_queue *queue)
 void device_turn_done(struct device_turn *turn)
 {
     struct device_queue *queue = turn->queue;
-    if (!queue)
-        return;
     pthread_mutex_lock(&queue->lock);
     if (turn->waits)
         queue_remove_turn_locked(queue, turn);
@@ -75,7 +73,6 @@ void device_turn_done(struct device_turn *turn)
     }
     pthread_mutex_unlock(&queue->lock);
     pthread_cond_destroy(&turn->granted);
-    turn->queue = NULL;
 }
 
 void device_turn_begin(struct device_turn *turn)

@@ -326,8 +326,11 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
                                            .bytes = size,
                                            .is_large = (!request->tensors || request->place) &&
                                                        image_is_large(image->data, image->size)};
-        if (image->preset.status != STATUS_OK)
+        if (image->preset.status != STATUS_OK) {
+            image->status = image->preset.status;
+            image->error = image->preset;
             continue;
+        }
         images++;
         bytes = size_sum(bytes, size);
     }
@@ -338,14 +341,9 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
     }
     metric_observe(scheduler->deployment->meters.phases[PHASE_READ],
                    (double)(now - request->started) * 1e-9);
-    for (size_t i = 0; i < request->image_count; i++) {
-        struct predict_image *image = &request->images[i];
-        if (image->preset.status == STATUS_OK)
-            continue;
-        image->status = image->preset.status;
-        image->error = image->preset;
-        meters_image(&scheduler->deployment->meters, image->status);
-    }
+    for (size_t i = 0; i < request->image_count; i++)
+        if (request->images[i].preset.status != STATUS_OK)
+            meters_image(&scheduler->deployment->meters, request->images[i].preset.status);
     /* The client hung up before the request could be pinned. */
     if (atomic_load(&request->cancelled))
         scheduler_cancel(scheduler, request);
