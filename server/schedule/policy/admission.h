@@ -13,9 +13,9 @@
 #include "engine/base/status.h"
 
 struct admission {
-    size_t max_images;   /* admitted and not answered */
-    size_t max_bytes;    /* of images in the queue; 0: no limit */
-    int64_t max_wait_ns; /* predicted time to the answer; 0: no limit */
+    size_t max_images;   /* limit of admitted images without an answer */
+    size_t max_bytes;    /* limit of the bytes of images in the queue; 0: none */
+    int64_t max_wait_ns; /* limit of the predicted time until an answer; 0: none */
 };
 
 /* The most images that a scheduler holds: max_images, the same number again for crops (a request is
@@ -37,12 +37,12 @@ enum admission_kind {
  * Times are in nanoseconds. While no lane has been measured, `rate` and the times of passes are 0,
  * and no request is refused for its time. */
 struct model_load {
-    size_t images;         /* admitted and not answered */
-    size_t bytes;          /* of the images in the queue */
+    size_t images;         /* admitted images without an answer */
+    size_t bytes;          /* bytes of the images in the queue */
     size_t of_client;      /* images of the request's client in the queue */
     size_t before_prepare; /* images that are decoded before the client's next one */
     size_t before_run;     /* images that run before the client's next one, but do not run yet */
-    int64_t lane_free;     /* until the first lane is free */
+    int64_t lane_free;     /* time until the first lane is free */
     int64_t prepare;       /* time to decode and transform one image on one thread */
     int workers;           /* threads that decode */
     int max_batch;         /* batch size for which `rate` holds */
@@ -59,9 +59,9 @@ int64_t admission_predict(const struct model_load *load, size_t images);
 
 struct admission_request {
     size_t images;     /* at least 1 */
-    size_t bytes;      /* of all images */
-    int64_t time_left; /* until its deadline; INT64_MAX: none */
-    const char *model; /* for the error text */
+    size_t bytes;      /* bytes of all its images */
+    int64_t time_left; /* nanoseconds until its deadline; INT64_MAX: it has none */
+    const char *model; /* the model's name, for error messages */
     enum admission_kind kind;
 };
 

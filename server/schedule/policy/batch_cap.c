@@ -21,7 +21,7 @@ int batch_cap_now(struct batch_cap *cap, int64_t now)
         cap->cap = cap->cap <= cap->most / 2 ? 2 * cap->cap : cap->most;
         cap->has_risen = true;
         cap->next_event = now + cap->patience;
-    } else { /* uncapped for a full period */
+    } else { /* the cap has been at its maximum for a full period */
         cap->patience = FIRST_PATIENCE;
         cap->has_risen = false;
         cap->next_event = INT64_MAX;

@@ -9,7 +9,7 @@
 #include "engine/base/size.h"
 #include "server/schedule/policy/batcher.h"
 
-#define ARRIVALS_TAU_NS 20e6 /* averaging time of arrival rates; bursts are short */
+#define ARRIVALS_TAU_NS 20e6 /* time constant of the mean arrival rate; short, as bursts are */
 #define PREPARE_WEIGHT  0.1
 #define LEARNING_WEIGHT 0.1
 #define WAIT_SHARE      0.02 /* share of passes that may wait for an image while images are queued */
@@ -17,7 +17,7 @@
  * that is prepared early makes others wait: with 0.02 instead, p50 of a client beside 64 was 3 ms
  * longer, at the same throughput (SqueezeNet, two cores). */
 #define STREAM_WAIT_SHARE 0.2
-#define LATE_FRACTION     0.9 /* late: less than this share of a pass is left until the deadline */
+#define LATE_FRACTION     0.9 /* an image is late if less than this share of a pass is left */
 
 enum slot_state { SLOT_FREE, SLOT_WRITING, SLOT_READY, SLOT_RUNNING };
 
@@ -38,8 +38,8 @@ struct buffer {
 
 struct lane_state {
     bool works, idle;
-    int held_count;     /* batches that it has taken */
-    int64_t busy_until; /* predicted time; 0 if the lane is idle */
+    int held_count;     /* batches that the lane has taken and not released */
+    int64_t busy_until; /* predicted end of its last batch; 0: it has no batch */
     struct latency latency;
 };
 
@@ -51,16 +51,16 @@ struct batcher {
     int forming;                  /* index, or -1 */
     int full;                     /* images at which a batch closes; set by update_full() */
     int ahead;                    /* most images between queue and lanes; set by update_full() */
-    struct batcher_counts counts; /* except those of the queue */
+    struct batcher_counts counts; /* without `queued`, `large` and `bytes` */
     size_t larges;                /* large images that are being prepared */
     int64_t next_order, first_order;
     struct queue queue;
-    double arrivals; /* a count at `last_arrival`, which decays with time */
+    double arrivals; /* a count of arrivals that decays with time; as of `last_arrival` */
     int64_t last_arrival;
     double prepare_ns;    /* recent time from claim to commit */
     double early;         /* images to prepare beyond those of the next passes; rises when a lane
                              waits for an image, and falls with each pass */
-    double error, spread; /* mean error of predictions and mean deviation from it, nanoseconds */
+    double error, spread; /* nanoseconds: mean error of predictions, and its mean deviation */
 };
 
 const char *batch_close_name(enum batch_close reason)

@@ -7,12 +7,12 @@
  *
  *     admit ─▶ queue ──grant──▶ ticket ──claim──▶ preparing ──reserve──▶ slot ──commit──▶ ready
  *                │                                    │                    │
- *             remove (its client has gone)         give_up              abandon  (the image failed)
+ *             remove (its client has gone)           drop               abandon  (the image failed)
  *
  *     FREE ──reserve──▶ FORMING ──close──▶ CLOSED ──take micro-batches ───▶ RUNNING ──┐
  *      ▲                                     ▲  │                                     │
  *      │                                     └──┴───────────── give_back ◀────────────┤
- *      └──────────────────────────────────────── done (its last part) ◀───────────────┘
+ *      └─────────────────────── release (of its last micro-batch) ◀─────────────────┘
  *
  * A buffer is memory for one batch. At most one buffer is FORMING. Several may be CLOSED and wait
  * for a lane (a device) or for slots that are still being written. A lane takes as many images from
@@ -49,7 +49,7 @@
 enum batch_close {
     BATCH_OPEN,        /* none: the batch is open */
     BATCH_FULL,        /* it has max_batch images, or more would gain nothing (latency.h: full) */
-    BATCH_IDLE_DEVICE, /* a device was idle, about to be, or has streams */
+    BATCH_IDLE_DEVICE, /* a device was idle or nearly idle, or runs batches in streams */
 };
 
 #define BATCH_CLOSE_REASONS 3
@@ -60,7 +60,7 @@ const char *batch_close_name(enum batch_close reason);
 struct batcher_config {
     int max_batch; /* slots per buffer, 1 … BATCHER_MAX_BATCH */
     int capacity;  /* images that fit in a buffer's memory, padding included; 0: max_batch */
-    int buffers;   /* at least lanes * depth + 2: one more is forming, one may close early */
+    int buffers;   /* at least lanes * depth + 2: one is forming, and one may have closed early */
     int lanes;     /* devices that take batches, at least 1 */
     int depth;     /* batches that a lane can have at a time, 1 … BATCHER_MAX_DEPTH; 0: 1 */
     int workers;   /* threads that prepare images, for predictions; 0: preparation takes no time */
@@ -79,9 +79,9 @@ struct batch_slot {
 struct batch {
     int lane, buffer, first, end;
     int taken; /* number of images when the lane took them, at least 1 */
-    int count; /* those that are left in slots[] and items[]; the lane may remove images */
+    int count; /* number of images in slots[] and items[] now; the lane may remove images */
     enum batch_close reason;
-    bool is_first; /* the first micro-batch that a lane takes from the buffer */
+    bool is_first; /* it is the first micro-batch that a lane takes from the buffer */
     int slots[BATCHER_MAX_BATCH];
     struct batch_item *items[BATCHER_MAX_BATCH];
 };
@@ -98,7 +98,7 @@ struct batcher_counts {
     size_t admitted;  /* images that were admitted and have no answer yet */
     size_t queued;    /* images in the queue */
     size_t large;     /* large images in the queue */
-    size_t bytes;     /* of the images in the queue */
+    size_t bytes;     /* bytes of the images in the queue */
     size_t granted;   /* unused tickets */
     size_t preparing; /* claimed images without a slot */
     size_t slots;     /* images with a slot that no lane has taken */
@@ -150,8 +150,8 @@ void batcher_drop(struct batcher *batcher);
  * batch. */
 struct batch_slot batcher_reserve(struct batcher *batcher, struct batch_item *item);
 
-/* Commit: the slot has been written. Abandon: it will not be written, because the image failed.
- * Abandoned slots of a forming batch are reused. */
+/* Commit: the slot has been written. Abandon: the slot will not be written, because its image
+ * failed. Abandoned slots of a forming batch are reused. */
 void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t now);
 void batcher_abandon(struct batcher *batcher, struct batch_slot place);
 
@@ -191,14 +191,15 @@ bool batcher_take(struct batcher *batcher, int lane, int64_t now, struct batch *
 /* What a lane that has a batch may take. */
 enum ahead {
     AHEAD_CLOSED, /* images of a closed batch */
-    AHEAD_READY,  /* also the forming batch once its images are ready: the device is nearly free */
-    AHEAD_BESIDE, /* nothing unless batcher_fills_lanes(); otherwise also ready images of the
-                     forming batch: they run in streams, which would be idle without them */
+    AHEAD_READY,  /* also the forming batch, if its slots are written; for a device that is nearly
+                     free */
+    AHEAD_BESIDE, /* if batcher_fills_lanes(), also ready images of the forming batch, because
+                     streams without images are idle; otherwise nothing */
 };
 
 /* A lane that has fewer than `depth` batches, but at least one, takes the next one, to run it right
  * after the others or, in streams, at the same time. Returns false while another lane has no batch.
- * In all else as batcher_take(). */
+ * Otherwise it works like batcher_take(). */
 bool batcher_take_ahead(struct batcher *batcher, int lane, enum ahead ahead, int64_t now,
                         struct batch *ret);
 

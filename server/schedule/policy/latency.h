@@ -18,7 +18,7 @@
 struct session_batch;
 
 struct latency {
-    int count;                    /* number of compiled sizes; 0: this lane was not measured */
+    int count;                    /* number of compiled sizes; 0: latency_init() was not called */
     int sizes[LATENCY_MAX_SIZES]; /* ascending */
     double ns[LATENCY_MAX_SIZES]; /* duration of a pass */
     int age[LATENCY_MAX_SIZES];   /* passes of other sizes since this size last ran, at most OLD */

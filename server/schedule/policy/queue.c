@@ -175,7 +175,7 @@ struct batch_item *queue_pop(struct queue *queue, bool takes_large)
     bool goes_on = client->lines[chosen].count > 1;
     queue_remove(queue, next);
     class->served = NULL;
-    if (goes_on) { /* its next turn comes after all others' */
+    if (goes_on) { /* the client's next turn comes after those of all other clients */
         remove_turn(class, client, chosen);
         insert_turn(class, client, NULL, chosen);
         class->served = client;

@@ -40,10 +40,10 @@ TAILQ_HEAD(queue_turns, queue_client);
 /* One image, embedded in the caller's struct. The caller sets the first part before batcher_admit()
  * and does not change it afterwards; the rest is private to batcher and queue. */
 struct batch_item {
-    void *owner;     /* returned by the batcher */
+    void *owner;     /* what the batcher returns for this image */
     uint64_t client; /* 0: unknown; all unknown clients count as one */
     int priority;    /* 0 … QUEUE_PRIORITIES */
-    size_t bytes;    /* counted while it waits in the queue */
+    size_t bytes;    /* size; counted in queue.bytes while the image is in the queue */
     bool is_large;   /* slow to prepare */
 
     bool is_queued;
@@ -77,7 +77,7 @@ struct queue_class {
 struct queue {
     size_t capacity, count, bytes, large; /* `large`: how many of `count` are large */
     struct queue_class classes[QUEUE_CLASSES];
-    struct queue_client *clients; /* an array of `capacity`; the first `touched` have been used */
+    struct queue_client *clients; /* an array of `capacity`, used up to `touched` */
     size_t touched;
     struct queue_client *free;
     struct queue_client **buckets;
