@@ -101,8 +101,8 @@ static enum status check_sizes(const struct validation *v, const struct node *no
             return error_prefix(v->err, "%s", NODE_STRING(node));
         if (count > VALUE_ELEMENTS) {
             (void)error_set(v->err, STATUS_NO_MEMORY,
-                            "%s makes a tensor of shape %s, more than the %zu elements lensd "
-                            "allows for one",
+                            "%s makes a tensor of shape %s; lensd allows at most %zu elements in a "
+                            "tensor",
                             NODE_STRING(node), SHAPE_STRING(&value->shape), VALUE_ELEMENTS);
             return error_advise(v->err, "export the model with smaller sizes");
         }

@@ -212,10 +212,11 @@ bool agreement_holds(const struct agreement *a, char *why)
     if (!a->has_numbers || !isfinite(a->mean))
         snprintf(text, sizeof text, "there are no finite numbers to compare");
     else if ((double)a->agreeing < AGREEMENT_SHARE * (double)a->clear)
-        snprintf(text, sizeof text,
-                 "the best class is the same for %zu of %zu %s in which it is clear (limit %g %%)",
-                 a->agreeing, a->clear, a->is_vector ? "photos" : "positions",
-                 100 * AGREEMENT_SHARE);
+        snprintf(
+            text, sizeof text,
+            "the best class is the same for %zu of %zu %s in which fp32 has a clear best class "
+            "(limit %g %%)",
+            a->agreeing, a->clear, a->is_vector ? "photos" : "positions", 100 * AGREEMENT_SHARE);
     else if (a->images < 2)
         snprintf(text, sizeof text, "%s %.4f (limit %g), but one image proves nothing", change,
                  a->mean, bound);

@@ -143,7 +143,8 @@ static enum status read_image(void *context, size_t i, const void **ret, struct 
     (void)err; /* it is q->err */
     if (is_over(q))
         return error_set(q->err, STATUS_TIMEOUT,
-                         "calibrating takes too long for a server; lensd quantize has no limit");
+                         "calibration takes longer than a server may spend; run 'lensd quantize', "
+                         "which has no limit");
     TRY(read_photo(q, (int)i));
     *ret = q->photo;
     return STATUS_OK;
@@ -193,7 +194,7 @@ static enum status answer_photo(struct quantize_state *q, int i, float *dst)
     if (dst && each != q->each)
         return error_set(
             q->err, STATUS_UNSUPPORTED,
-            "the sizes of the outputs depend on the photo, so they cannot be compared");
+            "the sizes of the outputs depend on the photo, so answers cannot be compared");
     if (!dst)
         return STATUS_OK;
     outputs_read(&q->outputs, 1, dst);

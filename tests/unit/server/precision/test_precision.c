@@ -42,8 +42,9 @@ Test(agreement, names_the_bound_that_fails)
     a.mean = 0.02;
     expect_bound(a, "mean change of probability 0.0200");
     a.agreeing = 4;
-    expect_bound(a,
-                 "the best class is the same for 4 of 5 photos in which it is clear (limit 99 %)");
+    expect_bound(
+        a, "the best class is the same for 4 of 5 photos in which fp32 has a clear best class "
+           "(limit 99 %)");
     a = good;
     a.correlation = 0.99;
     expect_bound(a, "distance of the class scores 0.01000");
