@@ -1,13 +1,12 @@
 /* Makes, keeps and finds the 8-bit forms of models. */
 #include "server/precision/internal.h"
 
+#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "engine/backend/tuning_store.h"
 #include "engine/base/clock.h"
-#include "engine/base/size.h"
 #include "models/onnx/onnx_write.h"
 #include "server/observe/log.h"
 
@@ -30,14 +29,11 @@ enum status calibrate_model(const struct model *model, const struct image_limits
     return status;
 }
 
-static char *path_of_key(const struct graph_hash *key, const char *cache)
+/* Writes the path of the 8-bit form in the folder `cache`. */
+static void write_path(const struct graph_hash *key, const char *cache, char ret[static PATH_MAX])
 {
-    char *path = NULL;
-    return !cache || asprintf(&path, "%s/int8-%016llx%016llx.onnx", cache,
-                              (unsigned long long)key->words[0],
-                              (unsigned long long)key->words[1]) < 0
-               ? NULL
-               : path;
+    snprintf(ret, PATH_MAX, "%s/int8-%016llx%016llx.onnx", cache, (unsigned long long)key->words[0],
+             (unsigned long long)key->words[1]);
 }
 
 bool calibrated_is_possible(const struct model *model, const struct session_options *session,
@@ -50,20 +46,18 @@ bool calibrated_is_possible(const struct model *model, const struct session_opti
 
 bool calibrated_exists(const struct graph_hash *key, const char *cache)
 {
-    char *path = path_of_key(key, cache);
-    const bool is_there = path && access(path, R_OK) == 0;
-    free(path);
-    return is_there;
+    char path[PATH_MAX];
+    write_path(key, cache, path);
+    return access(path, R_OK) == 0;
 }
 
 enum status calibrated_read(const struct graph_hash *key, const char *cache, struct graph **ret,
                             struct error *err)
 {
     struct onnx_model onnx = {0};
-    char *path = path_of_key(key, cache);
-    const enum status status = path ? onnx_load_file(path, NULL, &onnx, err)
-                                    : error_no_memory(err, "for a model in the cache");
-    free(path);
+    char path[PATH_MAX];
+    write_path(key, cache, path);
+    const enum status status = onnx_load_file(path, NULL, &onnx, err);
     *ret = onnx.graph;
     return status;
 }
@@ -73,20 +67,15 @@ static enum status keep_graph(const struct graph_hash *key, const char *cache,
                               const struct graph *graph, struct error *err)
 {
     const struct onnx_write_options options = {.producer = "lensd"};
-    char *path = path_of_key(key, cache), *own = NULL;
-    enum status status = STATUS_OK;
-    if (!path || asprintf(&own, "%s.%ld", path, (long)getpid()) < 0) {
-        own = NULL;
-        status = error_no_memory(err, "for a model in the cache");
-    } else {
-        (void)tuning_make_folder(cache); /* writing reports the error */
-        (void)unlink(own);
-        status = onnx_write_file(graph, &options, own, err);
-        if (status == STATUS_OK && rename(own, path) != 0)
-            status = error_set(err, STATUS_IO, "%s cannot be renamed", own);
-    }
-    FREE_ALL(path, own);
-    return status;
+    char path[PATH_MAX], own[PATH_MAX + 24];
+    write_path(key, cache, path);
+    snprintf(own, sizeof own, "%s.%ld", path, (long)getpid());
+    (void)tuning_make_folder(cache); /* writing reports the error */
+    (void)unlink(own);
+    TRY(onnx_write_file(graph, &options, own, err));
+    if (rename(own, path) != 0)
+        return error_set(err, STATUS_IO, "%s cannot be renamed", own);
+    return STATUS_OK;
 }
 
 enum status calibrated_make(const struct model *model, const struct precision_options *options,
