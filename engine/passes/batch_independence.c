@@ -4,8 +4,8 @@
  * consecutive elements belong to the first image, `span` to the second and so on, and after the
  * last image the first follows again. A Reshape does not change the span. Other operators need an
  * axis along which the images alternate. This axis may be longer than the batch, because windows,
- * heads or tokens may have been merged into it. The operators' records define the effect on the
- * axis (engine/op/batch.h). */
+ * heads or tokens may have been merged into this axis. The operators' records define the effect on
+ * the axis (engine/op/batch.h). */
 #include "engine/passes/batch_independence.h"
 
 #include <string.h>
@@ -37,7 +37,7 @@ struct batch_proof {
 };
 
 /* True if a MaxUnpool's indices come from a MaxPool of images as large as the MaxUnpool's results.
- * An image's indices then point into that image, wherever it lies in the batch. */
+ * An image's indices then point into that image, wherever the image lies in the batch. */
 static bool proof_unpools_itself(const struct node *node)
 {
     const struct node *pool = node->inputs[1]->producer;
@@ -175,8 +175,8 @@ static bool proof_are_alike(const struct batch_proof *proof, const struct value 
     return true;
 }
 
-/* Calls proof_are_alike() for each free input, unless images read it as a whole or only its extents
- * matter. */
+/* Calls proof_are_alike() for each free input, unless images read the whole input or only the
+ * input's extents matter. */
 static bool proof_free_are_alike(const struct batch_proof *proof, const struct node *node,
                                  const struct batch_rule *rule, int axis, size_t run)
 {
@@ -418,7 +418,7 @@ static bool proof_visit_places(const struct batch_proof *proof, const struct nod
     return node->op == OP_GATHER && proof_gather_own(proof, node, ret);
 }
 
-/* Returns the span of an output whose images alternate along `axis`; 0 if they cannot. */
+/* Returns an output's span if its images alternate along `axis`; 0 if its shape does not fit. */
 static size_t proof_output_span(const struct batch_proof *proof, const struct shape *shape,
                                 int axis, size_t run)
 {

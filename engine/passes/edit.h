@@ -17,8 +17,8 @@ struct edit {
 };
 
 /* Calls `visit` for each live node in order, until a call fails. `visit` returns true if it has
- * changed the graph; readers are then counted again. *n is the node's position; `visit` may change
- * it to continue elsewhere. Removes dead nodes at the end. */
+ * changed the graph; readers are then counted again. *n is the node's position, which `visit` may
+ * change to continue elsewhere. Removes dead nodes at the end. */
 void edit_nodes(struct edit *edit, bool (*visit)(struct edit *edit, size_t *n));
 
 /* Frees the reader counts and returns edit->status. */
@@ -63,7 +63,7 @@ bool edit_is_all(const struct value *value, float expected);
  * constant. */
 bool edit_clip_limits(const struct node *clip, float *ret_low, float *ret_high);
 
-/* Reads the integers of operand i. Returns false if they are unknown, or more than `most`. */
+/* Reads the integers of operand i. Returns false for unknown integers, and more than `most`. */
 bool edit_integers(const struct node *node, size_t i, int64_t *ret, size_t most, size_t *ret_count);
 
 /* True for a ReduceMean with keepdims over exactly these axes, given as a bit mask. */
@@ -79,7 +79,7 @@ bool edit_set_inputs(struct edit *edit, struct node *node, struct value *const *
                      size_t count);
 bool edit_append_input(struct edit *edit, struct node *node, struct value *value);
 
-/* Turns the node into another operator without attributes; it keeps its outputs. */
+/* Turns the node into another operator without attributes. The node keeps its outputs. */
 bool edit_become(struct edit *edit, struct node *node, enum op op, int opset,
                  struct value *const *inputs, size_t count);
 

@@ -50,7 +50,7 @@ static bool fuse_activation(struct edit *edit, struct node *node)
     return true;
 }
 
-/* Appends NULL for omitted operands of a product of 8-bit integers, until it has `count`. */
+/* Appends NULL for omitted operands of a product of 8-bit integers, up to `count` operands. */
 static bool complete_operands(struct edit *edit, struct node *product, size_t count)
 {
     while (product->input_count < count)

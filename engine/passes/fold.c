@@ -47,7 +47,7 @@ static bool worth_folding(const struct node *node)
             !size_add(out, bytes, &out))
             return false;
     }
-    /* ConstantOfShape has a tiny input, and models of ONNX's zoo use it for weights. */
+    /* ConstantOfShape has a tiny input, but makes weights in models of ONNX's zoo. */
     return out <= (16u << 20) || out / 4 <= in || node->op == OP_CONSTANT_OF_SHAPE;
 }
 

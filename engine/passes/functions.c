@@ -1,5 +1,5 @@
 /* Rewrites ONNX's function operators of transformers, Attention and RotaryEmbedding, in the
- * primitives that exporters used before opset 23, so that passes and kernels need not know them.
+ * primitives that exporters used before opset 23, so that passes and kernels need neither.
  * pass_attention() then makes one operator of Attention's primitives.
  *
  *     q ─ (apart) ─ · scale ─────────┐
@@ -197,7 +197,7 @@ static struct value *ungrouped(struct attention_expansion *a, struct value *x, i
     return a->group > 1 ? reshape(a->e, x, dims, 4) : x;
 }
 
-/* Returns K or V with its past values in front, and binds it to output `present`. */
+/* Puts the past values in front of K or V. Binds the result to output `present`, and returns it. */
 static struct value *cached(struct attention_expansion *a, size_t operand, size_t past,
                             size_t present, int64_t width)
 {
@@ -301,8 +301,8 @@ static struct value *grouped_bias(struct attention_expansion *a, struct value *b
     return reshape(a->e, bias, dims, 5);
 }
 
-/* Binds the scores or probabilities `s` to output ATTENTION_SCORES if the node wants those of
- * `stage`. Returns the value that then has the contents of `s`. */
+/* Binds the scores or probabilities `s` to output ATTENTION_SCORES if the node wants this
+ * stage. Returns the value that then has the contents of `s`. */
 static struct value *shown(struct attention_expansion *a, enum attention_stage stage,
                            struct value *s)
 {

@@ -6,8 +6,8 @@
  *   - an image operator that the backend runs channels-last reads and writes this layout;
  *   - elementwise operators, Concat, Split, Softmax, reductions, … follow their operands: their
  *     axes are renumbered, their constants permuted;
- *   - a Transpose of a channels-last value is composed with the permutation of the layout, which
- *     removes ConvNeXt's and Swin's own NCHW → NHWC transposes;
+ *   - the file's own Transpose from NHWC to NCHW (ConvNeXt, Swin) becomes a view. For the way back,
+ *     pass_strided_copies() removes the file's Transpose and the one that this pass inserts;
  *   - all other nodes, and the graph's outputs, get the value transposed back, which is only a view
  *     if all spatial extents are 1 (before Flatten → Gemm).
  *
@@ -42,8 +42,7 @@ static struct shape channels_last_shape(const struct shape *plain)
     return shape;
 }
 
-/* Returns a value of rank 3 … 5 in the other layout, by a Transpose that it inserts, or as a
- * constant. */
+/* Returns a value of rank 3 … 5 in the other layout, by a new Transpose or as a constant. */
 static struct value *transposed(struct layout_pass *layout, struct value *value, bool to_last)
 {
     struct shape shape = value->shape;

@@ -63,8 +63,7 @@ static struct value *narrow_constant(struct narrow *narrow, const struct tensor 
     return value;
 }
 
-/* True for operands of a NARROW_SAME node that stay float32 if they are constants: its
- * parameters. */
+/* True if operand i of a NARROW_SAME node is a parameter: as a constant it stays float32. */
 static bool stays_f32(const struct node *node, size_t i)
 {
     if (node->op == OP_SCALE_SHIFT) /* operands from 3 on are parts of its image */
@@ -91,8 +90,8 @@ static void convert_inputs(struct narrow *narrow, size_t *at, struct node *node,
     }
 }
 
-/* Returns how the node can run on 16-bit numbers; NARROW_NO for NARROW_SAME if a result must stay
- * float32. Call it while all activations are still float32. */
+/* Returns how the node can run on 16-bit numbers, but NARROW_NO instead of NARROW_SAME if a result
+ * must stay float32. Call this while all activations are still float32. */
 static enum narrow_support support_of(const struct narrow *narrow, const struct node *node)
 {
     struct kernel_caps caps;

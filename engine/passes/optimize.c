@@ -32,8 +32,7 @@ enum status optimize_for_backend(struct graph *graph, const struct optimize_opti
         edit_nodes(&edit, pass_stored_scales);
     if (options->claim && options->fuse)
         edit_nodes(&edit, pass_quantized_epilogues);
-    if (options->fuse) { /* after pass_layout(), because access maps absorb the Transposes that it
-                            adds */
+    if (options->fuse) { /* after pass_layout(), whose Transposes access maps absorb */
         edit_nodes(&edit, pass_attention);
         edit_nodes(&edit, pass_storing);
         pass_strided_copies(&edit);

@@ -1,5 +1,5 @@
 /* The optimizer: rewrites a graph to make it faster on a backend. Passes do not change results
- * (tests run each model with and without them).
+ * (tests run each model with and without passes).
  *
  *     once:            optimize_quantized   QDQ becomes operators on 8-bit integers (int8 only)
  *                      optimize_dynamic     dynamically quantized products (CPU only)
@@ -17,7 +17,7 @@
 struct optimize_options {
     bool fuse; /* fuse biases, residuals and activations into their producers; replace patterns and
                   chains of nodes by one operator, such as OP_ATTENTION */
-    /* The backend's kernels. NULL: passes that need them do nothing; images stay [N, C,
+    /* The backend's kernels. If NULL, passes that need kernels do nothing, and images stay [N, C,
      * spatial…]. */
     kernel_claim_fn claim;
     enum dtype narrow; /* DTYPE_BF16 or DTYPE_F16: the activations' dtype where kernels support it;

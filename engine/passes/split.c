@@ -15,13 +15,13 @@ static bool is_dynamic_value(const struct value *value)
 
 struct tail_split {
     struct graph *graph, *tail; /* tail: a clone of graph, with equal indexes of values and nodes */
-    bool *in_tail;              /* by a node's position: it belongs to the tail */
-    bool *made;                 /* by value->index: a node of the tail makes it */
-    bool *crosses;              /* by value->index: it is an input of the tail */
+    bool *in_tail;              /* by position: the node belongs to the tail */
+    bool *made;                 /* by value->index: a node of the tail makes the value */
+    bool *crosses;              /* by value->index: the value is an input of the tail */
 };
 
-/* Finds nodes of the tail and values that they make. Nodes are sorted, so one sweep is enough.
- * Returns false if there are none. */
+/* Finds the tail's nodes and the values that these nodes make. Nodes are sorted, so one sweep is
+ * enough. Returns false if the tail has no nodes. */
 static bool mark(const struct tail_split *split)
 {
     bool any = false;
@@ -53,7 +53,7 @@ static void cross(const struct tail_split *split, const struct value *value)
 }
 
 /* Divides nodes and outputs between the graph and its clone. `outputs` gets the graph's new
- * outputs: the earlier ones that it still computes, then the values that the tail reads. */
+ * outputs: first the earlier ones that stay there, then the values that the tail reads. */
 static void divide(const struct tail_split *split, struct value **outputs, int *output_of)
 {
     struct graph *graph = split->graph, *tail = split->tail;

@@ -1,8 +1,8 @@
-/* If only a QuantizeLinear reads a node's result, the node itself stores it in 8 bits:
+/* If only a QuantizeLinear reads a node's result, the node itself stores its result in 8 bits:
  *
  *     LayerNormalization → Transpose → QuantizeLinear   ─▶   LayerNormalization → Transpose
  *
- * A move between the two then copies bytes. */
+ * A move between the node and the QuantizeLinear then copies bytes. */
 #include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"

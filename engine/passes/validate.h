@@ -4,10 +4,10 @@
 
 #include "engine/graph/graph.h"
 
-/* Graph inputs with a fully known declared shape count as known. Other inputs and values that
- * depend on them are unknown: for these only operand counts are checked. Bodies of If, Loop and
- * Scan are checked once each with unknown captures, because a branch that is not taken may
- * contradict the actual shapes.
+/* Graph inputs with a fully known declared shape count as known. Other inputs are unknown,
+ * and so are values that depend on unknown values: only the operands of their readers are counted.
+ * Bodies of If, Loop and Scan are checked once each with unknown captures, because a branch that is
+ * not taken may contradict the actual shapes.
  *
  * Writes dtype, shape and known contents of values; call it on a clone if the graph must not
  * change. Errors: those of inference and of kernels that run on constants, with the node's name;

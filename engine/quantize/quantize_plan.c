@@ -130,8 +130,8 @@ static bool is_of_one(const struct quantize_plan *plan, const struct node *join)
     return root_of(plan, join->inputs[0]) == root_of(plan, join->inputs[1]);
 }
 
-/* True if `flags`, by value->index, is set for each tensor that the node reads, and none of them is
- * a constant. */
+/* True if `flags`, by value->index, is set for each tensor that the node reads, and no such tensor
+ * is a constant. */
 static bool all_inputs(const struct node *node, const bool *flags)
 {
     const size_t count =
@@ -243,7 +243,7 @@ static void want_gemm(struct quantize_plan *plan, const struct node *node, enum 
 }
 
 /* If the result of an Add or Mul, Concat, move or pool is stored in 8 bits, stores its inputs, too,
- * provided that all of them can be stored. */
+ * if all inputs can be stored. */
 static void want_between(struct quantize_plan *plan)
 {
     const struct graph *graph = plan->edit.graph;

@@ -1,8 +1,8 @@
 /* Private to engine/quantize: decides which activations of a graph are stored in 8 bits, and which
  * nodes read the stored numbers.
  *
- * The rules match those for products of integers (engine/passes/quantize.c, ONNX Runtime,
- * OpenVINO). A layer reads a stored activation, and a Conv stores its result after its Relu or
+ * The rules match what lensd (engine/passes/quantize.c), ONNX Runtime and OpenVINO compute in
+ * integers. A layer reads a stored activation, and a Conv stores its result after its Relu or
  * Clip. Sums, gates, Concat, pools and moves between such tensors are stored as well, so that no
  * float32 tensor is between them. Values after the last product, norm or pool stay float32, because
  * answers are compared with thresholds. */

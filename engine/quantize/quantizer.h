@@ -52,7 +52,7 @@ void quantizer_free(struct quantizer *quantizer);
 struct quantizer_layer *quantizer_layers(struct quantizer *quantizer, size_t *ret_count);
 
 /* Runs the images in float32 and records the ranges of activations. `options` are for a session on
- * the CPU whose image input is IMAGE_NHWC_F32; its `cancel` ends the call with STATUS_CANCELLED.
+ * the CPU whose image input is IMAGE_NHWC_F32; options->cancel ends the call with STATUS_CANCELLED.
  * One pass observes tensors of at most `memory` bytes, or a single larger one. Errors: those of
  * session_create(), session_run() and images->read(). */
 enum status quantizer_observe(struct quantizer *quantizer, const struct session_options *options,
@@ -60,7 +60,7 @@ enum status quantizer_observe(struct quantizer *quantizer, const struct session_
                               struct error *err) MUST_USE;
 
 /* Sets *ret to a quantizer of the same layers after smoothing (quantize_smooth.h), based on the
- * ranges that `from` has observed. Call quantizer_observe() for it, too. *ret is NULL if nothing
+ * ranges that `from` has observed. Call quantizer_observe() for *ret, too. *ret is NULL if nothing
  * can be smoothed. STATUS_NO_MEMORY. */
 enum status quantizer_smooth(const struct quantizer *from, struct quantizer **ret,
                              struct error *err) MUST_USE;

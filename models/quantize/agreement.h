@@ -10,7 +10,7 @@
  *                 smaller lead another JPEG encoder or resize filter changes the answer, too:
  *                 these change the probabilities of a trained SqueezeNet by a few hundredths.
  *   probability   The mean change of the probability of fp32's best class is at most
- *                 AGREEMENT_PROBABILITY: clients compare it with thresholds of two digits.
+ *                 AGREEMENT_PROBABILITY, because clients' thresholds have two digits.
  *   vector        The mean of 1 - Pearson's correlation of the class scores is at most
  *                 AGREEMENT_VECTOR: an error of 4.5 % of the vector's length. Applies only if fewer
  *                 than AGREEMENT_FEW images are clear: so few classes prove little.

@@ -26,8 +26,8 @@ enum {
  * limits. */
 #define KEPT_WORK (1.0 / 3)
 
-/* While the bounds do not hold, more layers stay in float32 only if they lower the error to this
- * share of it. Smaller gains on the photos that choose the layers were losses on the held-out
+/* While the bounds do not hold, more layers stay in float32 only if the error falls to this
+ * share. Smaller gains on the photos that choose the layers were losses on the held-out
  * photos. */
 #define KEPT_GAIN 0.5
 

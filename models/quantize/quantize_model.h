@@ -57,8 +57,8 @@ struct quantize_options {
     int weight_max;            /* QUANTIZER_WEIGHT_MAX or QUANTIZER_WEIGHT_MAX_AVX2 */
     const _Atomic int *cancel; /* 1 ends the call with STATUS_CANCELLED; may be NULL */
     bool has_report;           /* fill in the whole report, not only its layers and photos */
-    double cpu_deadline_ms;    /* limit for this thread's CPU time: after it no layer is tried, and
-                                  calibration ends with STATUS_TIMEOUT; 0: none */
+    double cpu_deadline_ms; /* limit for this thread's CPU time: then no more layers are tried, and
+                               calibration ends with STATUS_TIMEOUT; 0: none */
     /* Reports the phase ("calibrating") and the share of it that is done, 0 … 1. May be NULL. */
     void (*on_progress)(void *context, const char *phase, double fraction);
     void *context;
