@@ -121,8 +121,10 @@ enum status process_write_number(const char *option, const char *path, long numb
 
 void process_remove_number(const char *path, long number)
 {
+    struct stat info;
     long held;
-    if (read_number(path, &held, NULL) != STATUS_OK || held != number || unlink(path) == 0)
+    if (lstat(path, &info) != 0 || !S_ISREG(info.st_mode) || /* leaves a link */
+        read_number(path, &held, NULL) != STATUS_OK || held != number || unlink(path) == 0)
         return;
     /* Empties the file instead. If this also fails, the file stays. */
     int fd = open(path, O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
