@@ -19,8 +19,8 @@ struct anomaly {
 struct task_answer {
     struct detections detections;
     struct embedding embedding;
-    struct segments segments; /* for an anomaly: its mask */
-    struct depth depth;       /* for an anomaly: its map */
+    struct segments segments; /* classes of a photo, or the mask of an anomaly */
+    struct depth depth;       /* depth of a photo, or the map of an anomaly */
     struct anomaly anomaly;
     struct text_reading text;
 };

@@ -26,7 +26,7 @@ static bool area_add(struct area_runs *runs, uint16_t index, uint32_t length)
     return true;
 }
 
-/* Returns the class with the highest score; scores are `step` apart. */
+/* Returns the class with the highest score. Scores of successive classes are `step` apart. */
 static uint16_t area_best(const struct area_map *map, const float *scores, size_t step)
 {
     uint16_t best = 0;
@@ -49,7 +49,7 @@ void area_classify(struct area_map *map)
         best[i] = area_best(map, scores + i, plane);
 }
 
-/* Sets the ends of runs of pixels with the same `first`. */
+/* Sets `end` of each pixel: the first pixel after it with another `first`. */
 static struct area_place *set_ends(struct area_place *places, size_t count)
 {
     for (size_t i = count; places && i-- > 0;) {
@@ -59,8 +59,8 @@ static struct area_place *set_ends(struct area_place *places, size_t count)
     return places;
 }
 
-/* Like area_places(), but finds each pixel's nearest point. As in torch's "nearest", computed in
- * float32, a pixel's start decides, not its centre. */
+/* Like area_places(), but finds the nearest point of each pixel. Computes in float32, from the
+ * start of a pixel instead of its centre, as torch's mode "nearest" does. */
 static struct area_place *nearest_places(size_t count, float gain, float begin, float input,
                                          int32_t side)
 {
@@ -117,8 +117,8 @@ void area_map_done(struct area_map *map)
     FREE_ALL(map->best, map->columns, map->rows, map->runs.items);
 }
 
-/* Classifies `count` pixels of column `x` from rows[0] on, which all lie between the same two rows
- * of the map. Called if the best classes of the four neighbours differ. */
+/* Classifies `count` pixels of column `x`, in rows[0] and the rows after it. These pixels lie
+ * between the same two rows of the map, and the best classes of their four neighbours differ. */
 static bool blend_rows(struct area_map *map, const struct area_place *x,
                        const struct area_place *rows, uint32_t count)
 {
@@ -139,7 +139,7 @@ static bool blend_rows(struct area_map *map, const struct area_place *x,
     return true;
 }
 
-/* Classifies the pixels [top, bottom) of a column, and adds them. */
+/* Classifies the pixels [top, bottom) of a column, and adds their classes to map->runs. */
 static bool area_column(struct area_map *map, const struct area_place *x, uint32_t top,
                         uint32_t bottom)
 {
@@ -188,11 +188,12 @@ bool area_run(struct area_map *map, const struct area_part *part)
     return is_done;
 }
 
-/* Largest number of characters of a count: 33 bits with sign, 5 bits per character. */
+/* The most characters of a count, which has 33 bits with its sign; a character has 5. */
 enum { COUNT_TEXT = 7 };
 
-/* Writes count i like rleToString() in COCO's maskApi.c: 5 bits per character; a sixth bit means
- * that more follow. From the fourth count on, writes the difference from the count two before. */
+/* Writes counts[0], which is count number `i`, like rleToString() in COCO's maskApi.c: 5 bits per
+ * character, and a sixth bit if more characters follow. From the fourth count on, writes the
+ * difference from counts[2], the count two before. Returns the number of characters. */
 static size_t put_count(const uint32_t counts[3], size_t i, char *text)
 {
     int64_t value = (int64_t)counts[0] - (i > 2 ? (int64_t)counts[2] : 0);

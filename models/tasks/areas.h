@@ -22,7 +22,7 @@ struct area_runs {
 struct area_place {
     int32_t first, second; /* -1: outside the map */
     float share;           /* weight of `second` */
-    uint32_t end;          /* pixels from this one up to `end` have the same `first` */
+    uint32_t end;          /* pixels from this one to `end` - 1 have the same `first` */
 };
 
 /* A map of scores, the classes of its points, and the positions of a photo's pixels in it. */
@@ -30,7 +30,7 @@ struct area_map {
     const float *scores;   /* of points; set by the caller, borrowed */
     size_t classes, plane; /* `plane`: floats in the scores of one class */
     int32_t width, height;
-    float threshold; /* for one class: its score must exceed this */
+    float threshold; /* with one class: a point has the class if its score is above this */
     uint16_t *best;  /* best class of each point of the map, or AREA_NONE; see area_classify() */
     struct area_place *columns, *rows; /* positions of the photo's pixels */
     uint32_t photo_width, photo_height;
@@ -42,23 +42,24 @@ struct area_part {
     uint32_t left, top, right, bottom;
 };
 
-/* Makes a map of one class with the threshold 0. If `is_nearest`, a pixel has the class of one
- * point, else its scores are interpolated. The caller frees *ret with area_map_done(), also after
- * an error. STATUS_NO_MEMORY. */
+/* Makes a map of one class with the threshold 0. If `is_nearest`, a pixel has the class of its
+ * nearest point, else its scores are interpolated. The caller frees *ret with area_map_done(), also
+ * after an error. STATUS_NO_MEMORY. */
 enum status area_map_init(int64_t width, int64_t height, const struct task_geometry *geometry,
                           bool is_nearest, struct area_map *ret, struct error *err) MUST_USE;
 void area_map_done(struct area_map *map);
 
-/* Finds the best class of each point. With one class it is 0, or AREA_NONE if the score does not
- * exceed the threshold. */
+/* Finds the best class of each point. With one class, the best class is 0, or AREA_NONE if the
+ * point's score does not exceed the threshold. */
 void area_classify(struct area_map *map);
 
 /* Writes map->runs: the classes of the pixels of `part` (NULL: of the photo), and AREA_NONE for all
- * others. Returns false when out of memory. */
+ * other pixels. Returns false when out of memory. */
 bool area_run(struct area_map *map, const struct area_part *part);
 
-/* Returns the positions of `count` pixels in a map of `side` points; free() them. The map covers
- * `input` pixels of the model's input. In these, pixel i is at (i + 0.5) * gain + begin. */
+/* Returns the positions of `count` pixels of the photo in a map of `side` points. The map covers
+ * `input` pixels of the model's input, in which the centre of pixel i is at (i + 0.5) * gain +
+ * begin. The caller frees the array. */
 struct area_place *area_places(size_t count, float gain, float begin, float input, int32_t side);
 
 /* Interpolates a map of `width` columns bilinearly at the given positions; all must lie inside it.
@@ -72,5 +73,6 @@ void area_interpolate(const float *src, size_t width, const struct area_place *c
 bool area_take(const struct area_map *map, uint16_t index, struct detection *box,
                struct segment *ret);
 
-/* Returns COCO's compressed run lengths of class `index`, which has `pieces` runs; free() them. */
+/* Returns COCO's compressed run lengths of class `index`, which has `pieces` runs. The caller frees
+ * the text. */
 char *area_counts(const struct area_runs *runs, uint16_t index, size_t pieces);

@@ -90,7 +90,7 @@ void candidates_add(struct candidates *candidates, struct detection box, float s
     struct detection *added = &box;
     const struct task_words *words = candidates->options->words;
     box.score = score;
-    /* rows after the last word repeat word 0 */
+    /* A model's rows after the last word repeat word 0. */
     box.index = words && index >= words->count ? 0 : (uint32_t)index;
     box.place = (uint32_t)place;
     const size_t most = candidates->is_oriented ? DETECT_MAX_ORIENTED : DETECT_MAX_CANDIDATES;
@@ -115,8 +115,8 @@ void candidates_add(struct candidates *candidates, struct detection box, float s
         heap_make(found->items, found->count, -1);
 }
 
-/* True if a kept box of the class of `box` (`agnostic`: of any class) overlaps `box` by more than
- * `iou`. */
+/* True if a kept box overlaps `box` by more than `iou`. Only boxes with the class of `box` count,
+ * unless `agnostic` is set. */
 static bool is_suppressed(const struct detection *kept, size_t count, const struct detection *box,
                           float iou, bool agnostic)
 {
@@ -160,10 +160,11 @@ static void oriented_add(struct oriented_boxes *boxes, const struct detection *b
     boxes->index[i] = box->index;
 }
 
-/* Adds a box. True if it overlaps an earlier box of its class (`agnostic`: of any) by over `iou`.
+/* Adds a box. Returns true if it overlaps an earlier box of its class, or with `agnostic` of any
+ * class, by more than `iou`.
  *
- * The overlap is 1 - sqrt(1 - exp(-d)), where d is the Bhattacharyya distance of the Gaussians: a
- * part for the centres, and half the logarithm of r for the shapes. So the overlap is above `iou`
+ * The overlap is 1 - sqrt(1 - exp(-d)), where d is the Bhattacharyya distance of the Gaussians: the
+ * sum of a term for the centres and of log(r) / 2 for the shapes. So the overlap is above `iou`
  * if d is below a limit; log(r) >= 2 (r - 1) / (r + 1) for r >= 1 saves most logarithms. */
 static bool oriented_is_suppressed(struct oriented_boxes *boxes, const struct detection *box,
                                    float iou, bool agnostic)
@@ -201,7 +202,7 @@ void candidates_suppress(struct candidates *candidates, const struct task_option
     size_t kept = 0;
     oriented.count = 0;
     heap_make(items, all, 1);
-    /* The heap shrinks at its end; the kept candidates fill the array from there, the best last. */
+    /* The heap shrinks at its end. Kept candidates follow it in the array; the best one is last. */
     for (size_t count = all; count > 0 && kept < most; count--) {
         const struct detection best = items[0];
         items[0] = items[count - 1];

@@ -53,7 +53,7 @@ enum status scores_of_image(const struct tensor *output, int batch, int row,
 /* Returns a number that is greater for a higher score, and for equal scores for a lower index. */
 static uint64_t rank_score(float score, size_t index)
 {
-    uint32_t bits = 0;                   /* of NaN, which ranks last */
+    uint32_t bits = 0;                   /* the bits of a NaN, which ranks last */
     const float positive = score + 0.0F; /* not -0, which equals 0 */
     if (!isnan(score)) {
         memcpy(&bits, &positive, sizeof bits);

@@ -8,9 +8,8 @@
 #include "engine/base/size.h"
 #include "models/tasks/decoders.h"
 
-/* PP-OCR's height / width from which a crop is turned, and least distance of rows, in pixels. */
-#define TURN_RATIO   1.5
-#define ROW_DISTANCE 10
+#define TURN_RATIO   1.5 /* PP-OCR turns a crop if height / width is at least this */
+#define ROW_DISTANCE 10  /* pixels; PP-OCR begins a row at a line this far below the line before */
 
 static enum status no_pixel(struct error *err)
 {
@@ -59,7 +58,7 @@ static enum status measure(double most, struct crop *ret, struct error *err)
     return STATUS_OK;
 }
 
-/* Moves corners away from their middle, each side by `margin` of its length. */
+/* Scales a quadrilateral by 1 + 2 * margin around the mean of its corners. */
 static void widen(float corners[4][2], double margin)
 {
     for (int axis = 0; axis < 2; axis++) {
@@ -108,7 +107,7 @@ enum status crop_align(const struct detections *found, size_t box, const struct 
     if (!found->points || found->point_count != to->count)
         return error_set(err, STATUS_INVALID, "the box has %zu points to align, not %zu",
                          found->points ? found->point_count : 0, to->count);
-    double middle[4] = {0}; /* means: x, y of the box's points; x, y of the template's */
+    double middle[4] = {0}; /* mean x and y of the box's points, then of the template's */
     for (size_t i = 0; i < to->count; i++) {
         middle[0] += (double)from[i].x / (double)to->count;
         middle[1] += (double)from[i].y / (double)to->count;

@@ -6,13 +6,13 @@
 /* A part of a photo, in pixels of the upright photo. */
 struct crop {
     bool is_warped;
-    uint32_t x, y;          /* not warped: the upper left corner */
-    uint32_t width, height; /* of the crop; before it is turned, if is_turned */
-    float corners[4][2];    /* warped: the photo's points for the crop's corners: top left, top
-                               right, bottom right, bottom left; may lie outside the photo */
-    bool is_turned;         /* warped: turned by 90 degrees counter-clockwise afterwards */
-    bool is_aligned;        /* warped: by `map`, from the crop to the photo, not by corners */
-    double map[6]; /* maps the crop's (x, y) to (map[0] x + map[1] y + map[2], map[3] x + …) */
+    uint32_t x, y;          /* if not is_warped: the upper left corner */
+    uint32_t width, height; /* of the crop, before the turn of is_turned */
+    float corners[4][2];    /* if is_warped: the photo's points for the crop's corners top left,
+                               top right, bottom right, bottom left; may lie outside the photo */
+    bool is_turned;         /* after the warp, turn by 90 degrees counter-clockwise */
+    bool is_aligned;        /* if is_warped: `map` replaces `corners` */
+    double map[6]; /* (x, y) of the crop is (map[0] x + map[1] y + map[2], map[3] x + …) */
 };
 
 /* Positions of a box's points in its crop. */

@@ -40,7 +40,7 @@ enum status decode_mask_queries(const struct task_rows *outputs, struct candidat
         const struct softmax_scale scale = softmax_scale(row, classes);
         const struct detection none = {.index = 0}; /* query_masks_add() sets the box */
         const size_t best = is_panoptic ? decode_greatest(row, classes) : classes;
-        for (size_t c = 0; c + 1 < classes; c++) /* the last one is "nothing" */
+        for (size_t c = 0; c + 1 < classes; c++) /* the last class is "nothing" */
             if (!is_panoptic || c == best)
                 candidates_add(candidates, none, expf(row[c] - scale.greatest) / scale.sum, c,
                                is_panoptic ? i : i * classes + c);
@@ -72,7 +72,7 @@ static void add_pairs(const float *logits, size_t classes, size_t query,
                       const struct detection *box, struct candidates *candidates)
 {
     const float confidence = candidates->options->confidence;
-    /* A logit below this gives a score below the threshold: skip its sigmoid. */
+    /* A logit below this gives a score below the threshold, so its sigmoid is not needed. */
     const float floor = logf(confidence / (1 - confidence)) - 0.01f;
     for (size_t c = 0; c < classes; c++) {
         if (logits[c] < floor)
@@ -100,7 +100,7 @@ enum status decode_detr(const struct task_rows *outputs, struct candidates *cand
             continue;
         }
         const struct softmax_scale scale = softmax_scale(row, classes);
-        const size_t best = decode_greatest(row, classes - 1); /* the last one is "nothing" */
+        const size_t best = decode_greatest(row, classes - 1); /* the last class is "nothing" */
         candidates_add(candidates, box, expf(row[best] - scale.greatest) / scale.sum, best, i);
     }
     return STATUS_OK;

@@ -1,8 +1,8 @@
 /* Decodes faces with five points: YuNet's as OpenCV's FaceDetectorYN does, SCRFD's as InsightFace.
  *
- * The outputs are lists for cells that are 8, 16 and 32 pixels wide. YuNet: class scores,
- * objectness, boxes, points, for one anchor in each cell. SCRFD: scores, distances of a box's
- * sides, points, for two anchors in each cell. */
+ * The outputs are lists for cells that are 8, 16 and 32 pixels wide. YuNet has one anchor in each
+ * cell, with class score, objectness, box and points. SCRFD has two anchors in each cell, with
+ * score, distances of the box's sides, and points. */
 #include <math.h>
 
 #include "models/tasks/decoders.h"
@@ -13,7 +13,7 @@ enum { FACE_STRIDES = 3 };
 struct face_grid {
     const struct task_rows *scores, *objectness, *boxes, *points; /* objectness NULL: SCRFD */
     float stride;
-    size_t width, anchors; /* cells in a row of the grid; entries of each list */
+    size_t width, anchors; /* `width`: cells in a row; `anchors`: entries of each list */
 };
 
 static struct face_grid face_grid_of(const struct task *task, const struct task_rows *outputs,

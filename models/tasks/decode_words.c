@@ -7,7 +7,7 @@
 
 #include "models/tasks/decoders.h"
 
-/* Returns the word of a column of logits, or words->count if it has none. */
+/* Returns the word of a column of logits, or words->count if the column has none. */
 static size_t word_of(const struct task_words *words, size_t column)
 {
     if (!words->of_tokens)

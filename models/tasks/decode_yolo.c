@@ -79,7 +79,7 @@ static void decode_cells(const struct task_rows *rows, size_t first, size_t coun
     const float confidence = candidates->options->confidence;
     for (size_t i = 0; i < count; i++) {
         const float *row = rows->data + (first + i) * columns;
-        /* Scores are at most 1, so their product with the objectness is not above it. */
+        /* Scores are at most 1, so a score times the objectness is not above the objectness. */
         if (!is_rtdetr && !(row[4] > confidence))
             continue;
         const size_t best = decode_greatest(row + before, columns - before);

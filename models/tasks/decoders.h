@@ -21,8 +21,8 @@ void candidates_add(struct candidates *candidates, struct detection box, float s
 
 /* Sorts the candidates, best first, and keeps the best max_detections. With options->iou below 1,
  * it first drops each candidate that overlaps a better one of its class (with `agnostic`, of any
- * class) by more than this. Oriented boxes are compared by probabilistic IoU, also with better
- * boxes that were dropped. */
+ * class) by more than options->iou. Oriented boxes are compared by probabilistic IoU, also with
+ * better boxes that were dropped. */
 void candidates_suppress(struct candidates *candidates, const struct task_options *options);
 
 /* Decodes a detector's outputs and adds the candidates of one image. Boxes are in pixels of the
@@ -80,8 +80,8 @@ void face_points(const struct task *task, const struct task_rows *outputs,
 void heatmap_point(const struct task_rows *rows, const struct task_geometry *geometry, size_t p,
                    float ret[static 3]);
 
-/* Adds the masks of the boxes, which are in pixels of the photo. Drops boxes with empty masks,
- * except torchvision's. STATUS_INVALID; STATUS_NO_MEMORY; STATUS_TOO_LARGE: too many pixels. */
+/* Adds the masks of the found boxes, in pixels of the photo. Drops boxes with empty masks, except
+ * torchvision's. STATUS_INVALID; STATUS_NO_MEMORY; STATUS_TOO_LARGE: too many pixels. */
 enum status instances_add(const struct task *task, const struct task_rows *outputs,
                           const struct task_geometry *geometry, struct detections *found,
                           struct error *err) MUST_USE;
@@ -93,8 +93,8 @@ enum status instances_add(const struct task *task, const struct task_rows *outpu
 /* STATUS_TOO_LARGE if `pixels`, the sum over `count` masks, exceeds the limit. */
 enum status instances_check_work(size_t count, double pixels, struct error *err) MUST_USE;
 
-/* Adds masks for layouts with masks of queries: finds the candidates' masks, drops those that the
- * framework drops or the options exclude, sets the others' boxes, and sorts them, best first. */
+/* Adds masks for layouts with masks of queries. Drops candidates that the framework drops or the
+ * options exclude. Sets the boxes of the remaining candidates, and sorts these, best first. */
 enum status query_masks_add(const struct task *task, const struct task_rows *outputs,
                             const struct task_options *options,
                             const struct task_geometry *geometry, struct detections *found,

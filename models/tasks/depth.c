@@ -1,5 +1,6 @@
 /* Interpolates a depth map to the photo in two passes, one for the range and one for the pixels.
- * Each resizes a map row to the photo's width once, and mixes four such rows into a photo row. */
+ * Each pass resizes a row of the map to the photo's width once, and mixes four such rows into a row
+ * of the photo. */
 #include "models/tasks/depth.h"
 
 #include <math.h>
@@ -62,7 +63,7 @@ static float cubic(float distance)
     return x < 2 ? ((x - 5) * x + 8) * x * a - 4 * a : 0;
 }
 
-/* Finds the taps of the `count` pixels of a side; free() them. NULL when out of memory. */
+/* Returns the points and weights for the `count` pixels of a side, which the caller frees. */
 static struct depth_taps *taps_of(uint32_t count, float gain, float begin, float input,
                                   uint32_t side)
 {

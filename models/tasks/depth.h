@@ -19,7 +19,7 @@ enum status depth_decode(const struct task_rows *row, const struct task_geometry
                          struct depth *ret, struct error *err) MUST_USE;
 
 /* Interpolates the map to the photo's pixels like torch.nn.functional.interpolate with "bicubic"
- * and align_corners=False, which is slow for large photos. In *ret, 0 is the lowest depth
+ * and align_corners=False. This is slow for large photos. In *ret, 0 is the lowest depth
  * (*ret_least) and 65535 the highest (*ret_greatest). *ret is [photo height, photo width]; the
  * caller frees it. STATUS_NO_MEMORY. */
 enum status depth_render(const struct depth *depth, uint16_t **ret, float *ret_least,

@@ -103,8 +103,8 @@ static enum status add_points(const struct task *task, const struct task_rows *r
     return STATUS_OK;
 }
 
-/* Refuses outputs if most numbers of one are NaN or infinite. Other outputs may be finite even
- * then: a TopK's indexes, or constants. */
+/* Refuses outputs if most numbers of one output are NaN or infinite. Another output, such as the
+ * indexes of a TopK, may be finite even then. */
 static enum status check_finite(const struct task *task, const struct task_rows *outputs,
                                 struct error *err)
 {
@@ -162,7 +162,7 @@ enum status detect_decode(const struct task *task, const struct task_rows *outpu
                           const struct task_options *options, const struct task_geometry *geometry,
                           struct detections *ret, struct error *err)
 {
-    /* Masks of all classes compete for pixels, whichever the client requests. */
+    /* Masks of all classes compete for pixels, whichever classes the client requests. */
     struct task_options competing = *options;
     if (task_layout_is_masks(task->layout) || task->layout == LAYOUT_SAM)
         competing.class_count = 0;

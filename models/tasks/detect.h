@@ -22,9 +22,9 @@ struct segment {
 
 /* A key point. */
 struct task_point {
-    float x, y;  /* pixels of the photo, clipped to it. Points of faces, because faces are aligned,
-                    and of heatmaps may lie outside, by at most the photo's side */
-    float score; /* 0 … 1; negative: the model has none */
+    float x, y;  /* pixels of the photo, clipped to the photo. Only points of faces, because faces
+                    are aligned, and of heatmaps may lie outside, by at most the photo's side */
+    float score; /* 0 … 1; negative: the model gives none */
 };
 
 /* Zeroed: empty. Free with detections_done(). */
@@ -56,8 +56,8 @@ struct task_geometry {
     float photo_width, photo_height, input_width, input_height;
 };
 
-/* Only the best candidates are tested for overlaps, to bound the time per photo. There are fewer
- * oriented ones, because each is compared with all better boxes, not only with the kept ones. */
+/* Only the best candidates are tested for overlaps, to bound the time per photo. The limit of
+ * oriented boxes is lower, because each is compared with all better boxes, not only kept ones. */
 #define DETECT_MAX_CANDIDATES 2560
 #define DETECT_MAX_ORIENTED   1024
 

@@ -47,7 +47,7 @@ static void extend(struct mask_bitmap *box, uint32_t x, uint32_t first, uint32_t
     box->height = (bottom > last + 1 ? bottom : last + 1) - box->top;
 }
 
-/* If box->pixels is NULL, extends `box` to all runs inside the mask, else sets their pixels. */
+/* If box->pixels is NULL, extends `box` to the runs inside the mask, else sets their pixels. */
 static void for_columns(const char *counts, uint32_t height, struct mask_bitmap *box)
 {
     struct mask_reader reader = {.at = counts};
@@ -90,7 +90,7 @@ struct corner {
 struct outline {
     struct mask_polygons *into;
     size_t capacity;
-    struct corner anchor, last; /* last corner that was kept; last corner that was added */
+    struct corner anchor, last;              /* `anchor` was kept last, `last` was added last */
     double left_x, left_y, right_x, right_y; /* directions that the line from `anchor` may have */
     double tolerance;                        /* pixels */
     bool has_line;

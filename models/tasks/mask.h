@@ -19,7 +19,7 @@ enum mask_form {
 /* A position in a text of COCO's run lengths. Initialise with {.at = text}. */
 struct mask_reader {
     const char *at;
-    int64_t counts[2]; /* the last run length and the one before */
+    int64_t counts[2]; /* the last two run lengths, the latest first */
     size_t read;
 };
 
@@ -46,9 +46,9 @@ struct mask_polygons {
     size_t polygons;
 };
 
-/* An edge between two pixels of an outline, of which the one on its right is inside the mask. It
- * begins at the upper left corner of pixel (x, y) and leads to the right (`heading` 0), down (1),
- * to the left (2) or up (3). */
+/* An edge of an outline, between a pixel inside the mask on its right and one outside on its left.
+ * It begins at the upper left corner of pixel (x, y) and leads to the right (`heading` 0), down
+ * (1), to the left (2) or up (3). */
 struct mask_edge {
     int64_t x, y;
     int heading;

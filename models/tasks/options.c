@@ -175,7 +175,7 @@ static enum status option_flag(const char *name, const char *text, int *ret, str
     return STATUS_OK;
 }
 
-/* Reads an integer up to `most` at *text and moves *text past it; -1 if there is none. */
+/* Reads an integer up to `most` at *text and moves *text past it; -1: there is no such integer. */
 static long take_whole(const char **text, long most)
 {
     char *end = NULL;

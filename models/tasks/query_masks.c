@@ -13,17 +13,18 @@
 #include "models/tasks/areas.h"
 #include "models/tasks/decoders.h"
 
-/* LAYOUT_PANOPTIC: a mask must keep over this share of its pixels with scores of at least 0.5. */
+/* LAYOUT_PANOPTIC: a mask is kept if it has more than this share of the pixels where its score is
+ * at least 0.5. */
 #define LEAST_OWN_SHARE 0.8
 
 struct query_masks {
     const float *logits;
     size_t width, points; /* of a mask in `logits` */
     size_t classes;       /* candidates per query; candidate i belongs to query i / classes */
-    struct area_map map;  /* of a plane: a mask, which some models interpolate first */
+    struct area_map map;  /* of a plane, which is a mask or, in some models, an interpolated mask */
     struct area_place *columns,
         *rows;     /* positions of a plane's points in a mask; NULL: planes are as large as masks */
-    float *planes; /* LAYOUT_PANOPTIC: one for each candidate; otherwise one in all */
+    float *planes; /* LAYOUT_PANOPTIC: a plane for each candidate; otherwise one plane in all */
 };
 
 static void query_masks_done(struct query_masks *masks)
