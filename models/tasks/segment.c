@@ -39,7 +39,7 @@ static enum status map_init(const struct task_rows *row, const struct task_geome
     ret->classes = (size_t)shape->dims[0];
     ret->threshold = ret->classes == 1 ? threshold_of(row->data, row->count) : 0;
     area_classify(ret);
-    /* No score exceeds a NaN of class 0; a NaN of another class is never the best. */
+    /* No score exceeds a NaN of class 0. A NaN of another class is never the best score. */
     for (size_t i = 0; i < ret->plane; i++)
         if (isnan(ret->scores[i]))
             return error_set(err, STATUS_NUMERIC,

@@ -14,8 +14,8 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Returns the number of slices of `side` pixels along a photo's side. Each starts `step` pixels
- * after the one before; the last one ends with the photo. */
+/* Returns the number of slices of `side` pixels along a photo's side. Each slice starts
+ * `step` pixels after the slice before, but the last slice ends with the photo. */
 static size_t count_along(uint32_t length, uint32_t side, uint32_t step)
 {
     return length <= side ? 1 : 1 + (length - side + step - 1) / step;
@@ -108,7 +108,7 @@ enum status slices_merge(const struct detections *const *parts, const struct pho
     qsort(boxes, all, sizeof *boxes, compare_boxes);
     all = all < DETECT_MAX_CANDIDATES ? all : DETECT_MAX_CANDIDATES;
     for (size_t i = 0; i < all && kept < most; i++) {
-        if (boxes[i].score < 0) /* absorb() drops boxes by this */
+        if (boxes[i].score < 0) /* absorb() has dropped it */
             continue;
         absorb(boxes, all, i, rule, agnostic);
         boxes[kept++] = boxes[i];

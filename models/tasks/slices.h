@@ -18,7 +18,7 @@ size_t slices_plan(uint32_t width, uint32_t height, uint32_t side, double overla
 
 enum slices_rule {
     SLICES_GREEDY_NMM, /* merges boxes that share half of the smaller area */
-    SLICES_NMS,        /* drops a box whose IoU with a better one is one half or more */
+    SLICES_NMS,        /* drops a box whose IoU with a better box is 0.5 or more */
 };
 
 /* Moves the boxes of parts[i], found in slices[i], to their place in the photo, and merges boxes of

@@ -18,10 +18,10 @@ enum task_kind {
     TASK_SEGMENTATION, /* semantic: a class for each pixel */
     TASK_POSE,         /* boxes with key points */
     TASK_ORIENTED,     /* boxes with an angle */
-    TASK_INSTANCES,    /* boxes with the mask of the object in each */
+    TASK_INSTANCES,    /* boxes, each with the mask of its object */
     TASK_ZERO_SHOT,    /* an embedding, compared with embeddings of texts */
     TASK_DEPTH,        /* a distance, or its inverse, for each pixel */
-    TASK_TEXT_BOXES,   /* boxes of lines of text, as corners */
+    TASK_TEXT_BOXES,   /* boxes of lines of text, given by corners */
     TASK_TEXT,         /* a line of text */
     TASK_ANOMALY,      /* an anomaly score, with a map and a mask */
     TASK_MASKS,        /* masks of the objects that points and a box mark */
@@ -31,11 +31,11 @@ enum task_kind {
 
 /* The outputs of a detector for one image. A: candidates, C: classes, Q: queries. Boxes are in
  * pixels of the model's input, or are shares (0 … 1) of its sides. Candidates of YOLOV8 and
- * YOLO_FINAL may have more numbers at the end. For TASK_POSE these are x, y (and a score) of each
- * key point. For TASK_ORIENTED it is the angle, and a box of YOLO_FINAL is then centre and size.
- * For TASK_INSTANCES they are factors for the prototypes [P, height, width] of masks, which are the
- * last output. The last output may be masks: of TORCHVISION [N, 1, height, width], of DETR_SIGMOID
- * and RFDETR logits [Q, height, width]. */
+ * YOLO_FINAL may have more numbers at the end: for TASK_POSE x, y (and a score) of each key point;
+ * for TASK_ORIENTED the angle, with centre and size instead of corners in YOLO_FINAL; for
+ * TASK_INSTANCES factors of the masks' prototypes, [P, height, width], in the last output.
+ * TORCHVISION may have masks, [N, 1, height, width], as its last output; DETR_SIGMOID and RFDETR
+ * may have logits of masks, [Q, height, width]. */
 enum task_layout {
     LAYOUT_NONE,
     LAYOUT_YOLOV8,       /* [4 + C, A]: centre, size, scores; YOLOv8, 9, 11, 12 */
@@ -46,7 +46,7 @@ enum task_layout {
     LAYOUT_RTDETR,       /* [Q, 4 + C]: centre and size as shares, scores; Ultralytics' RT-DETR */
     LAYOUT_RTDETR_FINAL, /* [Q, 6]: centre and size as shares, score, class; RT-DETR since 8.4 */
     LAYOUT_DETR,         /* logits [Q, C + 1] for a softmax, boxes [Q, 4] as shares */
-    LAYOUT_DETR_SIGMOID, /* logits [Q, C] for a sigmoid, boxes as of DETR; RT-DETR, D-FINE */
+    LAYOUT_DETR_SIGMOID, /* logits [Q, C] for a sigmoid, boxes as in DETR; RT-DETR, D-FINE */
     LAYOUT_TORCHVISION,  /* boxes [N, 4] by corners, labels [N], scores [N] */
     LAYOUT_TENSORFLOW,   /* boxes [N, 4] as shares (y1, x1, y2, x2), classes, scores, count [] */
     LAYOUT_RTDETR_LISTS, /* as TORCHVISION, with a batch; RT-DETR's and D-FINE's own exports */
@@ -73,39 +73,38 @@ enum task_layout {
 /* Maximum number of outputs of a layout. */
 #define TASK_MAX_OUTPUTS 12
 
-/* Limits: classes in a request, boxes in an answer, numbers of a vector, key points of a box. */
-#define TASK_MAX_CLASSES    64
-#define TASK_MAX_DETECTIONS 1000
-#define TASK_MAX_DIMENSIONS 65536
-#define TASK_MAX_POINTS     256
-#define TASK_TRACK_MAX      64 /* maximum bytes of the option "track", a camera's name */
+/* Limits. */
+#define TASK_MAX_CLASSES    64    /* classes in a request */
+#define TASK_MAX_DETECTIONS 1000  /* boxes in an answer */
+#define TASK_MAX_DIMENSIONS 65536 /* numbers of a vector */
+#define TASK_MAX_POINTS     256   /* key points of a box, or prototypes of masks */
+#define TASK_TRACK_MAX      64    /* bytes of the option "track", a camera's name */
 
-/* Number of key points of a face; of corners of a text box, which are also struct task_point. */
-#define FACE_POINTS  5
-#define TEXT_CORNERS 4
+#define FACE_POINTS  5 /* key points of a face */
+#define TEXT_CORNERS 4 /* corners of a text box, which are struct task_point, too */
 
 /* The form in which a detector takes words with a photo. */
 enum word_form {
     WORDS_NONE,
-    WORDS_VECTORS, /* one vector per word, made by the half for texts */
+    WORDS_VECTORS, /* one vector per word, made by the text encoder */
     WORDS_TOKENS,  /* tokens of one text: "a dog. a cat." */
 };
 
 /* The words that a request looks for; they are classes 0 … count - 1. */
 struct task_words {
     size_t count;
-    const uint16_t *of_tokens; /* WORDS_TOKENS: the word of each token; `count`: none. Borrowed */
+    const uint16_t *of_tokens; /* WORDS_TOKENS: each token's word, or `count` if none; borrowed */
     size_t token_count;
 };
 
 /* Options of answers. A member that is not given is taken from the next source, in this order: the
  * request, the command line, the model's folder, the layout's default. */
 struct task_options {
-    float confidence; /* keep boxes whose score is above this, 0 … 1; -1: not given */
-    float iou; /* drop boxes that overlap a better one by more than this, 0 … 1; -1: not given */
+    float confidence;   /* keep boxes whose score is above this, 0 … 1; -1: not given */
+    float iou;          /* drop boxes that overlap a better box by more, 0 … 1; -1: not given */
     int max_detections; /* 1 … TASK_MAX_DETECTIONS; 0: not given */
     int agnostic;       /* 1: boxes of different classes also suppress each other; -1: not given */
-    size_t class_count; /* number of `classes`, the only ones in answers; 0: all */
+    size_t class_count; /* number of `classes`; answers have no others; 0: all classes */
     uint32_t classes[TASK_MAX_CLASSES];
     const char *class_names; /* class numbers and labels, comma-separated, which
                                 model_find_classes() turns into `classes`; borrowed; NULL: none */
@@ -147,7 +146,7 @@ struct task {
     size_t outputs[TASK_MAX_OUTPUTS];  /* indexes in the graph's outputs, in the layout's order */
     size_t point_count, point_numbers; /* TASK_POSE: points in a box, numbers in a point */
     size_t prototypes;                 /* TASK_INSTANCES of YOLO: number of prototypes (P) */
-    unsigned anomaly_parts;            /* TASK_ANOMALY: bits 1u << anomaly_part of its outputs */
+    unsigned anomaly_parts;            /* TASK_ANOMALY: a bit 1u << anomaly_part per output */
     /* TASK_TEXT_BOXES: each side of a box moves outwards by this ratio times area / perimeter, and
      * corners are whole points of the map, as in PaddleOCR and rapidocr. 0: the ratio is 1.5, and
      * corners are exact, as in Transformers. */
@@ -159,7 +158,7 @@ struct task {
     bool exceeds_queries;        /* LAYOUT_DETR_SIGMOID: a photo may have more boxes than queries */
     struct task_options options; /* complete: every member is given */
     bool is_tensors;             /* lensd.json says "task": "tensors"; the kind is TASK_UNKNOWN */
-    char evidence[240];          /* why it is this task; for TASK_UNKNOWN also what to do */
+    char evidence[240];          /* why the model has this task; for TASK_UNKNOWN also what to do */
 };
 
 /* True if the option with this name applies to answers of this task. */
@@ -199,7 +198,7 @@ struct task_facts {
     bool is_encoder;          /* the model encodes photos for a mask decoder in another file */
     bool makes_masks;         /* the model is a mask decoder; mask_side is as in struct task */
     int mask_side;
-    bool is_half; /* this is only half of a model: the photos' or the texts' */
+    bool is_half; /* the graph is one half of a model, such as the encoder of texts */
 };
 
 /* Decides the task. STATUS_MODEL if the outputs do not fit the task in lensd.json. */

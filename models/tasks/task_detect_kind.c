@@ -95,8 +95,8 @@ static int64_t grid_cells(const struct task_facts *facts)
     return cells;
 }
 
-/* Returns the layout of an output [rows, columns] by its shape; LAYOUT_NONE if none fits. `classes`
- * is the number of classes; 0: unknown. */
+/* Returns the layout of an output [rows, columns] by its shape; LAYOUT_NONE: no layout fits.
+ * `classes` is the number of classes; 0: unknown. */
 static enum task_layout layout_by_shape(const struct task_facts *facts, int64_t rows,
                                         int64_t columns, int64_t classes)
 {
@@ -549,7 +549,7 @@ static void decide_half(const struct task_facts *facts, struct task *task)
             facts->takes_texts ? "texts" : "photos", facts->outputs[at].name);
 }
 
-/* Decides the task of SAM's halves. */
+/* Decides the task of SAM's encoder and of its decoder. */
 static void decide_prompted(const struct task_facts *facts, struct task *task)
 {
     if (facts->is_encoder) {

@@ -18,7 +18,7 @@ void tensor_copy_in(const struct served_tensor *input, enum dtype as, bool last,
         memcpy(dst, src, input->bytes);
         return;
     }
-    /* With channels last, the numbers keep their order, as those of one channel do. */
+    /* With channels last the numbers keep their order, as if there were one channel. */
     const size_t channels = last ? 1 : (size_t)input->shape.dims[1];
     const size_t pixels = input->count / channels, size = dtype_size(input->dtype);
     assert(channels <= CHANNELS);

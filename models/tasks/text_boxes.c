@@ -15,9 +15,8 @@
 /* A pixel above this is text. */
 #define TEXT_PIXEL 0.3f
 
-/* Least side of a rectangle in points of the map, before and after its sides move outwards. */
-#define TEXT_LEAST_SIDE  3
-#define TEXT_LEAST_MOVED 5
+#define TEXT_LEAST_SIDE  3 /* least side of a rectangle in points of the map */
+#define TEXT_LEAST_MOVED 5 /* least side after the sides moved outwards */
 
 /* Sides move outwards by area / perimeter times this factor or lensd.json's unclip_ratio. */
 #define TEXT_UNCLIP 1.5
@@ -44,8 +43,8 @@ struct text_map {
     bool has_whole_points;   /* boxes are enlarged as in pyclipper */
     struct mask_bitmap text; /* the whole map */
     double *sums; /* width + 1 per row: for each column, the sum of the pixels left of it */
-    /* The first and the last pixel of a contour or polygon in each row, INT32_MAX and -1 in rows
-     * without one; it has pixels in the rows [top, bottom) only. */
+    /* The first and the last pixel of a contour or polygon in each row; INT32_MAX and -1: the row
+     * has no pixel of it. All its pixels are in the rows [top, bottom). */
     int32_t *left, *right;
     int64_t top, bottom;
     struct text_point *points, *hull;
@@ -193,8 +192,8 @@ static struct text_rectangle smallest_rectangle(const struct text_point *hull, s
 
 /* ---- the score ---- */
 
-/* Adds the pixels of a line, as OpenCV draws it from its left end. Between two equally near pixels
- * it takes the one nearer to the start. */
+/* Adds the pixels of a line, as OpenCV draws it from its left end. Of two equally near pixels
+ * the line has the pixel nearer to its start. */
 static void extents_line(struct text_map *map, const int64_t a[2], const int64_t b[2])
 {
     const int64_t *from = a[0] <= b[0] ? a : b, *to = a[0] <= b[0] ? b : a;
@@ -266,7 +265,7 @@ static void add_round_corner(struct text_map *map, const int32_t at[2], const do
 {
     const double turn = fmax(-1, fmin(1, from[0] * to[1] - to[0] * from[1]));
     const double angle = atan2(turn, from[0] * to[0] + from[1] * to[1]);
-    /* Enough corners that no chord is further than a quarter of a map's point from its arc. */
+    /* So many corners that no chord is further from its arc than a quarter of a map's point. */
     const double circle = fmin(acos(-1) / acos(1 - 0.25 / fmax(outwards, 1)), outwards * acos(-1));
     const double wanted = floor(circle / (2 * acos(-1)) * fabs(angle) + 0.5);
     const int steps = (int)fmax(1, fmin(wanted, ROUND_STEPS));
@@ -392,8 +391,8 @@ enum status decode_text_map(const struct task_rows *outputs, struct candidates *
 
 /* ---- corners ---- */
 
-/* Puts corners in reading order: top left, top right, bottom right, bottom left. The two with the
- * lower x are the left ones. */
+/* Puts corners in reading order: top left, top right, bottom right, bottom left. The two corners
+ * with the lower x are the left corners. */
 static void order_corners(float corners[static 4][2])
 {
     for (int i = 1; i < 4; i++)

@@ -5,7 +5,7 @@
 
 /* Zeroed: empty. Free with text_done(). */
 struct text_reading {
-    uint32_t *characters; /* indexes of the model's characters; one above the last: a space */
+    uint32_t *characters; /* indexes of the model's characters; the index after the last: a space */
     size_t count;
     float score;  /* mean probability of the characters; 0 if there are none */
     bool is_read; /* the image has a line, which may be empty */

@@ -9,17 +9,17 @@
 #define KEPT_FRAMES  30
 #define SAME_OVERLAP 0.85 /* overlap at which two objects are one */
 
-/* Costs of a box without an object in the three assignments of a frame; standard deviations of
- * noise as shares of an object's height. */
+/* Costs of a box without an object in the three assignments of a frame. */
 #define COST_FIRST  0.8
 #define COST_SECOND 0.5
 #define COST_UNSURE 0.7
+/* Standard deviations of noise as shares of an object's height. */
 #define NOISE_PLACE (1.0 / 20)
 #define NOISE_SPEED (1.0 / 160)
 
 enum { MIDDLE_X, MIDDLE_Y, HEIGHT, ASPECT, MOTIONS };
 
-/* Rows are boxes. Columns are objects, and after them "none". */
+/* Rows are boxes. Columns are objects; the column after the last object means "none". */
 struct assignment {
     size_t rows, columns;
     struct detection *boxes[TRACKER_BOXES];
@@ -102,8 +102,8 @@ static void place_all(struct tracker *tracker)
     }
 }
 
-/* Adds `row` to the assignment with the least sum of costs: moves rows along a shortest path.
- * Prices keep the costs of its steps non-negative (Jonker and Volgenant, 1987). */
+/* Adds `row`, and moves other rows to other columns along a shortest path, so that the sum of costs
+ * is least. Prices keep the costs of the path's steps non-negative (Jonker and Volgenant, 1987). */
 static void assign_row(struct assignment *a, size_t row)
 {
     double least[TRACKER_OBJECTS + 1], way = 0;

@@ -6,7 +6,7 @@
 #include "models/tasks/detect.h"
 
 #define TRACKER_LOW     0.1f  /* a box with a score up to this is ignored */
-#define TRACKER_HIGH    0.25f /* a box below this only continues a track */
+#define TRACKER_HIGH    0.25f /* a box with a lower score begins no track */
 #define TRACKER_BOXES   300   /* boxes of a frame that are tracked: the best */
 #define TRACKER_OBJECTS 500   /* objects that a tracker follows */
 
@@ -16,12 +16,13 @@ struct tracker {
     uint32_t last_id;
     size_t count;
     struct tracked_object {
-        /* Middle x and y, height, and width / height, each with its speed. They are independent, so
-         * the covariance matrix is four of 2 x 2: [place, both; both, spread]. */
+        /* Middle x and y, height, and width / height, each with its speed. The four are
+         * independent, so the covariance matrix has four blocks of 2 x 2: [place, both; both,
+         * spread]. */
         struct motion {
             double at, speed, place, both, spread;
         } motions[4];
-        struct detection box, *seen; /* predicted box; object's box in this frame, or NULL */
+        struct detection box, *seen; /* `box`: predicted; `seen`: in this frame, or NULL */
         uint32_t id;
         uint64_t first, last; /* the first and the last frame with a box of the object */
         bool is_sure;         /* frame 1 or two frames had a box of the object */

@@ -64,7 +64,7 @@ void step_added(const struct text_step *step, const char *text, size_t size, boo
         text_parts_add_part(to, text + done, size - done, -1, at_start && !done);
 }
 
-/* Adds list[at] to the trie for raw or for normalised texts; normalises it if is_normalized. */
+/* Adds the token list[at] to a trie; first normalises the token if is_normalized. */
 static enum status enter(struct tokenizer *tokenizer, size_t at, struct error *err)
 {
     struct added_tokens *added = &tokenizer->added;

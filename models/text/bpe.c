@@ -13,13 +13,13 @@
 #define NO_SYMBOL UINT32_MAX
 
 struct symbol {
-    int32_t id;              /* TOKEN_NONE: merged into the symbol before */
+    int32_t id;              /* TOKEN_NONE: the symbol before contains this one */
     uint32_t previous, next; /* NO_SYMBOL: none */
 };
 
 struct word {
     struct symbol *symbols;
-    uint64_t *heap; /* pairs that wait: rank << 32 | first symbol */
+    uint64_t *heap; /* pairs to merge: rank << 32 | index of the first symbol */
     size_t count, waiting;
 };
 
@@ -186,7 +186,7 @@ static int32_t find_character(const struct token_model *model, const char *text,
     return node ? trie->ids[node] : TOKEN_NONE;
 }
 
-/* Adds the ids of an unknown character's bytes. Returns false if one is missing. */
+/* Adds the ids of an unknown character's bytes. Returns false if a byte has no id. */
 static bool add_bytes(const struct token_model *model, const char *text, size_t length,
                       struct word *word)
 {
@@ -201,7 +201,7 @@ static bool add_bytes(const struct token_model *model, const char *text, size_t 
 static bool split_characters(const struct token_model *model, const char *text, size_t size,
                              struct word *word)
 {
-    bool is_unknown = false; /* an unknown token is not added yet, because later ones may join it */
+    bool is_unknown = false; /* the last character is unknown; its token is not added yet */
     for (size_t i = 0, length; i < size; i += length) {
         length = utf8_length(text + i, size - i);
         const int32_t id = find_character(model, text + i, length, !i, i + length == size);

@@ -1,5 +1,5 @@
 /* Classifies and normalizes characters by utf8proc. This file sorts combining marks itself, because
- * utf8proc takes quadratic time for a long run of them. */
+ * utf8proc takes quadratic time for a long run of marks. */
 #include "models/text/characters.h"
 
 #include <stdlib.h>
@@ -75,7 +75,7 @@ void characters_lower(const char *text, size_t size, struct text_parts *to)
 {
     for (size_t i = 0; i < size;) {
         const uint32_t c = character_next(text, size, &i);
-        if (c == 0x130) /* the only one whose lower case has two characters */
+        if (c == 0x130) /* the only character whose lower case has two */
             text_parts_add(to, "i\xCC\x87", 3);
         else if (c < 0x80)
             text_parts_put(to, c >= 'A' && c <= 'Z' ? c + 32 : c);
@@ -125,7 +125,7 @@ void characters_normalize(const char *text, size_t size, bool compatible, bool c
         text_parts_add(to, text, size);
         return;
     }
-    /* One character (U+FDFA) becomes 18: at most 6 per byte of the text. */
+    /* At most 6 characters per byte of the text: U+FDFA, 3 bytes, becomes 18 characters. */
     room = 6 * size + 18;
     utf8proc_int32_t *characters = alloc_array(room, 2 * sizeof *characters);
     if (!characters) {

@@ -1,6 +1,6 @@
 /* Private to models/text/: Unicode for tokenizers, by utf8proc: character classes, normal forms,
- * lower case. Classes and their names follow the Rust crates that `tokenizers` uses. New characters
- * may differ with the libraries' Unicode versions. */
+ * lower case. Classes and their names follow the Rust crates that `tokenizers` uses. The class of
+ * a new character depends on the Unicode version of utf8proc. */
 #pragma once
 
 #include "models/text/parts.h"

@@ -12,7 +12,7 @@ enum status json_text(const struct cJSON *json, const char *key, const char *oth
                       const char **ret, struct error *err) MUST_USE;
 enum status json_flag(const struct cJSON *json, const char *key, bool other, bool *ret,
                       struct error *err) MUST_USE;
-/* Reads an integer of at least 0; values above `most` become `most`. */
+/* Reads an integer of at least 0; an integer above `most` becomes `most`. */
 enum status json_size(const struct cJSON *json, const char *key, size_t other, size_t most,
                       size_t *ret, struct error *err) MUST_USE;
 /* Returns STATUS_MODEL with the text "WHAT" is not `expected`. */

@@ -24,7 +24,7 @@ static void run_filter(const struct text_step *step, const char *text, size_t si
     text_parts_end(to, -1, at_start);
 }
 
-/* True for what BERT calls a Chinese character: the CJK ideographs of these blocks. */
+/* True for the CJK ideographs that BERT calls Chinese characters. */
 static bool is_chinese(uint32_t c)
 {
     static const uint32_t blocks[][2] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF},
@@ -148,7 +148,8 @@ static void run_replace(const struct text_step *step, const char *text, size_t s
 
 /* ---- Precompiled: sentencepiece's table of replacements ---- */
 
-/* The table is a double array of 32-bit units (Darts). Texts follow; values are offsets in them. */
+/* The table is a double array of 32-bit units (Darts). The replacements follow the units; a value
+ * of the double array is the offset of a replacement. */
 const char *charsmap_find(const struct text_step *step, const char *text, size_t size,
                           bool is_longest, size_t *ret_key, size_t *ret_length)
 {

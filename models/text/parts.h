@@ -1,4 +1,4 @@
-/* Private to models/text/: a text between the steps of tokenization, as parts. */
+/* Private to models/text/: the parts of a text between two steps of tokenization. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,7 +16,7 @@ struct text_part {
     bool at_start; /* the part begins with the original text's first character */
 };
 
-/* Zeroed: empty. A failure is remembered, and later additions are ignored. */
+/* Zeroed: empty. After a failure, which `failed` keeps, additions have no effect. */
 struct text_parts {
     char *text; /* the texts of all parts, concatenated */
     size_t size, room;
@@ -55,7 +55,7 @@ struct splitter {
     enum split_behavior behavior;
     bool at_start; /* the text begins with the original text's first character */
     bool is_open, was_match;
-    size_t start, end; /* place of the part that is not ended yet */
+    size_t start, end; /* the open part of `text` */
 };
 void splitter_add(struct splitter *splitter, size_t start, size_t end, bool is_match);
 void splitter_end(struct splitter *splitter);

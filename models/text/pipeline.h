@@ -20,7 +20,8 @@
 
 struct vocabulary {
     /* A token that no text produces, such as sentencepiece's control and byte pieces, has the
-     * number -2 - id, which texts skip like -1. */
+     * number -2 - id. Searches of
+     * texts skip negative numbers. */
     struct trie trie;
     size_t count;    /* the largest id + 1 */
     size_t distinct; /* number of different tokens */
@@ -43,7 +44,7 @@ struct id_list {
     int32_t *ids;
     size_t count, room;
     enum status failed;
-    void *scratch; /* memory of the model for a part, of `scratch_room` elements */
+    void *scratch; /* memory for one call of tokenize(), of `scratch_room` elements */
     size_t scratch_room;
 };
 void ids_add(struct id_list *list, int32_t id);
@@ -61,7 +62,7 @@ struct token_model {
     int32_t unknown; /* TOKEN_NONE: BPE drops unknown characters, other models refuse them */
     bool fuses_unknown, ignores_merges, has_byte_fallback;
     int32_t bytes[256];    /* has_byte_fallback: ids of <0x00> … <0xFF> */
-    char *prefix, *suffix; /* of a word's later tokens (##), of its last one (</w>); never NULL */
+    char *prefix, *suffix; /* of later tokens of a word (##), of its last (</w>); not NULL */
     size_t word_max;       /* WordPiece: most characters of a word */
     double *scores;        /* Unigram: the score of each id */
     double unknown_score;
@@ -77,7 +78,7 @@ struct token_model {
 
 void token_model_done(struct token_model *model);
 
-/* True if each byte of a text has a token, as a fallback for unknown characters. */
+/* True if the model falls back to tokens of bytes, and each byte of the text has a token. */
 bool model_has_bytes(const struct token_model *model, const char *text, size_t size);
 
 enum status bpe_read(const struct cJSON *json, struct token_model *model,
@@ -114,9 +115,8 @@ struct text_step {
     bool flags[2]; /* their meaning depends on the kind */
     size_t length; /* Precompiled: units of the double array in `content`; texts follow them */
     size_t content_size;
-    const struct added_tokens
-        *added; /* to split at those that the trie, raw or normalized, finds */
-    const struct trie *trie;
+    const struct added_tokens *added; /* to split at */
+    const struct trie *trie;          /* finds these tokens: added->raw or added->normalized */
 };
 
 #define STEPS_MAX 32
@@ -172,7 +172,7 @@ struct added_token {
     char *content;
     int32_t id;
     bool is_single_word, strips_left, strips_right;
-    bool is_normalized; /* search normalised texts for its normalised form */
+    bool is_normalized; /* search normalised texts for the normalised token */
     bool is_literal;    /* search normalised texts for the token itself */
 };
 
@@ -214,7 +214,7 @@ enum status template_set(struct tokenizer *ret, int32_t bos, int32_t eos,
 enum status added_tokens_read(const struct cJSON *json, struct tokenizer *ret,
                               struct error *err) MUST_USE;
 /* Adds a token with the flags of `token`. Its id is that of the same token in the vocabulary or
- * among added tokens, else the next free one. */
+ * among added tokens, else the next free id. */
 enum status added_tokens_add(struct tokenizer *tokenizer, const char *content,
                              struct added_token token, struct error *err) MUST_USE;
 void added_tokens_done(struct added_tokens *added);

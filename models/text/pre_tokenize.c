@@ -90,8 +90,8 @@ void step_bytes(const struct text_step *step, const char *text, size_t size, boo
     text_parts_end(to, -1, at_start);
 }
 
-/* Replaces blanks by step->content. flags[0]: prepends it, too; flags[1]: only at the text's
- * start. */
+/* Replaces blanks by step->content. flags[0]: also prepends step->content; flags[1]: prepends it
+ * only to the part at the text's start. */
 static void run_blanks(const struct text_step *step, const char *text, size_t size, bool at_start,
                        struct text_parts *to)
 {

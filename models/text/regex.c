@@ -150,7 +150,7 @@ void text_regex_free(struct text_regex *regex)
     free(regex);
 }
 
-/* Finds the first match from `at` on; with the interpreter if the compiled code lacks stack. */
+/* Finds the first match from `at` on. Uses the interpreter if the compiled code lacks stack. */
 static int find(const struct text_regex *regex, const char *text, size_t size, size_t at,
                 pcre2_match_data *data)
 {
@@ -175,7 +175,7 @@ enum status text_regex_each(const struct text_regex *regex, const char *text, si
     while (at <= size && (found = find(regex, text, size, at, data)) > 0) {
         const size_t start = match[0], end = match[1];
         at = end;
-        /* An empty match moves the search by a character. Right after a match it does not count. */
+        /* An empty match moves the search by a character. Right after a match it is ignored. */
         if (start == end) {
             for (at++; at < size && ((uint8_t)text[at] & 0xC0) == 0x80;)
                 at++;

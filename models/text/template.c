@@ -32,7 +32,7 @@ static enum status check_id(const cJSON *id, int32_t *ret, struct error *err)
     return STATUS_OK;
 }
 
-/* Reads {"SpecialToken": {"id": name, "type_id": 0}}; the ids are in "special_tokens". */
+/* Reads {"id": name, "type_id": 0} of "SpecialToken"; the ids are in "special_tokens". */
 static enum status read_special(const cJSON *json, const cJSON *special, size_t type,
                                 struct tokenizer *ret, struct error *err)
 {

@@ -100,7 +100,7 @@ static enum status explain(enum status status, struct error *err)
     return error_no_memory(err, "for the tokens of a text");
 }
 
-/* Shortens the ids so that `added` more fit; *ret_cut is how many it removed. */
+/* Removes ids until `added` more ids fit; *ret_cut is the number of removed ids. */
 static enum status fit(const struct tokenizer *tokenizer, const struct encode_options *options,
                        struct id_list *ids, size_t added, size_t *ret_cut, struct error *err)
 {

@@ -13,7 +13,7 @@
 
 struct tokenizer;
 
-/* The most bytes of a text; longer ones are STATUS_TOO_LARGE. */
+/* The most bytes of a text; a longer text is STATUS_TOO_LARGE. */
 #define TOKENIZER_TEXT_MAX ((size_t)1 << 20)
 
 /* Properties of a tokenizer that serving a model needs. */
@@ -26,7 +26,7 @@ struct tokenizer_facts {
     int64_t pad_id, pad_type_id; /* 0 if no file names a padding token */
     bool has_pad;                /* a file names a padding token */
     bool pads_left;
-    size_t added_count;     /* special tokens added to each text ([CLS] and [SEP]: 2) */
+    size_t added_count;     /* number of special tokens added to each text */
     size_t fixed_length;    /* tokenizer.json pads texts to this length; 0: to the longest text */
     size_t length_multiple; /* pad_to_multiple_of of tokenizer.json; at least 1 */
     bool truncates;         /* tokenizer.json truncates long texts */
@@ -72,8 +72,8 @@ struct token_list {
 /* Encodes text[0 … size), UTF-8 that need not be terminated; empty text gives the special tokens.
  * STATUS_INVALID: not UTF-8, or more than max_length tokens (the error has their number), or
  * max_length has no room for the special tokens; STATUS_TOO_LARGE: more than TOKENIZER_TEXT_MAX
- * bytes, or normalization makes it far longer; STATUS_NO_MEMORY. Free *ret with token_list_done();
- * on failure it is zeroed. */
+ * bytes, or normalization makes the text far longer; STATUS_NO_MEMORY. Free *ret with
+ * token_list_done(); on failure it is zeroed. */
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size,
                              const struct encode_options *options, struct token_list *ret,
                              struct error *err) MUST_USE;

@@ -12,7 +12,7 @@
 
 #define FILE_MAX ((size_t)64 << 20)
 
-/* Depth and values: 257,000 tokens and 580,000 merges, written as pairs, make 2.3 million. */
+/* 257,000 tokens and 580,000 merges, written as pairs, make 2.3 million values. */
 static const struct json_limits limits = {64, 4000000};
 
 /* Reads a file, terminated, from the first folder with it. STATUS_NOT_FOUND does not set *err. */
@@ -235,7 +235,7 @@ static void set_pad(struct tokenizer *ret, int64_t id)
     ret->facts.has_pad = true;
 }
 
-/* Reads the tokens that a class adds to sentencepiece's ids. Refuses classes it does not know. */
+/* Reads the tokens that a class adds to sentencepiece's ids. Refuses unknown classes. */
 static enum status read_class(const cJSON *json, struct tokenizer *ret, struct error *err)
 {
     static const struct {

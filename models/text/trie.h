@@ -13,7 +13,7 @@ struct trie {
         uint32_t to;  /* 0: the slot is empty */
     } * edges;        /* a hash table of 1 << bits slots */
     unsigned bits;
-    int32_t *ids; /* by node: the token that ends there; -1: none */
+    int32_t *ids; /* by node: the id of the token that ends there; -1: no token */
     size_t nodes, room;
 };
 
@@ -22,7 +22,7 @@ struct trie {
 size_t trie_add(struct trie *trie, const char *text, size_t size, int32_t id);
 void trie_done(struct trie *trie); /* a zeroed trie is fine */
 
-/* Returns the node after `byte`, 0 if there is none. A walk starts at the root, 0. */
+/* Returns the node after `byte`; 0: there is no such node. A walk starts at the root, 0. */
 static inline uint32_t trie_step(const struct trie *trie, uint32_t node, char byte)
 {
     const uint32_t key = node << 8 | (uint8_t)byte;
@@ -34,7 +34,7 @@ static inline uint32_t trie_step(const struct trie *trie, uint32_t node, char by
             return trie->edges[slot].key == key ? trie->edges[slot].to : 0;
 }
 
-/* Returns the node after `size` bytes, 0 if there is none. Without bytes, returns `node`. */
+/* Returns the node after `size` bytes; 0: there is no such node. Without bytes, returns `node`. */
 static inline uint32_t trie_walk(const struct trie *trie, uint32_t node, const char *text,
                                  size_t size)
 {

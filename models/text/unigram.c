@@ -108,8 +108,8 @@ static bool find_best_paths(const struct token_model *model, const char *text, s
     return true;
 }
 
-/* Appends the ids of a token of the path. It looks up consecutive unknown characters together,
- * because they may still be a token. */
+/* Appends the ids of a token of the path. If the token is unknown, looks up its whole text, which
+ * may be several unknown characters that are a token together. */
 static void add_token(const struct token_model *model, const char *text, size_t size, int32_t id,
                       struct id_list *to)
 {
@@ -143,7 +143,7 @@ void unigram_tokenize(const struct token_model *model, const char *text, size_t 
     uint32_t next = (uint32_t)size;
     for (uint32_t end = (uint32_t)size, start; end > 0; next = end, end = start) {
         start = paths[end].start;
-        /* Each slot's start is read before an end overwrites it. */
+        /* `start` was read before the end overwrites it. */
         paths[end].start = next;
     }
     for (uint32_t start = 0, end = next; start < size;) {
