@@ -219,7 +219,9 @@ void simulate_lensd(const struct world *world, size_t max_queue, struct outcome 
     *ret = (struct outcome){0};
     run.batcher = batcher_create(&(struct batcher_config){
         .max_batch = max_batch,
+        .capacity = max_batch,
         .buffers = world->devices + 1 + for_workers, /* as scheduler.c has them */
+        .depth = 1,
         .lanes = world->devices,
         .workers = run.worker_count,
         .max_images = max_queue});

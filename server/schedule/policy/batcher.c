@@ -73,17 +73,13 @@ const char *batch_close_name(enum batch_close reason)
 struct batcher *batcher_create(const struct batcher_config *config)
 {
     assert(config->max_batch >= 1 && config->max_batch <= BATCHER_MAX_BATCH);
-    const int depth = config->depth > 0 ? config->depth : 1;
-    assert(depth <= BATCHER_MAX_DEPTH);
-    assert(config->lanes >= 1 && config->buffers >= config->lanes * depth + 2);
+    assert(config->depth >= 1 && config->depth <= BATCHER_MAX_DEPTH);
+    assert(config->lanes >= 1 && config->buffers >= config->lanes * config->depth + 2);
     assert(config->max_images >= 1);
     struct batcher *batcher = calloc(1, sizeof *batcher);
     if (!batcher)
         return NULL;
     batcher->config = *config;
-    batcher->config.depth = depth;
-    if (batcher->config.capacity < config->max_batch)
-        batcher->config.capacity = config->max_batch;
     batcher->forming = -1;
     batcher->full = config->max_batch;
     batcher->ahead = INT_MAX;
@@ -186,8 +182,6 @@ void batcher_admit(struct batcher *batcher, struct batch_item *item, int64_t pre
 /* How many more large images may be prepared now. */
 static size_t large_room(const struct batcher *batcher)
 {
-    if (!batcher->config.larges)
-        return SIZE_MAX;
     return (size_t)batcher->config.larges - batcher->larges;
 }
 

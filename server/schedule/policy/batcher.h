@@ -59,12 +59,12 @@ const char *batch_close_name(enum batch_close reason);
 
 struct batcher_config {
     int max_batch; /* slots per buffer, 1 … BATCHER_MAX_BATCH */
-    int capacity;  /* images that fit in a buffer's memory, padding included; 0: max_batch */
+    int capacity;  /* images that fit in a buffer's memory, padding included, at least max_batch */
     int buffers;   /* at least lanes * depth + 2: one is forming, and one may have closed early */
     int lanes;     /* devices that take batches, at least 1 */
-    int depth;     /* batches that a lane can have at a time, 1 … BATCHER_MAX_DEPTH; 0: 1 */
+    int depth;     /* batches that a lane can have at a time, 1 … BATCHER_MAX_DEPTH */
     int workers;   /* threads that prepare images, for predictions; 0: preparation takes no time */
-    int larges;    /* most large images that are prepared at a time; 0: no limit */
+    int larges;    /* most large images that are prepared at a time */
     size_t max_images; /* limit for admitted images without an answer, at least 1 */
 };
 

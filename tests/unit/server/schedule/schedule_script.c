@@ -335,9 +335,12 @@ static void run_scenario(const struct scenario *scenario)
                                         .max_bytes = setup->max_bytes,
                                         .max_wait_ns = (int64_t)(setup->max_wait_ms * MS)};
     run->batcher = batcher_create(&(struct batcher_config){.max_batch = setup->max_batch,
+                                                           .capacity = setup->max_batch,
                                                            .buffers = setup->lanes + 2,
+                                                           .depth = 1,
                                                            .lanes = setup->lanes,
                                                            .workers = setup->workers,
+                                                           .larges = 2,
                                                            .max_images = max_images});
     CHECK(run, run->batcher != NULL, "no batcher");
     set_table(run);

@@ -39,8 +39,12 @@ struct script {
 static struct script begin(int max_batch, int lanes, int buffers)
 {
     struct script script = {.now = 1000};
-    script.batcher = batcher_create(&(struct batcher_config){
-        .max_batch = max_batch, .buffers = buffers, .lanes = lanes, .max_images = 64});
+    script.batcher = batcher_create(&(struct batcher_config){.max_batch = max_batch,
+                                                             .capacity = max_batch,
+                                                             .buffers = buffers,
+                                                             .lanes = lanes,
+                                                             .depth = 1,
+                                                             .max_images = 64});
     cr_assert_not_null(script.batcher);
     return script;
 }
@@ -341,6 +345,7 @@ static struct script begin_streams(int streams, int workers)
 {
     struct script s = {.now = 1000};
     s.batcher = batcher_create(&(struct batcher_config){.max_batch = 8,
+                                                        .capacity = 8,
                                                         .buffers = streams + 3,
                                                         .lanes = 1,
                                                         .depth = streams + 1,
@@ -454,8 +459,13 @@ Test(batcher, large_images_leave_a_thread_for_small_ones)
 {
     struct script s = begin(4, 1, 4);
     batcher_free(s.batcher);
-    s.batcher = batcher_create(&(struct batcher_config){
-        .max_batch = 4, .buffers = 4, .lanes = 1, .max_images = 64, .larges = 2});
+    s.batcher = batcher_create(&(struct batcher_config){.max_batch = 4,
+                                                        .capacity = 4,
+                                                        .buffers = 4,
+                                                        .lanes = 1,
+                                                        .depth = 1,
+                                                        .max_images = 64,
+                                                        .larges = 2});
     for (const char *c = "ABCD"; *c; c++)
         entry(*c)->is_large = true;
     admit(&s, "ABCD");
@@ -608,7 +618,7 @@ struct walk_shape {
     int max_batch, lanes, capacity;
     int size_count, sizes[5];
     double milliseconds[5];
-    int depth; /* batches of a lane at a time; 0: 1 */
+    int depth; /* batches of a lane at a time */
 };
 
 enum { WALK_IMAGES = 300, WALK_INSIDE = 24, WALK_LANES = 4, WALK_MEMORY = 16, WALK_BUFFERS = 12 };
@@ -808,7 +818,7 @@ static void run_walk(unsigned seed, const struct walk_shape *shape)
     static struct walk walk;
     memset(&walk, 0, sizeof walk);
     walk.shape = shape;
-    const int buffers = shape->lanes * (shape->depth ? shape->depth : 1) + 2;
+    const int buffers = shape->lanes * shape->depth + 2;
     walk.batcher = batcher_create(&(struct batcher_config){.max_batch = shape->max_batch,
                                                            .capacity = shape->capacity,
                                                            .buffers = buffers,
@@ -864,15 +874,15 @@ static void run_walk(unsigned seed, const struct walk_shape *shape)
 Test(batcher, random_walks_lose_nothing_and_never_stick)
 {
     static const struct walk_shape shapes[] = {
-        {1, 1, 1, 1, {1}, {1}},
-        {2, 1, 2, 0, {0}, {0}},
-        {4, 1, 4, 3, {1, 2, 4}, {1, 1.1, 1.3}},
-        {8, 1, 8, 4, {1, 2, 4, 8}, {1, 2, 4, 8}},
-        {8, 2, 8, 4, {1, 2, 4, 8}, {1, 1.9, 3.5, 9}},
-        {1, 3, 1, 1, {1}, {1}},
-        {3, 2, 4, 3, {1, 2, 4}, {1, 2, 2.5}},
-        {7, 4, 8, 4, {1, 2, 4, 8}, {1, 2, 4, 8}},
-        {6, 3, 8, 2, {4, 8}, {1, 2}},
+        {1, 1, 1, 1, {1}, {1}, 1},
+        {2, 1, 2, 0, {0}, {0}, 1},
+        {4, 1, 4, 3, {1, 2, 4}, {1, 1.1, 1.3}, 1},
+        {8, 1, 8, 4, {1, 2, 4, 8}, {1, 2, 4, 8}, 1},
+        {8, 2, 8, 4, {1, 2, 4, 8}, {1, 1.9, 3.5, 9}, 1},
+        {1, 3, 1, 1, {1}, {1}, 1},
+        {3, 2, 4, 3, {1, 2, 4}, {1, 2, 2.5}, 1},
+        {7, 4, 8, 4, {1, 2, 4, 8}, {1, 2, 4, 8}, 1},
+        {6, 3, 8, 2, {4, 8}, {1, 2}, 1},
         {1, 1, 1, 1, {1}, {1}, 2},
         {4, 1, 4, 3, {1, 2, 4}, {1, 1.1, 1.3}, 2},
         {8, 2, 8, 4, {1, 2, 4, 8}, {1, 1.9, 3.5, 9}, 2},
