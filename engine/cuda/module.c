@@ -1,4 +1,4 @@
-/* The one symbol that the module exports, and the list of GPUs. */
+/* The only symbol that the module exports, and the list of GPUs. */
 #include "engine/backend/cuda_module.h"
 
 #include <stdio.h>
@@ -8,11 +8,12 @@
 
 extern const struct backend_ops backend_cuda;
 
-/* The kernels need this compute capability or a later one. */
+/* The lowest compute capability that the kernels support. */
 #define LEAST_MAJOR 7
 #define LEAST_MINOR 5
 
-/* Compute capabilities (90: 9.0) for which the build has machine code, or PTX; 0 ends each list. */
+/* Compute capabilities for which the build has machine code (code_of) or PTX (ptx_of). 90 stands
+ * for 9.0; 0 ends a list. */
 static const int code_of[] = {CUDA_CODE}, ptx_of[] = {CUDA_PTX};
 
 /* Queries only devices that have a context already, because a new context takes hundreds of MiB. */
@@ -105,7 +106,7 @@ static void describe_device(int index, struct device_info *ret)
 
 static bool try_device(int index, char *reason, size_t size)
 {
-    const cudaError_t result = cudaSetDevice(index); /* since CUDA 12 this makes the context */
+    const cudaError_t result = cudaSetDevice(index); /* creates the context since CUDA 12 */
     cudaError_t used = result == cudaSuccess ? cudaFree(NULL) : result;
     cuda_ignore(used);
     if (used == cudaSuccess) {

@@ -1,4 +1,4 @@
-/* Private to engine/cuda/: how nodes become steps. A lowering handles one family of operators; it
+/* Private to engine/cuda/: how nodes become steps. A lowering handles one family of operators, and
  * never uses backend.c's table of all lowerings. */
 #pragma once
 
@@ -6,7 +6,7 @@
 #include "engine/cuda/program/program.h"
 
 /* A row of the backend's table. create() makes the step of a node that the kernel has claimed. If
- * that is impossible, *ret stays NULL and another kernel may try. */
+ * create() cannot make a step, it leaves *ret NULL, and another kernel may try. */
 struct cuda_kernel {
     struct kernel kernel;
     enum status (*create)(const struct cuda_lowering *compile, struct cuda_step **ret,
@@ -32,11 +32,12 @@ extern const struct cuda_kernel cuda_kernel_conv, cuda_kernel_conv_transpose, cu
 struct cuda_product {
     int64_t m, n, k; /* y [m, n] = a [m, k] b [k, n], row-major */
     int64_t b_row;   /* elements between stored rows of b; 0: dense */
-    int64_t y_row;   /* elements between rows of y; 0: dense, as needed for batches and residuals */
+    int64_t y_row;   /* elements between rows of y; 0: dense; must be 0 for batches and residuals */
     int64_t batch;   /* number of products */
-    int64_t a_step, b_step;    /* elements between the operands of two products; 0: all share one */
-    int32_t trans_a, trans_b;  /* 1: a is stored [k, m], b [n, k] */
-    enum dtype dtype, y_dtype; /* of a and b; of y */
+    int64_t a_step, b_step; /* elements between the operands of two products; 0: all products share
+                               the operand */
+    int32_t trans_a, trans_b;  /* 1: a is stored as [k, m], b as [n, k] */
+    enum dtype dtype, y_dtype; /* dtype: of a and b */
 };
 
 /* Creates a step y = epilogue(a b) of the node's inputs a and b. `weights` is an uploaded b, or
@@ -81,17 +82,17 @@ enum { CONV_CANDIDATES = 14 };
 /* How a convolution can run on tensor cores. */
 struct conv_tiles {
     int unpadded;                   /* channels of x before padding; 0: no padding */
-    size_t padded_bytes, workspace; /* bytes of the padded x; of x and the sums of splits */
+    size_t padded_bytes, workspace; /* bytes of the padded x, and of it and the sums */
     struct cuda_conv_candidate candidates[CONV_CANDIDATES];
     int count;
 };
-/* Pads conv->c to an even number (of 8-bit integers: to a multiple of four), and lists candidates
- * that do not need too much memory for sums. Returns false, and does not change conv->c, if there
- * are none. conv->row is set for the padded weights. */
+/* Pads conv->c to an even number (for 8-bit integers: to a multiple of four), and lists candidates
+ * that do not need too much memory for sums. Returns false without changing conv->c if there are no
+ * candidates. conv->row must be that of the padded weights. */
 bool conv_find_tiles(const struct cuda_backend *backend, enum dtype dtype, struct cuda_conv *conv,
                      struct conv_tiles *ret);
-/* Returns a copy of x with padded channels in *workspace, and moves *workspace behind the copy; or
- * x itself if no padding is needed. x has numbers of `size` bytes. */
+/* Copies x, which has numbers of `size` bytes, with padded channels to *workspace, and moves
+ * *workspace behind the copy. Returns the copy, or x itself if no padding is needed. */
 const void *conv_pad_channels(cudaStream_t stream, const struct conv_tiles *tiles,
                               const struct cuda_conv *conv, size_t size, const void *x,
                               unsigned char **workspace);

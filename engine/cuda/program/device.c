@@ -35,8 +35,8 @@ static bool is_lasting(cudaError_t error)
     }
 }
 
-/* Remembers an error that makes the process's context on the device unusable (an illegal address,
- * an ECC error, a lost card), so that the process drops the device. */
+/* Records an error that makes the process's context on the device unusable (an illegal address, an
+ * ECC error, a lost card). The process then no longer uses the device. */
 static void note_error(int device, cudaError_t error)
 {
     int none = 0;
@@ -149,7 +149,8 @@ void device_free(const struct cuda_backend *backend, void *data)
         cuda_ignore(backend->has_pool ? cudaFreeAsync(data, backend->stream) : cudaFree(data));
 }
 
-/* Access is granted per pool if the device has one, else per pair of devices. */
+/* If the device has a memory pool, access to the pool is granted; otherwise access is enabled for
+ * the pair of devices. */
 bool device_reads_peer(const struct cuda_backend *backend, int peer)
 {
     const struct cudaMemAccessDesc access = {
@@ -165,7 +166,7 @@ bool device_reads_peer(const struct cuda_backend *backend, int peer)
     } else if (result == cudaSuccess && can) {
         result = cudaDeviceEnablePeerAccess(peer, 0);
     }
-    cuda_ignore(result); /* "already enabled" is an error, too */
+    cuda_ignore(result); /* CUDA reports access that is already enabled as an error */
     return can && (result == cudaSuccess || result == cudaErrorPeerAccessAlreadyEnabled);
 }
 

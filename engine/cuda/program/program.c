@@ -66,13 +66,13 @@ static enum status allocate_arena(struct cuda_backend *backend, struct error *er
     return runs_reserve(backend, backend->arena + values, err);
 }
 
-/* Steps of all programs: the number tuned so far, and the total. */
+/* The number of steps of all programs that are tuned so far, and of all steps. */
 struct tuned {
     size_t done, count;
 };
 
-/* While it measures, backend->stream is the trial stream, so that other models' batches go first.
- */
+/* During the measurements backend->stream is the trial stream, so that other models' batches go
+ * first. */
 static enum status tune_steps(struct cuda_program *program, struct tuned *tuned, struct error *err)
 {
     struct cuda_backend *backend = program->backend;

@@ -8,8 +8,9 @@
  * A program without host steps is recorded as CUDA graphs once the arena is allocated, so that a
  * batch is one launch. One thread at a time per backend (engine/backend/backend.h).
  *
- * Two runs may be in flight (runs.c). While one is computed, the inputs of the next are copied in
- * and the results of the last are copied out, each on its own stream. */
+ * Two runs may be in flight (runs.c). While the device computes one run, the inputs of the next run
+ * are copied to the device, and the results of the previous run are copied to the host. Each copy
+ * has a stream of its own. */
 #pragma once
 
 #include <cublasLt.h>
@@ -30,19 +31,20 @@ struct cuda_backend;
 struct cuda_program;
 
 enum {
-    RUNS = 2,         /* in flight at a time */
+    RUNS = 2,         /* the most runs in flight */
     RESULTS = 3,      /* the runs in flight, and one whose results are being read */
     ARENA_ALIGN = 256 /* cudaMalloc's alignment */
 };
 
-/* Inputs and results of one of the runs in flight. */
+/* Memory and events of a run in flight. */
 struct cuda_slot {
-    unsigned char *staging, *results;       /* device memory, in the arena */
-    uint8_t *marks;                         /* page-locked; by row: 1 if it has pixels as bytes */
-    cudaEvent_t arrived, computed, fetched; /* inputs are copied in; the pass has read them and
-                                               written its results; results are copied out */
-    struct cuda_program *program;           /* the running program; NULL: none */
-    unsigned char *host;                    /* destination of the results */
+    unsigned char *staging, *results; /* device memory, in the arena */
+    uint8_t *marks; /* page-locked; marks[r]: row r of the batch has pixels as bytes */
+    /* arrived: the inputs are on the device. computed: the inputs have been read, and the results
+     * are written. fetched: the results are on the host. */
+    cudaEvent_t arrived, computed, fetched;
+    struct cuda_program *program; /* the running program; NULL: none */
+    unsigned char *host;          /* host memory for the results */
 };
 
 struct cuda_backend {
@@ -54,7 +56,7 @@ struct cuda_backend {
     bool has_pool;          /* memory comes from the device's pool (cudaMallocAsync) */
     struct graph_hash kind; /* identifies the device and its software: tune_kind() */
     cudaStream_t stream;    /* steps compute on it */
-    cudaStream_t in, out;   /* copies of inputs, copies of results */
+    cudaStream_t in, out;   /* `in` copies inputs, `out` copies results */
     cudaStream_t trial;     /* lowest priority, for measuring candidates */
     cublasLtHandle_t blas;
     struct cuda_weight *weights; /* uploaded constants: weights.c */
@@ -71,10 +73,10 @@ struct cuda_backend {
     bool pixels_are_reversed;
 };
 
-/* A float32 image input. A caller may pass its rows as bytes: a run then first converts the bytes
- * to numbers, in memory of their own. */
+/* A float32 image input whose rows a caller may pass as bytes. A run first converts the bytes to
+ * numbers, which have a place of their own in the arena. */
 struct pixels {
-    size_t offset;    /* of the numbers in the arena */
+    size_t offset;    /* start of the numbers in the arena */
     size_t row_count; /* numbers of a row; 0: there is no such input */
 };
 
@@ -86,17 +88,17 @@ struct cuda_program {
     void **data;               /* device addresses by cuda_index_of() */
     struct cuda_step **steps;
     size_t step_count;
-    size_t value_bytes;    /* bytes of the values, and of pixels as numbers */
+    size_t value_bytes;    /* bytes of the values and of the numbers made from pixels */
     size_t workspace;      /* the largest workspace of a step; it follows the values in the arena */
-    size_t *input_offsets; /* in a slot's staging; by graph input */
+    size_t *input_offsets; /* where each graph input starts in a slot's staging */
     size_t staging_bytes;
-    size_t *result_offsets; /* in a slot's results; by graph output */
+    size_t *result_offsets; /* where each graph output starts in a slot's results */
     size_t result_bytes;
     int rows; /* number of images of the batch */
     struct pixels pixels;
-    struct tensor **constants; /* by graph output: its constant; NULL: a run computes it */
+    struct tensor **constants; /* constants[o]: value of graph output o; NULL: a run computes it */
     bool has_host_steps;
-    cudaGraphExec_t captured[RUNS]; /* by slot; NULL: runs step by step */
+    cudaGraphExec_t captured[RUNS]; /* the recording for each slot; NULL: none */
 };
 
 /* A compiled node. Implementations have it as their first member. */
@@ -128,8 +130,8 @@ static inline uint32_t cuda_index_of(const struct cuda_lowering *compile, const 
 }
 
 /* Allocates a step of `size` bytes as a copy of `form` (NULL: zeroed), and sets its name, run, x,
- * y, residual and bytes. Returns it and stores it in *ret; NULL with an error when out of memory.
- * If the lowering fails later, it leaves the step in *ret, and the program frees it. */
+ * y, residual and bytes. Returns the step and stores it in *ret; NULL with an error when out of
+ * memory. A lowering that fails later leaves the step in *ret, and the program frees the step. */
 void *cuda_step_create(const struct cuda_lowering *compile, const void *form, size_t size,
                        cuda_step_fn run, struct cuda_step **ret, struct error *err);
 
@@ -158,7 +160,7 @@ enum status cuda_launched(const struct cuda_step *step, struct cuda_program *pro
 enum status tune_step(struct cuda_step *step, struct cuda_program *program, int *chosen, int count,
                       const void *key, size_t size, struct error *err) MUST_USE;
 
-/* Returns a hash of the kind of device and of the build, driver and libraries used with it. */
+/* Returns a hash of the kind of device, the build, the driver and the libraries. */
 struct graph_hash tune_kind(int device);
 
 /* True if products of this dtype run on tensor cores; float32 only as TF32. */
@@ -178,7 +180,7 @@ static inline bool is_computed(enum dtype dtype)
 /* ---- the device (device.c) ---- */
 
 cudaError_t device_failure(int device); /* why the device was given up; cudaSuccess: it works */
-void device_note_success(int device);   /* a pass succeeded, so the device is not broken */
+void device_note_success(int device);   /* call it after a pass has succeeded */
 
 /* Counts the batches that all sessions of this process have started and finished on a device. */
 void device_note_batches(int device, int begun, int ended);
@@ -209,7 +211,7 @@ enum status device_pin(int device, size_t bytes, unsigned flags, const char *wha
 /* Frees device memory after the work that is enqueued on backend->stream. Unlike cudaFree() it does
  * not wait for other models on the device. NULL is fine. */
 void device_free(const struct cuda_backend *backend, void *data);
-/* Lets this device read the memory of `peer`. Returns false if that is impossible. */
+/* Lets the backend's device read memory of device `peer`. Returns false if that is impossible. */
 bool device_reads_peer(const struct cuda_backend *backend, int peer);
 
 /* ---- programs, and the arena that a backend's programs share (program.c) ---- */
@@ -237,8 +239,8 @@ enum status runs_reserve(struct cuda_backend *backend, unsigned char *first,
 /* Runs the program once on any inputs and records it for every slot, if no step is on the host. */
 enum status runs_capture(struct cuda_program *program, struct error *err) MUST_USE;
 /* Records the work that `launch` enqueues on backend->stream as a CUDA graph, which the caller
- * destroys. *ret does not change on failure. Every kernel that it launches must have run before,
- * because a recording cannot load kernels. */
+ * destroys. *ret does not change on failure. Every kernel that `launch` starts must have run
+ * before, because a recording cannot load kernels. */
 enum status runs_record(struct cuda_backend *backend,
                         enum status (*launch)(void *context, struct error *err), void *context,
                         cudaGraphExec_t *ret, struct error *err) MUST_USE;
@@ -257,14 +259,15 @@ enum status runs_profile(struct program *program, const void *const *inputs,
 
 /* ---- constants on the device (weights.c) ---- */
 
+/* `padded rows` are padded to a multiple of 8 numbers, of 16 for 8-bit integers. */
 enum weight_layout {
     WEIGHT_AS_IS,
-    WEIGHT_CONV,       /* [m, c, kh, kw] as [m, kh, kw, c] */
-    WEIGHT_CONV_ROWS,  /* as WEIGHT_CONV; c is padded to be even, kh * kw * c to a multiple of 8
-                          (of 8-bit integers: c to a multiple of 4, rows of 16, here and below) */
-    WEIGHT_TAPS,       /* [m, c, kh, kw] as [kh, kw, m, c] */
-    WEIGHT_TRANSPOSED, /* [k, n] as [n, k], rows padded to a multiple of 8 */
-    WEIGHT_ROWS,       /* [n, k], rows padded to a multiple of 8 */
+    WEIGHT_CONV,      /* [m, c, kh, kw] as [m, kh, kw, c] */
+    WEIGHT_CONV_ROWS, /* as WEIGHT_CONV, with padded rows and c padded to a multiple of 2 (for 8-bit
+                         integers: of 4) */
+    WEIGHT_TAPS,      /* [m, c, kh, kw] as [kh, kw, m, c] */
+    WEIGHT_TRANSPOSED, /* [k, n] as [n, k], padded rows */
+    WEIGHT_ROWS,       /* [n, k], padded rows */
     WEIGHT_OF_F16,     /* unchanged order, each number rounded to float16 */
     WEIGHT_OF_BF16,    /* unchanged order, each number rounded to bfloat16 */
 };
@@ -274,8 +277,8 @@ enum weight_layout {
 enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *constant,
                              enum weight_layout layout, enum dtype dtype, const void **ret,
                              struct error *err) MUST_USE;
-/* Like cuda_weights_get(), for 8-bit integers minus their zero points, as I8 or I16. `zero`: one
- * number, or one for each output channel; NULL: 0. */
+/* Like cuda_weights_get(), but subtracts zero points from 8-bit integers and stores the differences
+ * as I8 or I16. `zero` has one number, or one for each output channel; NULL: 0. */
 enum status cuda_weights_without_zero(struct cuda_backend *backend, struct tensor *constant,
                                       struct tensor *zero, enum weight_layout layout,
                                       enum dtype dtype, const void **ret,

@@ -114,7 +114,7 @@ void runs_place(struct cuda_program *program)
         program->pixels = (struct pixels){program->value_bytes,
                                           shape_count(&value->shape) / (size_t)program->rows};
         program->value_bytes += size_align(value_bytes(value), ARENA_ALIGN);
-        at = size_align((size_t)program->rows, ARENA_ALIGN); /* slot->marks come first */
+        at = size_align((size_t)program->rows, ARENA_ALIGN); /* the staging starts with the marks */
     }
     for (size_t i = 0; i < graph->input_count; i++) {
         program->input_offsets[i] = at;
@@ -172,7 +172,8 @@ enum status runs_reserve(struct cuda_backend *backend, unsigned char *first, str
 
 /* ---- one run on the compute stream ---- */
 
-/* Points inputs and views to staging memory, but a pixel input to the converted numbers. */
+/* Sets the addresses of inputs and of their views: in the staging memory, or for an input with
+ * pixels in the memory of the converted numbers. */
 static void point_at_inputs(struct cuda_program *program, const struct cuda_slot *slot)
 {
     const struct pixels *pixels = &program->pixels;
@@ -205,7 +206,7 @@ static enum status stage_inputs(struct cuda_program *program, const struct cuda_
     return cuda_check(cudaGetLastError(), backend->device, "pixels to numbers", err);
 }
 
-/* What enqueue() enqueues. */
+/* Argument of enqueue(). */
 struct enqueued {
     struct cuda_program *program;
     const struct cuda_slot *slot;
@@ -284,7 +285,7 @@ enum status runs_record(struct cuda_backend *backend,
     return status;
 }
 
-/* LENSD_CUDA_GRAPHS=off is for profilers, and shows whether a fault lies in recording. */
+/* LENSD_CUDA_GRAPHS=off helps profilers, and to find out whether recording causes a fault. */
 bool runs_records(void)
 {
     const char *wish = getenv("LENSD_CUDA_GRAPHS");
@@ -317,7 +318,8 @@ enum status runs_capture(struct cuda_program *program, struct error *err)
 
 /* ---- submit ---- */
 
-/* Copies the image input's rows and slot->marks; of rows of 8-bit pixels only the pixels' bytes. */
+/* Copies the rows of the image input, and slot->marks. A row of 8-bit pixels has a byte per number.
+ */
 static enum status copy_image_rows(struct cuda_program *program, const struct cuda_slot *slot,
                                    const char *from, int valid_rows, struct error *err)
 {
@@ -450,7 +452,7 @@ static void spin_until(cudaEvent_t event)
     const int64_t end = clock_now() + SPIN;
     while (cudaEventQuery(event) == cudaErrorNotReady && clock_now() < end)
         __builtin_ia32_pause();
-    (void)cudaGetLastError(); /* "not ready" is an error, too; real errors are reported again */
+    (void)cudaGetLastError(); /* clears cudaErrorNotReady; other errors are reported again */
 }
 
 enum status runs_collect(struct backend *base, const void **outputs, struct error *err)
@@ -489,7 +491,7 @@ enum status runs_time(struct program *base, const void *const *inputs, int runs,
     TRY(use_device(backend, err));
     TRY(copy_in(program, &backend->slots[i], &request, err));
     TRY(cuda_check(cudaStreamSynchronize(backend->in), backend->device, "measuring", err));
-    /* Times only the second turn: the first lets an idle device raise its clock rate. */
+    /* Only the second turn counts. During the first an idle device raises its clock rate. */
     int64_t start = 0;
     for (int turn = 0; turn < 2; turn++) {
         start = clock_now();
@@ -503,8 +505,8 @@ enum status runs_time(struct program *base, const void *const *inputs, int runs,
 
 /* ---- profile ---- */
 
-/* Runs the program, as one graph if it can be recorded, because a launch may take longer than its
- * kernel. The second launch of the graph counts. */
+/* Runs the program. If it can be recorded, runs it twice as one graph, because a single launch may
+ * take longer than its kernel; the events then have the times of the second run. */
 static enum status run_profiled(struct enqueued *p, struct error *err)
 {
     struct cuda_backend *backend = p->program->backend;

@@ -1,6 +1,6 @@
 /* Chooses among the candidates of a step (tiles, cuBLASLt's algorithms). The autotuner measures
- * each shape once for a kind of device. The tuning store keeps the fastest as "3 9": candidate 3
- * of 9. A step with another number of candidates is measured again. */
+ * each shape once for a kind of device. The tuning store keeps the fastest: "3 9" means
+ * candidate 3 of 9. A step with another number of candidates is measured again. */
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,8 +18,8 @@ enum {
     ROUNDS = 3,
     MOST_LAUNCHES = 24, /* launches of a short kernel in a round */
 };
-#define ROUND_MS  2.0   /* time for launches in a round; at least one launch */
-#define BUDGET_MS 150.0 /* time per step, without the loading in a first launch */
+#define ROUND_MS  2.0   /* a round has as many launches as fit into this time, at least one */
+#define BUDGET_MS 150.0 /* time for measuring a step, except first launches, which load code */
 
 /* A candidate replaces the best guess if it takes less than this share of the guess's time. Smaller
  * differences may be noise. */
@@ -31,7 +31,7 @@ struct tune_measurement {
     int *chosen;         /* the candidate that the step runs */
     enum status refusal; /* status of the last refused candidate; STATUS_OK: none */
     struct tune_timing {
-        int launches; /* launches of a round; 0: not known yet */
+        int launches; /* launches of a round; 0: the candidate has not run yet */
         cudaGraphExec_t recorded;
     } timings[AUTOTUNE_CANDIDATES];
 };
@@ -163,8 +163,8 @@ enum status tune_step(struct cuda_step *step, struct cuda_program *program, int 
     const unsigned long ended = device_batches_ended(program->backend->device);
     TRY(measure_all(&m, count, &quickest, err));
     *chosen = quickest;
-    /* If a batch ran meanwhile, the result is not stored. None ran if the batches begun by now are
-     * those that had ended before the measurement. */
+    /* The result is not stored if a batch ran during the measurement. No batch ran if as many
+     * batches have begun by now as had ended before the measurement. */
     if (device_batches_begun(program->backend->device) != ended)
         return STATUS_OK;
     snprintf(text, sizeof text, "%d %d", quickest, count);
@@ -174,7 +174,8 @@ enum status tune_step(struct cuda_step *step, struct cuda_program *program, int 
 
 /* ---- the kind of device and software ---- */
 
-/* Hashes version, size and time of the module, because two builds of a version may differ. */
+/* Hashes lensd's version, and size and time of the module's file, because two builds of a version
+ * may differ. */
 static void hash_module(struct graph_hash *hash)
 {
     static const char here;

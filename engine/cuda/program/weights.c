@@ -1,6 +1,6 @@
-/* Constants on the devices, once per device for all sessions.
+/* Constants on the devices. All sessions of a device share them.
  *
- * A hash of its contents identifies an upload. A second session with the same weights on a device
+ * A hash of the constant identifies an upload. A second session with the same weights on a device
  * (another version of the model, a trial of another precision) uses the same upload. A session on
  * another device copies the upload, if the devices can access each other's memory. So weights are
  * packed only once.
@@ -44,8 +44,8 @@ static float float_at(const struct tensor *tensor, size_t i)
 }
 
 /* A packed constant: `rows` rows of `row` elements. A row has `outer` groups of `inner` elements,
- * each padded to `padded` elements; padding fills the rest of the row. Steps count the constant's
- * elements. */
+ * each padded to `padded` elements; zeros fill the rest of the row. Steps are distances in elements
+ * of the original constant. */
 struct weight_packing {
     size_t rows, row, row_step;
     size_t outer, outer_step, inner, inner_step, padded;
@@ -55,7 +55,7 @@ static struct weight_packing weight_packing_of(const struct tensor *constant,
                                                enum weight_layout layout, enum dtype dtype)
 {
     const struct shape *shape = &constant->shape;
-    const size_t each = dtype_size(dtype) == 1 ? 2 : 1; /* rows are padded to pairs of bytes */
+    const size_t each = dtype_size(dtype) == 1 ? 2 : 1; /* bytes are padded to pairs */
     const size_t count = shape_count(shape);
     size_t taps = 1;
     struct weight_packing p = {1, count, 0, 1, 0, count, 1, count};
@@ -80,7 +80,7 @@ static struct weight_packing weight_packing_of(const struct tensor *constant,
     return p;
 }
 
-/* Returns the source of element i of row r; SIZE_MAX for padding. */
+/* Returns the index in the constant of element i of packed row r; SIZE_MAX for padding. */
 static size_t source_of(const struct weight_packing *p, size_t r, size_t i)
 {
     const size_t group = i / p->padded, at = i % p->padded;
@@ -162,7 +162,7 @@ static bool is_same(const struct weight_upload *upload, const struct graph_hash 
     return upload->bytes == bytes && !memcmp(&upload->hash, hash, sizeof *hash);
 }
 
-/* Copies the upload from another device. Returns false if no reachable device has it. */
+/* Copies an equal upload from another device. Returns false if no reachable device has one. */
 static bool copy_from_peer(const struct cuda_backend *backend, const struct weight_upload *wanted)
 {
     for (const struct weight_upload *u = uploads; u; u = u->next) {
@@ -173,7 +173,7 @@ static bool copy_from_peer(const struct cuda_backend *backend, const struct weig
                                                  wanted->bytes, backend->stream);
         if (result == cudaSuccess)
             result = cudaStreamSynchronize(backend->stream);
-        cuda_ignore(result); /* if all fail, the caller uses the host's copy */
+        cuda_ignore(result); /* if no copy succeeds, the caller packs the weights on the host */
         if (result == cudaSuccess)
             return true;
     }
