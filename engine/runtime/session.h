@@ -101,6 +101,9 @@ struct session_info {
                        together */
     char note[160]; /* a sentence for the log ("images are run one by one: …"), or "" */
     size_t node_count; /* number of nodes after the passes */
+    /* For batch size 1. Output shapes of data-dependent graphs may be SHAPE_NONE. */
+    const struct session_tensor *inputs, *outputs;
+    size_t input_count, output_count;
     size_t batch_count;
     struct session_batch batches[SESSION_MAX_BATCHES]; /* ascending sizes */
 };
@@ -143,13 +146,6 @@ enum status session_enter(struct session *session, struct error *err) MUST_USE;
 
 const struct session_info *session_info(const struct session *session);
 
-size_t session_input_count(const struct session *session);
-size_t session_output_count(const struct session *session);
-/* Descriptions for batch size 1, valid as long as the session. Output shapes of data-dependent
- * graphs may be SHAPE_NONE. */
-const struct session_tensor *session_input(const struct session *session, size_t i);
-const struct session_tensor *session_output(const struct session *session, size_t i);
-
 /* Smallest compiled batch size >= n; 0 if n is larger than all. */
 int session_batch_for(const struct session *session, int n);
 
@@ -158,7 +154,7 @@ int session_batch_for(const struct session *session, int n);
 /* The first `batch` images (1 … the largest compiled size) run in the smallest size that fits. */
 struct session_request {
     int batch;
-    const void *const *inputs; /* host memory as session_input(i) describes it, with room for
+    const void *const *inputs; /* host memory as info.inputs[i] describes it, with room for
                                   session_batch_for(batch) images; images after the first `batch`
                                   may be any finite numbers */
     const uint8_t *are_pixels; /* one per image; 1: bytes (needs info.takes_pixels); NULL: none */

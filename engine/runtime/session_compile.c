@@ -13,7 +13,7 @@ void compiled_done(struct session *session, struct compiled_size *c)
     compiled_drop_tail_outputs(session, c);
     if (c->program)
         session->ops->free_program(c->program);
-    for (size_t i = 0; c->tensors && i < session->output_count; i++)
+    for (size_t i = 0; c->tensors && i < session->info.output_count; i++)
         if (!c->output_of || c->output_of[i] >= 0)
             tensor_unref(c->tensors[i]);
     for (size_t i = 0; c->tail_inputs && i < c->crossing; i++)
@@ -29,12 +29,12 @@ static enum status wrap_outputs(struct session *session, struct compiled_size *c
 {
     struct graph *graph = c->graph;
     c->static_data = alloc_array(graph->output_count, sizeof *c->static_data);
-    c->tensors = alloc_array(session->output_count, sizeof *c->tensors);
+    c->tensors = alloc_array(session->info.output_count, sizeof *c->tensors);
     c->tail_inputs = alloc_array(c->crossing, sizeof *c->tail_inputs);
     c->tail_outputs = alloc_array(c->tail ? c->tail->output_count : 0, sizeof *c->tail_outputs);
     TRY(check_memory(c->static_data && c->tensors && c->tail_inputs && c->tail_outputs,
                      "while creating a session", err));
-    for (size_t i = 0; i < session->output_count; i++) {
+    for (size_t i = 0; i < session->info.output_count; i++) {
         if (c->output_of[i] < 0)
             continue;
         const struct value *value = graph->outputs[c->output_of[i]];
@@ -104,10 +104,10 @@ static enum status specialise(struct session *session, struct compiled_size *c, 
         session->single = NULL;
         return STATUS_OK;
     }
-    struct shape *shapes = alloc_array(session->input_count, sizeof *shapes);
+    struct shape *shapes = alloc_array(session->info.input_count, sizeof *shapes);
     enum status status = shapes ? graph_clone(session->base, &c->graph, err)
                                 : error_no_memory(err, "while creating a session");
-    for (size_t i = 0; status == STATUS_OK && i < session->input_count; i++)
+    for (size_t i = 0; status == STATUS_OK && i < session->info.input_count; i++)
         status = input_shape(session, i, c->size, &shapes[i], err);
     IF_OK(status, optimize_specialise(c->graph, shapes, err));
     free(shapes);
@@ -160,8 +160,8 @@ static enum status check_rows(struct session *session, const struct graph *graph
                               struct error *err)
 {
     uint64_t hash;
-    bool *follows = alloc_array(session->input_count, sizeof *follows);
-    for (size_t i = 0; follows && i < session->input_count; i++)
+    bool *follows = alloc_array(session->info.input_count, sizeof *follows);
+    for (size_t i = 0; follows && i < session->info.input_count; i++)
         follows[i] = follows_batch(session, i);
     const struct node *where = NULL;
     const bool is_proven =

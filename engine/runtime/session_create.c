@@ -30,20 +30,21 @@ static struct session_tensor described(const struct compiled_size *c, const char
 static enum status describe(struct session *session, const struct graph *graph, struct error *err)
 {
     const struct compiled_size *c = &session->compiled[0];
-    session->inputs = alloc_array(session->input_count, sizeof *session->inputs);
-    session->outputs = alloc_array(session->output_count, sizeof *session->outputs);
-    TRY(check_memory(session->inputs && session->outputs, "while creating a session", err));
-    for (size_t i = 0; i < session->input_count; i++) {
+    struct session_tensor *inputs, *outputs;
+    session->info.inputs = inputs = alloc_array(session->info.input_count, sizeof *inputs);
+    session->info.outputs = outputs = alloc_array(session->info.output_count, sizeof *outputs);
+    TRY(check_memory(inputs && outputs, "while creating a session", err));
+    for (size_t i = 0; i < session->info.input_count; i++) {
         const struct value *value = c->graph->inputs[i];
-        session->inputs[i] = described(c, value->name, value);
+        inputs[i] = described(c, value->name, value);
     }
-    for (size_t i = 0; i < session->output_count; i++) {
+    for (size_t i = 0; i < session->info.output_count; i++) {
         const char *name = graph->outputs[i]->name;
         char *copy = arena_copy_text(c->graph->arena, name, strlen(name));
         TRY(check_memory(copy, "while creating a session", err));
-        session->outputs[i] = described(c, copy, compiled_output(c, i));
+        outputs[i] = described(c, copy, compiled_output(c, i));
         /* graph_validate() detects a wrong declared type only if the file fixes all shapes. */
-        const enum dtype declared = graph->outputs[i]->dtype, made = session->outputs[i].dtype;
+        const enum dtype declared = graph->outputs[i]->dtype, made = outputs[i].dtype;
         if (declared != DTYPE_NONE && made != DTYPE_NONE &&
             dtype_is_float(declared) != dtype_is_float(made))
             return error_set(err, STATUS_MODEL,
@@ -88,7 +89,7 @@ static bool on_node(void *context, size_t done, size_t count)
 static bool file_fixes_batch(const struct session *session)
 {
     const struct session_options *options = &session->options;
-    return options->image_input < session->input_count &&
+    return options->image_input < session->info.input_count &&
            session->base->inputs[options->image_input]->shape.rank > 0 &&
            session->base->inputs[options->image_input]->shape.dims[0] >= 1;
 }
@@ -276,8 +277,8 @@ static enum status settle_weights(const struct graph *graph, struct error *err)
 static enum status build(struct session *session, const struct graph *graph, struct error *err)
 {
     TRY(graph_clone(graph, &session->base, err));
-    session->input_count = graph->input_count;
-    session->output_count = graph->output_count;
+    session->info.input_count = graph->input_count;
+    session->info.output_count = graph->output_count;
     const bool is_cpu = session->options.device.kind == DEVICE_CPU;
     if (is_cpu)
         session_begin_memory(session);
@@ -458,5 +459,6 @@ void session_free(struct session *session)
         session->ops->close(session->tail_backend);
     graph_free(session->base);
     graph_free(session->single);
-    FREE_ALL(session->wanted, session->all_pixels, session->inputs, session->outputs, session);
+    FREE_ALL((void *)(uintptr_t)session->info.inputs, (void *)(uintptr_t)session->info.outputs,
+             session->wanted, session->all_pixels, session);
 }

@@ -57,8 +57,6 @@ struct session {
         int at, count; /* index of the size that is now compiled; number of sizes */
         bool is_over;  /* all sizes are compiled; the backend reserves memory and tunes kernels */
     } compiling;
-    size_t input_count, output_count;
-    struct session_tensor *inputs, *outputs;
     struct compiled_size compiled[SESSION_MAX_BATCHES];
     size_t compiled_count;
     struct memory_budget memory;      /* on a CPU: for folded constants and packed weights */

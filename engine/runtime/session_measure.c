@@ -54,7 +54,7 @@ enum status session_feed_make(const struct session *session, struct session_feed
                               struct error *err)
 {
     const struct graph *largest = session->compiled[session->compiled_count - 1].graph;
-    *feed = (struct session_feed){.count = session->input_count};
+    *feed = (struct session_feed){.count = session->info.input_count};
     feed->buffers = alloc_array(feed->count, sizeof *feed->buffers);
     TRY(check_memory(feed->buffers, "while creating a session", err));
     for (size_t i = 0; i < feed->count; i++) {
@@ -110,7 +110,7 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
                              PROGRESS_ROWS + (1 - PROGRESS_ROWS) * ++m->runs / m->most);
     /* Synthetic contents may be wrong for an input that holds axes, indices or sizes. Then this
      * size cannot be measured, but the model may be fine. */
-    const bool is_only_image = session->input_count == 1 && options->image_input == 0;
+    const bool is_only_image = session->info.input_count == 1 && options->image_input == 0;
     if (!is_only_image &&
         (status == STATUS_SHAPE || status == STATUS_MODEL || status == STATUS_INVALID))
         return STATUS_OK;
@@ -191,7 +191,7 @@ enum status session_measure(struct session *session, struct error *err)
     const double budget = count > 1 ? BUDGET_MS : ALONE_MS;
     struct autotune tune = {
         .rounds = ROUNDS, .budget = budget, .all = true, .run = measure_run, .context = &m};
-    m.outputs = alloc_array(session->output_count, sizeof *m.outputs);
+    m.outputs = alloc_array(session->info.output_count, sizeof *m.outputs);
     enum status status = m.outputs ? session_feed_make(session, &m.feed, err)
                                    : error_no_memory(err, "while creating a session");
     IF_OK(status, measure_run(&m, 0, &first, err));

@@ -15,7 +15,7 @@ static size_t input_bytes(const struct session *session, const struct compiled_s
 {
     const struct session_options *options = &session->options;
     size_t batch = 0;
-    for (size_t i = 0; i < session->input_count; i++) {
+    for (size_t i = 0; i < session->info.input_count; i++) {
         const struct value *value = c->graph->inputs[i];
         batch = size_sum(batch, size_product(shape_count(&value->shape), dtype_size(value->dtype)));
     }

@@ -17,7 +17,7 @@ static enum status run_tail(struct session *session, struct compiled_size *c, st
                                         .runner = session->tail_backend ? &runner : NULL};
     TRY(interpret(c->tail, c->tail_inputs, c->tail_outputs, &session->tail_budget, &limits, err));
     session->last = c;
-    for (size_t i = 0; i < session->output_count; i++)
+    for (size_t i = 0; i < session->info.output_count; i++)
         if (c->output_of[i] < 0)
             c->tensors[i] = c->tail_outputs[-1 - c->output_of[i]];
     return STATUS_OK;
@@ -29,7 +29,7 @@ static enum status wrap(struct session *session, struct compiled_size *c, int ba
 {
     if (c->tail)
         TRY(run_tail(session, c, err));
-    for (size_t i = 0; i < session->output_count; i++) {
+    for (size_t i = 0; i < session->info.output_count; i++) {
         struct tensor *tensor = c->tensors[i];
         if (c->output_of[i] >= 0) {
             tensor->data = (void *)(uintptr_t)c->static_data[c->output_of[i]];
@@ -101,7 +101,7 @@ static struct run_request request_of(struct session *session, const struct compi
                                   .are_pixels = run->are_pixels};
     if (!run->wanted || c->tail)
         return request;
-    for (size_t i = 0; i < session->output_count; i++)
+    for (size_t i = 0; i < session->info.output_count; i++)
         session->wanted[c->output_of[i]] = run->wanted[i];
     request.wanted = session->wanted;
     return request;

@@ -19,26 +19,6 @@ const struct session_info *session_info(const struct session *session)
     return &session->info;
 }
 
-size_t session_input_count(const struct session *session)
-{
-    return session->input_count;
-}
-
-size_t session_output_count(const struct session *session)
-{
-    return session->output_count;
-}
-
-const struct session_tensor *session_input(const struct session *session, size_t i)
-{
-    return &session->inputs[i];
-}
-
-const struct session_tensor *session_output(const struct session *session, size_t i)
-{
-    return &session->outputs[i];
-}
-
 bool session_is_stopped(void *session)
 {
     const struct session *s = session;

@@ -15,8 +15,8 @@ static bool is_vector(const struct session_tensor *output)
 enum status outputs_init(struct outputs *outputs, const struct model *model,
                          const struct session *session, struct error *err)
 {
-    const struct session_tensor *answer = session_output(session, model->output);
-    *outputs = (struct outputs){.count = session_output_count(session)};
+    const struct session_tensor *answer = &session_info(session)->outputs[model->output];
+    *outputs = (struct outputs){.count = session_info(session)->output_count};
     outputs->is_vector = is_vector(answer) && (model->labels.count > 0 || model->has_probabilities);
     outputs->first = outputs->is_vector ? model->output : 0;
     outputs->end = outputs->is_vector ? model->output + 1 : outputs->count;

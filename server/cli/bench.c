@@ -156,7 +156,8 @@ static enum status bench_prepare(struct device_bench *bench, struct bench_target
     const struct session_info *info = session_info(target->session);
     latency_init(&target->latency, info->batches, info->batch_count);
     TRY(session_feed_make(target->session, &target->feed, err));
-    target->outputs = alloc_array(session_output_count(target->session), sizeof *target->outputs);
+    target->outputs =
+        alloc_array(session_info(target->session)->output_count, sizeof *target->outputs);
     target->times = alloc_array(bench->batch_count, sizeof *target->times);
     return check_memory(target->outputs && target->times, NULL, err);
 }

@@ -117,7 +117,7 @@ static enum status trial_init(struct trial *trial, struct error *err)
                            at_most(session_max_batch(session_info(reference)), trial->count));
     if (is_on_cpu(trial))
         trial->batch = at_most(trial->batch, PRECISION_TRIAL_BATCH);
-    trial->image_floats = shape_count(&session_input(reference, 0)->shape);
+    trial->image_floats = shape_count(&session_info(reference)->inputs[0].shape);
     TRY(outputs_init(&trial->outputs, trial->input->model, reference, err));
     trial->ret->agreement.is_vector = trial->outputs.is_vector;
     size_t count, padded = (size_t)session_batch_for(reference, trial->batch);

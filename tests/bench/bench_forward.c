@@ -79,14 +79,14 @@ static enum status allocate_inputs(struct candidate *candidate, int largest, str
 {
     const struct session_info *info = session_info(candidate->session);
     const size_t images = (size_t)largest + (size_t)info->batches[info->batch_count - 1].size;
-    const size_t count = session_input_count(candidate->session);
+    const size_t count = session_info(candidate->session)->input_count;
     candidate->inputs = alloc_array(count, sizeof *candidate->inputs);
     candidate->outputs =
-        alloc_array(session_output_count(candidate->session), sizeof(struct tensor *));
+        alloc_array(session_info(candidate->session)->output_count, sizeof(struct tensor *));
     if (!candidate->inputs || !candidate->outputs)
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
     for (size_t i = 0; i < count; i++) {
-        const struct session_tensor *input = session_input(candidate->session, i);
+        const struct session_tensor *input = &session_info(candidate->session)->inputs[i];
         size_t bytes;
         TRY(shape_check(&input->shape, input->dtype, NULL, &bytes, err));
         if (!size_mul(bytes, images, &bytes) || bytes > SIZE_MAX - TENSOR_ALIGN)
@@ -169,7 +169,7 @@ static enum status candidate_load(struct candidate *candidate, const struct opti
 static void candidate_free(struct candidate *candidate)
 {
     if (candidate->session && candidate->inputs)
-        for (size_t i = 0; i < session_input_count(candidate->session); i++)
+        for (size_t i = 0; i < session_info(candidate->session)->input_count; i++)
             session_buffer_free(candidate->device, candidate->inputs[i]);
     free(candidate->inputs);
     free(candidate->outputs);
@@ -180,7 +180,7 @@ static void candidate_free(struct candidate *candidate)
 /* Runs `batch` images; the rows of the first output are written to `file`, unless that is NULL. */
 static enum status run_batch(struct candidate *candidate, int batch, FILE *file, struct error *err)
 {
-    const struct session_tensor *input = session_input(candidate->session, 0);
+    const struct session_tensor *input = &session_info(candidate->session)->inputs[0];
     const size_t row = shape_count(&input->shape) * dtype_size(input->dtype);
     void *const first = candidate->inputs[0];
     enum status status = STATUS_OK;
@@ -366,7 +366,7 @@ static enum status serve_time(struct candidate *candidate, const struct command 
 static enum status serve_answer(struct candidate *candidate, const struct command *command,
                                 struct error *err)
 {
-    const struct session_tensor *input = session_input(candidate->session, 0);
+    const struct session_tensor *input = &session_info(candidate->session)->inputs[0];
     const size_t bytes =
         shape_count(&input->shape) * dtype_size(input->dtype) * (size_t)command->batch;
     FILE *file = fopen(command->input, "rb");
@@ -376,7 +376,7 @@ static enum status serve_answer(struct candidate *candidate, const struct comman
     if (!whole)
         return error_set(err, STATUS_IO, "%s does not hold the %zu bytes of %ld images",
                          command->input, bytes, command->batch);
-    const enum dtype dtype = session_output(candidate->session, 0)->dtype;
+    const enum dtype dtype = session_info(candidate->session)->outputs[0].dtype;
     if (dtype != DTYPE_F32)
         return error_set(err, STATUS_UNSUPPORTED, "the first output is %s, not float32",
                          dtype_name(dtype));
@@ -414,10 +414,10 @@ static enum status serve_shape(struct candidate *candidate, const struct command
 {
     (void)command;
     (void)err;
-    const struct shape *shape = &session_input(candidate->session, 0)->shape;
+    const struct shape *shape = &session_info(candidate->session)->inputs[0].shape;
     for (int i = 0; i < shape->rank; i++)
         printf("%lld ", (long long)shape->dims[i]);
-    printf("%zu\n", shape_count(&session_output(candidate->session, 0)->shape));
+    printf("%zu\n", shape_count(&session_info(candidate->session)->outputs[0].shape));
     return STATUS_OK;
 }
 

@@ -40,7 +40,7 @@ static enum status run_session(struct session *session, const struct graph *grap
                                struct tensor *const *inputs, struct tensor **outputs,
                                struct error *err)
 {
-    const size_t count = session_input_count(session);
+    const size_t count = session_info(session)->input_count;
     const void **data = alloc_array(count ? count : 1, sizeof *data);
     const struct tensor **results = alloc_array(graph->output_count, sizeof *results);
     enum status status =

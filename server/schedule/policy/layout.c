@@ -26,7 +26,7 @@ static enum status layout_place(const struct session_tensor *input, size_t i,
 enum status batch_layout_init(const struct session *session, size_t rows, struct batch_layout *ret,
                               struct error *err)
 {
-    const size_t count = session_input_count(session);
+    const size_t count = session_info(session)->input_count;
     struct batch_layout layout = {.rows = rows,
                                   .row_bytes = alloc_array(count, sizeof *layout.row_bytes),
                                   .offsets = alloc_array(count, sizeof *layout.offsets)};
@@ -34,7 +34,7 @@ enum status batch_layout_init(const struct session *session, size_t rows, struct
     if (!layout.row_bytes || !layout.offsets)
         status = error_set(err, STATUS_NO_MEMORY, "no memory for the layout of a batch");
     for (size_t i = 0; status == STATUS_OK && i < count; i++)
-        status = layout_place(session_input(session, i), i, &layout, err);
+        status = layout_place(&session_info(session)->inputs[i], i, &layout, err);
     if (status != STATUS_OK) {
         batch_layout_done(&layout);
         return status;

@@ -42,7 +42,7 @@ bool deployment_may_batch(const struct model *model)
 static enum status describe_input(const struct deployment *deployment,
                                   const struct session *session, size_t i, struct error *err)
 {
-    const struct session_tensor *fed = session_input(session, i);
+    const struct session_tensor *fed = &session_info(session)->inputs[i];
     struct served_tensor *input = &deployment->inputs[i];
     *input = (struct served_tensor){.name = deployment->model->inputs[i].name,
                                     .dtype = deployment->model->inputs[i].dtype,
@@ -58,7 +58,7 @@ static enum status describe_input(const struct deployment *deployment,
 static enum status describe_output(const struct deployment *deployment,
                                    const struct session *session, size_t i, struct error *err)
 {
-    const struct session_tensor *given = session_output(session, i);
+    const struct session_tensor *given = &session_info(session)->outputs[i];
     struct served_tensor *output = &deployment->outputs[i];
     *output = (struct served_tensor){
         .name = deployment->model->outputs[i].name, .dtype = given->dtype, .shape = given->shape};
@@ -72,7 +72,7 @@ static enum status check_image(const struct deployment *deployment, const struct
                                struct error *err)
 {
     const struct preprocess *p = &deployment->model->preprocess;
-    const struct session_tensor *input = session_input(session, deployment->image_input);
+    const struct session_tensor *input = &session_info(session)->inputs[deployment->image_input];
     struct shape wanted = SHAPE(1, p->height, p->width, preprocess_channels(p));
     if (input->dtype == session_info(session)->image_dtype && shape_equal(&input->shape, &wanted))
         return STATUS_OK;
@@ -94,7 +94,7 @@ static enum status check_scores(struct deployment *deployment, const struct sess
                                 struct error *err)
 {
     const size_t output = deployment->model->output;
-    struct session_tensor scores = *session_output(session, output);
+    struct session_tensor scores = session_info(session)->outputs[output];
     const struct shape *declared = &deployment->model->outputs[output].shape;
     /* The file may declare a shape that the session knows only after a run, such as [1, 300, 6]. */
     if (scores.shape.rank == SHAPE_UNKNOWN && deployment->model->fixed_batch &&
@@ -150,8 +150,8 @@ enum status deployment_describe(struct deployment *deployment, const struct sess
                                 struct memory_budget *run_memory, struct error *err)
 {
     const struct session_info *info = session_info(session);
-    deployment->input_count = session_input_count(session);
-    deployment->output_count = session_output_count(session);
+    deployment->input_count = info->input_count;
+    deployment->output_count = info->output_count;
     deployment->image_input = deployment_image_input(deployment->model);
     deployment->image_dtype = info->image_dtype;
     deployment->takes_images = deployment->image_input != SIZE_MAX;

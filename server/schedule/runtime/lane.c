@@ -11,10 +11,10 @@
 static enum status allocate(struct lane *lane, struct error *err)
 {
     size_t padded = (size_t)session_batch_for(lane->session, 1);
-    lane->input_count = session_input_count(lane->session);
+    lane->input_count = session_info(lane->session)->input_count;
     TRY(batch_layout_init(lane->session, padded, &lane->retry_layout, err));
     TRY(session_buffer_create(lane->info.device, lane->retry_layout.bytes, &lane->retry_rows, err));
-    lane->outputs = alloc_array(session_output_count(lane->session), sizeof *lane->outputs);
+    lane->outputs = alloc_array(session_info(lane->session)->output_count, sizeof *lane->outputs);
     lane->inputs = alloc_array(lane->input_count, sizeof *lane->inputs);
     lane->retry_marks = alloc_array(padded, sizeof *lane->retry_marks);
     bool has_inflight = true;
@@ -22,7 +22,7 @@ static enum status allocate(struct lane *lane, struct error *err)
         struct lane_pass *inflight = &lane->inflight[i];
         inflight->inputs = alloc_array(lane->input_count, sizeof *inflight->inputs);
         inflight->wanted =
-            alloc_array(session_output_count(lane->session), sizeof *inflight->wanted);
+            alloc_array(session_info(lane->session)->output_count, sizeof *inflight->wanted);
         has_inflight = has_inflight && inflight->inputs && inflight->wanted;
     }
     TRY(check_memory(lane->outputs && lane->inputs && lane->retry_marks && has_inflight,

@@ -88,7 +88,7 @@ static void compare(struct comparison c, size_t h, size_t w)
         inputs[0] = halves;
         narrow_images++;
     }
-    cr_assert_eq(session_input(session, 0)->dtype, dtype);
+    cr_assert_eq(session_info(session)->inputs[0].dtype, dtype);
     for (int run = 0; run < 2 && batched; run++) { /* twice: nothing may linger in the arena */
         cr_assert_eq(session_run(session, BATCH, inputs, outputs, &err), STATUS_OK, "seed %u: %s",
                      c.seed, err.message);
@@ -613,7 +613,7 @@ Test(session, compiles_the_sizes_that_are_asked_for)
     cr_assert_eq(info->batch_count, 2);
     cr_expect(info->batches[0].size == 3 && info->batches[1].size == 5);
     cr_expect(session_batch_for(session, 1) == 3 && session_batch_for(session, 4) == 5);
-    cr_expect_eq(session_output(session, 0)->shape.dims[0], 1);
+    cr_expect_eq(session_info(session)->outputs[0].shape.dims[0], 1);
     session_free(session);
     graph_free(graph);
 }

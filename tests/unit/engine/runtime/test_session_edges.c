@@ -351,9 +351,9 @@ Test(session_edges, outputs_keep_their_names)
     y->name = "probabilities";
     end_at(&b, y);
     struct session *session = create(&b, (struct session_options){.max_batch = 1});
-    cr_assert_str_eq(session_output(session, 0)->name, "probabilities");
-    cr_assert_str_eq(session_input(session, 0)->name, "image");
-    cr_assert_eq(session_output(session, 0)->dtype, DTYPE_F16);
+    cr_assert_str_eq(session_info(session)->outputs[0].name, "probabilities");
+    cr_assert_str_eq(session_info(session)->inputs[0].name, "image");
+    cr_assert_eq(session_info(session)->outputs[0].dtype, DTYPE_F16);
     session_free(session);
     graph_free(b.graph);
 }
@@ -443,7 +443,7 @@ Test(session_edges, float16_images_are_quantized_from_float32)
             &b, (struct session_options){
                     .max_batch = 1, .precision = precisions[p], .image_layout = IMAGE_NHWC_ANY});
         cr_assert_eq(session_info(session)->image_dtype, DTYPE_F32);
-        cr_assert_eq(session_output(session, 0)->dtype, DTYPE_F16);
+        cr_assert_eq(session_info(session)->outputs[0].dtype, DTYPE_F16);
         const float data[12] = {1, 2, 0.5f, 1, 2, 0.5f, 1, 2, 0.5f, 1, 2, 0.5f};
         const void *inputs[] = {data};
         const struct tensor *outputs[1];
@@ -479,7 +479,7 @@ Test(session_edges, second_input_stays_as_it_is)
     end_at(&b, finish(&b, node));
     struct session *session = create(&b, (struct session_options){.max_batch = 4});
     cr_assert(session_info(session)->batched, "%s", session_info(session)->note);
-    cr_assert_eq(session_input(session, 1)->shape.dims[0], 2);
+    cr_assert_eq(session_info(session)->inputs[1].shape.dims[0], 2);
     float *images = numbers(16), *other = numbers(8);
     const struct tensor *outputs[1];
     cr_assert_eq(session_run(session, 3, (const void *[]){images, other}, outputs, &err),
@@ -505,8 +505,8 @@ Test(session_edges, fixed_batch_is_padded)
     end_at(&b, unary(&b, OP_GLOBAL_AVERAGE_POOL, x));
     struct session *session = create(&b, (struct session_options){.max_batch = 8});
     struct shape input = SHAPE(1, 3, 2, 2), output = SHAPE(1, 3, 1, 1);
-    cr_assert(shape_equal(&session_input(session, 0)->shape, &input));
-    cr_assert(shape_equal(&session_output(session, 0)->shape, &output));
+    cr_assert(shape_equal(&session_info(session)->inputs[0].shape, &input));
+    cr_assert(shape_equal(&session_info(session)->outputs[0].shape, &output));
     cr_assert_eq(session_batch_for(session, 1), 4);
     cr_assert_eq(session_batch_for(session, 5), 0);
     float *images = numbers(48);

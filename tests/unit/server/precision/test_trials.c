@@ -122,6 +122,10 @@ enum status session_create(const struct graph *graph, const struct session_optio
                                           .parameter_bytes = 1000,
                                           .activation_bytes = 200,
                                           .image_dtype = DTYPE_F32,
+                                          .inputs = &session->input,
+                                          .outputs = &session->output,
+                                          .input_count = 1,
+                                          .output_count = 1,
                                           .batched = true};
     for (int size = 1; size <= options->max_batch; size *= options->trial ? options->max_batch : 2)
         session->info.batches[session->info.batch_count++] = (struct session_batch){
@@ -155,30 +159,6 @@ void session_free(struct session *session)
 const struct session_info *session_info(const struct session *session)
 {
     return &session->info;
-}
-
-size_t session_input_count(const struct session *session)
-{
-    (void)session;
-    return 1;
-}
-
-size_t session_output_count(const struct session *session)
-{
-    (void)session;
-    return 1;
-}
-
-const struct session_tensor *session_input(const struct session *session, size_t i)
-{
-    (void)i;
-    return &session->input;
-}
-
-const struct session_tensor *session_output(const struct session *session, size_t i)
-{
-    (void)i;
-    return &session->output;
 }
 
 int session_batch_for(const struct session *session, int n)

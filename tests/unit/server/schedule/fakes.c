@@ -447,6 +447,10 @@ enum status session_create(const struct graph *graph, const struct session_optio
                                           .threads = options->threads,
                                           .batched = max > 1,
                                           .image_dtype = DTYPE_F32,
+                                          .inputs = &session->input,
+                                          .outputs = &session->output,
+                                          .input_count = 1,
+                                          .output_count = 1,
                                           .depth = read_counter(&session_depth)};
     for (int size = smallest;; size = size * 2 < max ? size * 2 : max) {
         const struct session_batch *known = &options->known[session->info.batch_count];
@@ -574,30 +578,6 @@ bool session_run_has_ended(const struct session *session)
 {
     (void)session;
     return false;
-}
-
-size_t session_input_count(const struct session *session)
-{
-    (void)session;
-    return 1;
-}
-
-size_t session_output_count(const struct session *session)
-{
-    (void)session;
-    return 1;
-}
-
-const struct session_tensor *session_input(const struct session *session, size_t i)
-{
-    (void)i;
-    return &session->input;
-}
-
-const struct session_tensor *session_output(const struct session *session, size_t i)
-{
-    (void)i;
-    return &session->output;
 }
 
 int session_batch_for(const struct session *session, int n)
