@@ -33,15 +33,15 @@ struct value {
     const char *packed; /* a constant's type in the file, "int4" …, if `known` has a wider type */
 };
 
-enum attr_kind {
-    ATTR_INT,
-    ATTR_FLOAT,
-    ATTR_STRING,
-    ATTR_TENSOR,
-    ATTR_GRAPH,
-    ATTR_INTS,
-    ATTR_FLOATS,
-    ATTR_STRINGS,
+enum attr_kind { /* numbers of onnx.proto, AttributeProto.AttributeType */
+                 ATTR_FLOAT = 1,
+                 ATTR_INT,
+                 ATTR_STRING,
+                 ATTR_TENSOR,
+                 ATTR_GRAPH,
+                 ATTR_FLOATS,
+                 ATTR_INTS,
+                 ATTR_STRINGS,
 };
 
 struct attr {

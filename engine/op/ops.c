@@ -87,7 +87,7 @@ bool op_next_attr(const char **attrs, struct attr_spec *ret)
         [ATTR_FLOATS] = "floats", [ATTR_STRINGS] = "strings"};
     if (!*attrs || !**attrs)
         return false;
-    *ret = (struct attr_spec){.name = *attrs, .length = strcspn(*attrs, ":")};
+    *ret = (struct attr_spec){*attrs, strcspn(*attrs, ":"), ATTR_FLOAT};
     const char *kind = *attrs + ret->length + 1, *end = kind + strcspn(kind, " ");
     while ((size_t)ret->kind < COUNT_OF(kinds) &&
            (strlen(kinds[ret->kind]) != (size_t)(end - kind) ||

@@ -121,9 +121,6 @@ enum status function_call(struct scope *scope, const Onnx__NodeProto *call,
 enum status import_node(struct scope *scope, const Onnx__NodeProto *proto,
                         size_t position) MUST_USE;
 
-/* The AttributeProto.AttributeType of an enum attr_kind. */
-extern const int32_t onnx_type_of_kind[];
-
 static inline const char *text_or_empty(const char *text)
 {
     return text ? text : "";

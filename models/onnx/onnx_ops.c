@@ -13,16 +13,8 @@
 
 /* ---- attributes ---- */
 
-enum { /* AttributeProto.AttributeType */
+enum { /* the other numbers of AttributeProto.AttributeType */
        TYPE_UNDEFINED = 0,
-       TYPE_FLOAT = 1,
-       TYPE_INT = 2,
-       TYPE_STRING = 3,
-       TYPE_TENSOR = 4,
-       TYPE_GRAPH = 5,
-       TYPE_FLOATS = 6,
-       TYPE_INTS = 7,
-       TYPE_STRINGS = 8,
        TYPE_TENSORS = 9,
        TYPE_GRAPHS = 10,
        TYPE_SPARSE = 11,
@@ -33,25 +25,19 @@ static const char *const type_names[TYPE_COUNT] = {"no type", "FLOAT",   "INT", 
                                                    "TENSOR",  "GRAPH",   "FLOATS", "INTS",
                                                    "STRINGS", "TENSORS", "GRAPHS", "SPARSE_TENSOR"};
 
-const int32_t onnx_type_of_kind[] = {
-    [ATTR_INT] = TYPE_INT,       [ATTR_FLOAT] = TYPE_FLOAT,     [ATTR_STRING] = TYPE_STRING,
-    [ATTR_TENSOR] = TYPE_TENSOR, [ATTR_GRAPH] = TYPE_GRAPH,     [ATTR_INTS] = TYPE_INTS,
-    [ATTR_FLOATS] = TYPE_FLOATS, [ATTR_STRINGS] = TYPE_STRINGS,
-};
-
 /* Returns the declared type; the attribute must have no value of another type. If the file declares
  * no type, returns that of the value. */
 static enum status attribute_type(struct import *import, const Onnx__AttributeProto *proto,
                                   int *ret)
 {
-    const bool filled[TYPE_COUNT] = {[TYPE_FLOAT] = proto->has_f,
-                                     [TYPE_INT] = proto->has_i,
-                                     [TYPE_STRING] = proto->has_s,
-                                     [TYPE_TENSOR] = proto->t != NULL,
-                                     [TYPE_GRAPH] = proto->g != NULL,
-                                     [TYPE_FLOATS] = proto->n_floats > 0,
-                                     [TYPE_INTS] = proto->n_ints > 0,
-                                     [TYPE_STRINGS] = proto->n_strings > 0,
+    const bool filled[TYPE_COUNT] = {[ATTR_FLOAT] = proto->has_f,
+                                     [ATTR_INT] = proto->has_i,
+                                     [ATTR_STRING] = proto->has_s,
+                                     [ATTR_TENSOR] = proto->t != NULL,
+                                     [ATTR_GRAPH] = proto->g != NULL,
+                                     [ATTR_FLOATS] = proto->n_floats > 0,
+                                     [ATTR_INTS] = proto->n_ints > 0,
+                                     [ATTR_STRINGS] = proto->n_strings > 0,
                                      [TYPE_TENSORS] = proto->n_tensors > 0,
                                      [TYPE_GRAPHS] = proto->n_graphs > 0,
                                      [TYPE_SPARSE] = proto->sparse_tensor != NULL};
@@ -237,9 +223,9 @@ static enum status import_attribute(struct scope *scope, const struct op_info *i
     if (kind < 0)
         return refuse_attribute(import, node, name);
     TRY(attribute_type(import, proto, &type));
-    if (type != onnx_type_of_kind[kind])
+    if (type != kind)
         return error_set(import->err, STATUS_MODEL, "is of type %s, expected %s", type_names[type],
-                         type_names[onnx_type_of_kind[kind]]);
+                         type_names[kind]);
     *attr = (struct attr){.kind = (enum attr_kind)kind};
     attr->name = arena_copy_text(scope->graph->arena, name, strlen(name));
     TRY(check_memory(attr->name, "while building the graph", import->err));
@@ -307,12 +293,12 @@ static enum status constant_tensor(struct import *import, const char *name, int 
         enum dtype dtype;
         size_t count;
         const void *src;
-    } forms[] = {{"value", TYPE_TENSOR, DTYPE_NONE, 0, NULL},
+    } forms[] = {{"value", ATTR_TENSOR, DTYPE_NONE, 0, NULL},
                  {"sparse_value", TYPE_SPARSE, DTYPE_NONE, 0, NULL},
-                 {"value_float", TYPE_FLOAT, DTYPE_F32, 1, &proto->f},
-                 {"value_int", TYPE_INT, DTYPE_I64, 1, &proto->i},
-                 {"value_floats", TYPE_FLOATS, DTYPE_F32, proto->n_floats, proto->floats},
-                 {"value_ints", TYPE_INTS, DTYPE_I64, proto->n_ints, proto->ints}};
+                 {"value_float", ATTR_FLOAT, DTYPE_F32, 1, &proto->f},
+                 {"value_int", ATTR_INT, DTYPE_I64, 1, &proto->i},
+                 {"value_floats", ATTR_FLOATS, DTYPE_F32, proto->n_floats, proto->floats},
+                 {"value_ints", ATTR_INTS, DTYPE_I64, proto->n_ints, proto->ints}};
     size_t f = 0;
     while (f < COUNT_OF(forms) && strcmp(forms[f].name, name))
         f++;
@@ -324,13 +310,13 @@ static enum status constant_tensor(struct import *import, const char *name, int 
     if (type != forms[f].type)
         return error_set(import->err, STATUS_MODEL, "attribute '%s' is of type %s, expected %s",
                          name, type_names[type], type_names[forms[f].type]);
-    if (type == TYPE_TENSOR && proto->t)
+    if (type == ATTR_TENSOR && proto->t)
         return onnx_tensor_read(import->file, proto->t, ret, import->err);
     if (type == TYPE_SPARSE && proto->sparse_tensor)
         return onnx_sparse_read(import->file, proto->sparse_tensor, ret, import->err);
     if (forms[f].dtype == DTYPE_NONE)
         return error_set(import->err, STATUS_MODEL, "attribute '%s' has no tensor", name);
-    bool is_list = type == TYPE_FLOATS || type == TYPE_INTS;
+    bool is_list = type == ATTR_FLOATS || type == ATTR_INTS;
     struct shape shape = is_list ? SHAPE((int64_t)forms[f].count) : SHAPE_SCALAR;
     TRY(onnx_charge(import->file, forms[f].count * 8, import->err));
     TRY(tensor_create(NULL, forms[f].dtype, &shape, ret, import->err));

@@ -195,7 +195,7 @@ static enum status write_attribute(struct onnx_writer *w, const struct attr *att
     onnx__attribute_proto__init(proto);
     proto->name = (char *)(uintptr_t)attr->name;
     proto->has_type = true;
-    proto->type = onnx_type_of_kind[attr->kind];
+    proto->type = (int32_t)attr->kind;
     if (attr->kind == ATTR_STRING && !strcmp(attr->name, "nearest_mode") &&
         !strcmp(attr->s, "simple"))
         return error_set(w->err, STATUS_UNSUPPORTED,
