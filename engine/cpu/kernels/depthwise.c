@@ -88,23 +88,20 @@ ALWAYS_INLINE void add_rows(const struct depthwise *d, const struct depthwise_ti
 
 ALWAYS_INLINE void activate_block(const struct depthwise *d, vec sum[ROWS][PIXELS])
 {
-    const vec low = vec_set(d->low), high = vec_set(d->high);
+    const vec alpha = vec_set(d->row.alpha), beta = vec_set(d->row.beta);
     const vec slope = vec_set(d->row.alpha * MINUS_LOG2E);
     float lanes[ROWS * PIXELS * VEC];
     switch (d->row.activation) {
     case ACTIVATION_NONE:
-        FOR_RESULTS(r, p)
-        {
-            sum[r][p] = vec_clamp(sum[r][p], low, high);
-        }
         break;
 #define CASE(name)                                                                                 \
     case ACTIVATION_##name:                                                                        \
         FOR_RESULTS(r, p)                                                                          \
         {                                                                                          \
-            sum[r][p] = vec_activate(sum[r][p], ACTIVATION_##name, low, high, slope);              \
+            sum[r][p] = vec_activate(sum[r][p], ACTIVATION_##name, alpha, beta, slope);            \
         }                                                                                          \
         break;
+        CASE(CLIP)
         CASE(HARD_SWISH)
         CASE(SILU)
 #undef CASE

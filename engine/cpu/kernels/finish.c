@@ -29,16 +29,7 @@ ALWAYS_INLINE vec real_of(const struct tile_columns *c, const int32_t *sums)
                      : vec_add(vec_load((const float *)(const void *)sums), c->real_bias);
 }
 
-/* Copies of members of struct tile_finish: the compiler must assume that a store of bytes changes
- * the originals. */
-struct tile_ending {
-    size_t n;
-    bool residual, clamp, is_signed;
-    float step;
-    int zero;
-};
-
-ALWAYS_INLINE vec divide_by_step(const struct tile_ending *e, vec v)
+ALWAYS_INLINE vec divide_by_step(const struct tile_finish *e, vec v)
 {
     return e->step != 0 ? vec_div(v, vec_set(e->step)) : v;
 }
@@ -46,7 +37,7 @@ ALWAYS_INLINE vec divide_by_step(const struct tile_ending *e, vec v)
 #if defined __AVX512F__
 
 /* Stores the first n numbers of a row of `count` registers: one cache line at a time. */
-ALWAYS_INLINE void store_8bit(const struct tile_ending *e, const vec *v, uint8_t *y, size_t n,
+ALWAYS_INLINE void store_8bit(const struct tile_finish *e, const vec *v, uint8_t *y, size_t n,
                               const size_t count)
 {
     ints q[4] = {ints_zero(), ints_zero(), ints_zero(), ints_zero()};
@@ -55,8 +46,9 @@ ALWAYS_INLINE void store_8bit(const struct tile_ending *e, const vec *v, uint8_t
     const ints zero = _mm512_set1_epi16((short)e->zero);
     const ints low = _mm512_adds_epi16(_mm512_packs_epi32(q[0], q[1]), zero);
     const ints high = _mm512_adds_epi16(_mm512_packs_epi32(q[2], q[3]), zero);
-    const ints mixed = e->is_signed ? _mm512_packs_epi16(low, high) /* per lane: 4 of each q[i] */
-                                    : _mm512_packus_epi16(low, high);
+    const ints mixed = e->to == DTYPE_I8
+                           ? _mm512_packs_epi16(low, high) /* per lane: 4 of each q[i] */
+                           : _mm512_packus_epi16(low, high);
     const ints order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const ints bytes = _mm512_permutexvar_epi32(order, mixed);
     if (n == (size_t)4 * VEC)
@@ -67,7 +59,7 @@ ALWAYS_INLINE void store_8bit(const struct tile_ending *e, const vec *v, uint8_t
 
 #elif defined __AVX2__
 
-ALWAYS_INLINE void store_8bit(const struct tile_ending *e, const vec *v, uint8_t *y, size_t n,
+ALWAYS_INLINE void store_8bit(const struct tile_finish *e, const vec *v, uint8_t *y, size_t n,
                               const size_t count)
 {
     ints q[2] = {ints_zero(), ints_zero()};
@@ -76,7 +68,7 @@ ALWAYS_INLINE void store_8bit(const struct tile_ending *e, const vec *v, uint8_t
     const ints both =
         _mm256_adds_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_set1_epi16((short)e->zero));
     const ints mixed =
-        e->is_signed ? _mm256_packs_epi16(both, both) : _mm256_packus_epi16(both, both);
+        e->to == DTYPE_I8 ? _mm256_packs_epi16(both, both) : _mm256_packus_epi16(both, both);
     const ints order = _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5);
     const __m128i bytes = _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(mixed, order));
     if (n == (size_t)2 * VEC)
@@ -89,16 +81,16 @@ ALWAYS_INLINE void store_8bit(const struct tile_ending *e, const vec *v, uint8_t
 
 #else
 
-ALWAYS_INLINE void store_8bit(const struct tile_ending *e, const vec *v, uint8_t *y, size_t n,
+ALWAYS_INLINE void store_8bit(const struct tile_finish *e, const vec *v, uint8_t *y, size_t n,
                               const size_t count)
 {
-    const float low = (float)((e->is_signed ? -128 : 0) - e->zero);
+    const float low = (float)((e->to == DTYPE_I8 ? -128 : 0) - e->zero);
     for (size_t i = 0, at = 0; i < count && at < n; i++, at += VEC) {
         const vec q = divide_by_step(e, v[i]);
         const vec clamped = vec_min(vec_max(q, vec_set(low)), vec_set(low + 255)); /* NaN: `low` */
         const ints stored = ints_add(ints_round(clamped), ints_set(e->zero));
         uint8_t bytes[VEC];
-        store_bytes(n - at < VEC ? bytes : y + at, stored, e->is_signed);
+        store_bytes(n - at < VEC ? bytes : y + at, stored, e->to == DTYPE_I8);
         if (n - at < VEC)
             memcpy(y + at, bytes, n - at);
     }
@@ -140,22 +132,21 @@ ALWAYS_INLINE void finish_rows(const struct tile_finish *f, const int32_t *sums,
                                unsigned char *y, const enum dtype to, const bool is_int,
                                const bool whole, const size_t count)
 {
-    const vec low = vec_set(f->low), high = vec_set(f->high);
+    const struct tile_finish e = *f; /* the compiler must assume that a store to y changes *f */
+    const vec low = vec_set(e.row.alpha), high = vec_set(e.row.beta);
     struct tile_columns c[TILE_REGISTERS];
     vec v[TILE_REGISTERS];
     for (size_t i = 0; i < count; i++)
         c[i] = columns_at(f, i * VEC);
-    const struct tile_ending e = {f->n, f->residual, f->clamp, f->to == DTYPE_I8, f->step, f->zero};
-    const size_t lds = f->lds, ldy = f->ldy;
-    for (; rows > 0; rows--, sums += lds, y += ldy) {
+    for (; rows > 0; rows--, sums += e.lds, y += e.ldy) {
         for (size_t i = 0; i < count; i++) {
             const size_t width = whole ? VEC : c[i].width;
             c[i].is_int = is_int;
             v[i] = real_of(&c[i], sums + i * VEC);
             if (e.residual && (to == DTYPE_F32 || to == DTYPE_BF16))
                 v[i] = add_residual(v[i], y, i * VEC, width, to);
-            if (e.clamp) /* this order keeps NaN */
-                v[i] = vec_min(high, vec_max(low, v[i]));
+            if (e.row.activation == ACTIVATION_CLIP)
+                v[i] = vec_clamp(v[i], low, high);
             if (to == DTYPE_F32)
                 vec_store_n((float *)(void *)y + i * VEC, v[i], width);
         }
@@ -202,7 +193,7 @@ static void finish_to(const struct tile_finish *f, const int32_t *sums, size_t r
         FINISH(DTYPE_U8);
 }
 
-/* Overwrites the sums with activated results, if the activation is not a clamp. */
+/* Overwrites the sums with activated results, if is_row_activation(). */
 static void activate_sums(const struct tile_finish *f, int32_t *sums, size_t rows,
                           const unsigned char *y)
 {
@@ -221,7 +212,7 @@ static void activate_sums(const struct tile_finish *f, int32_t *sums, size_t row
 
 void SIMD_NAMED(finish_tile)(const struct tile_finish *f, int32_t *sums, size_t rows, void *y)
 {
-    if (!f->row.activation) {
+    if (!is_row_activation(f->row.activation)) {
         finish_to(f, sums, rows, y);
         return;
     }

@@ -19,19 +19,12 @@ struct fetch {
     size_t lines; /* lines to fetch per STEPS steps; the steps read COLUMNS lines */
 };
 
-/* Copies of members of struct gemm: the compiler must assume that a store to the result changes the
- * originals. */
-struct gemm_ending {
-    bool accumulate, clamp;
-    float low, high;
-};
-
-ALWAYS_INLINE void finish(const struct gemm_ending *e, vec v, float *c, size_t width)
+ALWAYS_INLINE void finish(const struct gemm *g, vec v, float *c, size_t width)
 {
-    if (e->accumulate)
+    if (g->accumulate)
         v = vec_add(v, vec_load_n(c, width));
-    if (e->clamp) /* this order keeps NaN */
-        v = vec_min(vec_set(e->high), vec_max(vec_set(e->low), v));
+    if (g->row.activation == ACTIVATION_CLIP)
+        v = vec_clamp(v, vec_set(g->row.alpha), vec_set(g->row.beta));
     vec_store_n(c, v, width);
 }
 
@@ -75,15 +68,14 @@ ALWAYS_INLINE void block(const struct gemm *g, const float *a, const float *b, f
             }
         }
     }
-    const struct gemm_ending ending = {g->accumulate, g->clamp, g->low, g->high};
-    const size_t ldc = g->ldc;
+    const struct gemm own = *g; /* the compiler must assume that a store to c changes *g */
 #pragma GCC unroll 2
     for (int i = 0; i < registers; i++) {
         const size_t from = (size_t)i * VEC, n = smaller(width - from, VEC);
         const vec add = bias ? vec_load_n(bias + from, n) : vec_zero();
 #pragma GCC unroll 14
         for (int r = 0; r < rows; r++)
-            finish(&ending, vec_add(sum[r][i], add), c + (size_t)r * ldc + from, n);
+            finish(&own, vec_add(sum[r][i], add), c + (size_t)r * own.ldc + from, n);
     }
 }
 
@@ -121,7 +113,7 @@ static void run_block(const struct gemm *g, const float *a, const float *b, floa
     default:
         break;
     }
-    if (g->row.activation) { /* while the block is in the first-level cache */
+    if (is_row_activation(g->row.activation)) { /* while the block is in the first-level cache */
         SIMD_NAMED(activate_rows)
         (c, c, rows, g->ldc, width, g->row.activation, g->row.alpha, g->row.beta);
     }
@@ -179,7 +171,6 @@ static void run_blocks(const struct gemm *g, const float *a, size_t m, size_t fi
     struct gemm part = *g;
     part.k = depth;
     part.accumulate = g->accumulate || !begins;
-    part.clamp = g->clamp && ends;
     part.row.activation = ends ? g->row.activation : ACTIVATION_NONE;
     for (size_t j = 0; j < g->n; j += COLUMNS)
         for (size_t i = 0; i < count; i++) {

@@ -20,7 +20,13 @@ enum binary_kind {
     BINARY_PRELU, /* a if a >= 0, else a * b */
 };
 
-/* c = activation(clamp(a * b + bias [+ c])). Rows of a are lda apart; gemm_pack() packed b. */
+/* True for an activation that kernels apply to finished rows. A clip is applied in registers. */
+static inline bool is_row_activation(enum activation activation)
+{
+    return activation != ACTIVATION_NONE && activation != ACTIVATION_CLIP;
+}
+
+/* c = activation(a * b + bias [+ c]). Rows of a are lda apart; gemm_pack() packed b. */
 struct gemm {
     const float *a, *b, *bias; /* bias: n numbers, or NULL */
     float *c;
@@ -28,8 +34,6 @@ struct gemm {
     size_t k, n;
     size_t run, run_step; /* a row of a has runs of `run` numbers, run_step apart; 0: one run */
     bool accumulate;
-    bool clamp; /* clamp to [low, high]; NaN stays NaN */
-    float low, high;
     struct epilogue row; /* the activation; its residual is ignored */
     float *copies;       /* scratch of gemm_copies() numbers, or NULL: rows are read in place */
 };
@@ -53,8 +57,7 @@ struct depthwise {
     size_t pad_top, pad_left;
     const float *weights;     /* [block][tap][depthwise_channels] */
     const float *bias;        /* `channels` numbers, or NULL */
-    float low, high;          /* limits of the result; NaN stays NaN */
-    struct epilogue row;      /* an activation instead of the limits; its residual is ignored */
+    struct epilogue row;      /* the activation; its residual is ignored */
     bool bf16, narrow_result; /* the image is bfloat16; narrow_result: the result, too */
 };
 
@@ -136,17 +139,16 @@ struct tile {
 };
 
 /* Converts sums to results. x = (sum + bias) * scale, or sum + bias without `scales`. With
- * `residual`, y is added. Then x is clamped or activated. Finally y = x, or for 8 bits y = x /
- * step, rounded half to even, plus zero, saturated (NaN: the lowest). Sums of integers wrap, as the
- * operators require. */
+ * `residual`, y is added. Then x is activated. Finally y = x, or for 8 bits y = x / step, rounded
+ * half to even, plus zero, saturated (NaN: the lowest). Sums of integers wrap, as the operators
+ * require. */
 struct tile_finish {
     const void *bias;    /* tile_columns int32 numbers; without `scales` n float32, or NULL */
     const float *scales; /* n numbers, for int32 sums; NULL: the sums are float32 */
     size_t n;            /* <= tile_columns */
     size_t lds, ldy;     /* distance of rows: lds in elements of the sums, ldy in bytes of y */
-    bool residual, clamp;
-    float low, high;
-    struct epilogue row; /* an activation instead of the clamp; its residual is ignored */
+    bool residual;
+    struct epilogue row; /* the activation; its residual is ignored */
     enum dtype to;       /* type of y: float32, bfloat16, uint8, int8 */
     float step;          /* 0: do not divide */
     int zero;
@@ -205,7 +207,7 @@ struct simd_kernels {
     void (*winograd_source)(const struct winograd_tile *tile, const void *x, bool bf16,
                             size_t channels, float *v, size_t v_step);
     /* Computes the result tile from the 36 products m[i * m_step + c]. Uses only g's bias, n,
-     * accumulate, clamp, low and high. */
+     * accumulate and, if it is a clip, the activation. */
     void (*winograd_sink)(const struct winograd_tile *tile, const struct gemm *g, const float *m,
                           size_t m_step, void *y, bool bf16);
 

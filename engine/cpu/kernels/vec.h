@@ -228,6 +228,12 @@ ALWAYS_INLINE void vec_narrow_n(uint16_t *p, vec v, size_t n)
 
 #endif
 
+/* In this order of the operands NaN stays NaN. */
+ALWAYS_INLINE vec vec_clamp(vec v, vec low, vec high)
+{
+    return vec_min(high, vec_max(low, v));
+}
+
 typedef int32_t vec_integers __attribute__((vector_size(sizeof(vec))));
 
 #if defined __AVX512F__

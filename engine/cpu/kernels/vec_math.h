@@ -101,12 +101,6 @@ ALWAYS_INLINE vec vec_silu(vec x, vec slope)
     return vec_div(x, vec_gate_divisor(vec_mul(x, slope)));
 }
 
-/* In this order of the operands NaN stays NaN. */
-ALWAYS_INLINE vec vec_clamp(vec v, vec low, vec high)
-{
-    return vec_min(high, vec_max(low, v));
-}
-
 /* x * max(0, min(1, x / 6 + 1/2)) */
 ALWAYS_INLINE vec vec_hard_swish(vec x)
 {

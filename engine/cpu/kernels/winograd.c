@@ -146,8 +146,8 @@ ALWAYS_INLINE void sink_tile(const struct winograd_tile *tile, const struct gemm
                 vec value = vec_add(t[j], bias);
                 if (g->accumulate)
                     value = vec_add(value, load_pixel(y, pixel, n, bf16));
-                if (g->clamp)
-                    value = vec_min(vec_set(g->high), vec_max(vec_set(g->low), value));
+                if (g->row.activation == ACTIVATION_CLIP)
+                    value = vec_clamp(value, vec_set(g->row.alpha), vec_set(g->row.beta));
                 if (bf16)
                     vec_narrow_n((uint16_t *)y + pixel, value, n);
                 else

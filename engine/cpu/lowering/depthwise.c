@@ -204,12 +204,10 @@ enum status lower_depthwise(const struct lowering *lowering, struct step **ret, 
         step->step.scratch =
             (step->images * sizeof(double) + sizeof(float)) * step->threads * sums_of(step);
     }
-    struct finish finish;
-    TRY(finish_init(lowering, bias, &finish, err));
-    step->kernel.bias = finish.bias;
-    step->kernel.low = finish.low;
-    step->kernel.high = finish.high;
-    step->kernel.row = finish.row;
+    if (bias)
+        TRY(program_keep_constant(lowering->program, bias, err));
+    step->kernel.bias = bias ? bias->known->data : NULL;
+    step->kernel.row = epilogue_with_clip(&node->epilogue);
     const size_t bytes = step->blocks * lanes * taps * sizeof(float);
     TRY(weights_pack_own(lowering->backend, weights, "depthwise", bytes, depthwise_pack, step,
                          &step->kernel.weights, err));

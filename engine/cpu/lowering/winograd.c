@@ -25,7 +25,8 @@ enum { POINTS = WINOGRAD_POINTS, SIDE = 6, TILE = 4 };
 struct winograd_step {
     struct step step;
     const struct simd_kernels *simd;
-    struct finish finish;
+    struct residual residual;
+    struct gemm ending;   /* its bias, n, accumulate and row */
     const float *weights; /* [panel][tap][channel][column], as a convolution reads them */
     size_t panel;         /* floats of one tap in one panel */
     size_t panels;
@@ -93,23 +94,13 @@ static void winograd_sink_tile(const struct winograd_step *s, size_t tile, const
         .bottom = clamp_int((ptrdiff_t)(s->out_height - top), 0, TILE),
         .right = clamp_int((ptrdiff_t)(s->out_width - left), 0, TILE),
     };
-    const struct gemm g = {.bias = s->finish.bias,
-                           .n = n,
-                           .accumulate = s->finish.residual.present,
-                           .clamp = s->finish.clamp,
-                           .low = s->finish.low,
-                           .high = s->finish.high};
     const size_t at = ((tile / per_image * s->out_height + top) * s->out_width + left) * s->pitch;
-    if (s->bf16) { /* winograd_fits() allows only clamps, which the sink applies */
-        s->simd->winograd_sink(&t, &g, m + row * n, rows * n, (uint16_t *)(void *)s->step.y + at,
-                               true);
-        return;
-    }
-    float *y = (float *)(void *)s->step.y + at;
-    s->simd->winograd_sink(&t, &g, m + row * n, rows * n, y, false);
-    const struct epilogue *e = &s->finish.row;
+    void *result = s->step.y + at * (s->bf16 ? sizeof(uint16_t) : sizeof(float));
+    s->simd->winograd_sink(&t, &s->ending, m + row * n, rows * n, result, s->bf16);
+    const struct epilogue *e = &s->ending.row; /* of bfloat16 NONE or a clip: winograd_fits() */
+    float *y = result;
     const int together = s->pitch == n ? t.right : 1; /* pixels */
-    for (int i = 0; e->activation && i < t.bottom; i++)
+    for (int i = 0; is_row_activation(e->activation) && i < t.bottom; i++)
         s->simd->activate_rows(y + i * t.row_step, y + i * t.row_step, (size_t)(t.right / together),
                                s->pitch, (size_t)together * n, e->activation, e->alpha, e->beta);
 }
@@ -207,7 +198,7 @@ STEP_RUN(winograd_run)
 {
     struct winograd_step *s = (struct winograd_step *)base;
     const int threads = program->threads;
-    residual_begin(&s->finish.residual, program, s->step.y);
+    residual_begin(&s->residual, program, s->step.y);
     const size_t cost = POINTS * s->channels * s->out_channels / 32;
     const size_t items = s->panels * SIDE / s->rows, transform = s->panel * s->rows;
     if (!s->by_points) {
@@ -325,7 +316,7 @@ static bool measure_up(const struct node *node, struct winograd_step *ret)
 enum status lower_winograd(const struct lowering *lowering, struct step **ret, struct error *err)
 {
     const struct node *node = lowering->node;
-    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    const struct value *x = node->inputs[0], *y = node->outputs[0], *bias = node_bias(node);
     struct winograd_step proto;
     if (!measure_up(node, &proto) ||
         (!winograd_pays(&proto) && !lowering->backend->prefers_winograd))
@@ -337,7 +328,13 @@ enum status lower_winograd(const struct lowering *lowering, struct step **ret, s
     step->step.packs_constants = true;
     step->pitch = pixel_pitch(lowering, y);
     winograd_divide(step, (size_t)lowering->program->threads);
-    TRY(finish_init(lowering, node_bias(node), &step->finish, err));
+    if (bias)
+        TRY(program_keep_constant(lowering->program, bias, err));
+    step->residual = residual_of(lowering);
+    step->ending = (struct gemm){.bias = bias ? bias->known->data : NULL,
+                                 .n = step->out_channels,
+                                 .accumulate = step->residual.present,
+                                 .row = epilogue_with_clip(&node->epilogue)};
     struct tensor *weights = node->inputs[1]->known;
     const struct strided_layout given = conv_weights(weights, 1);
     const size_t k = 9 * step->channels;

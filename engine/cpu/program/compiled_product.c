@@ -705,19 +705,11 @@ static bool describe_8bit(struct compiled_product *p, const struct product_desc 
 static void describe_finish(struct compiled_product *p, const struct product_desc *desc,
                             const struct epilogue *epilogue)
 {
-    struct gemm *g = &p->finish;
-    g->row = *epilogue;
-    g->accumulate = epilogue->residual != NULL;
-    g->clamp =
-        epilogue_range(epilogue, &g->low, &g->high) && epilogue->activation != ACTIVATION_NONE;
-    if (g->clamp)
-        g->row.activation = ACTIVATION_NONE;
+    p->finish = (struct gemm){.row = epilogue_with_clip(epilogue),
+                              .accumulate = epilogue->residual != NULL};
     p->narrow_finish =
-        (struct tile_finish){.residual = g->accumulate && dtype_size(desc->dst.dtype) > 1,
-                             .clamp = g->clamp,
-                             .low = g->low,
-                             .high = g->high,
-                             .row = g->row,
+        (struct tile_finish){.residual = epilogue->residual && dtype_size(desc->dst.dtype) > 1,
+                             .row = p->finish.row,
                              .to = desc->dst.dtype,
                              .step = desc->dst_scale,
                              .zero = desc->dst_zero};

@@ -1,4 +1,5 @@
-/* The epilogue of float32 products: bias, residual, activation. */
+/* The epilogue of products: residual and activation. */
+#include <math.h>
 #include <string.h>
 
 #include "engine/cpu/program/program.h"
@@ -25,18 +26,10 @@ void residual_begin(const struct residual *residual, const struct program *progr
         memcpy(dst, program->data[residual->value], residual->bytes);
 }
 
-enum status finish_init(const struct lowering *lowering, const struct value *bias,
-                        struct finish *ret, struct error *err)
+struct epilogue epilogue_with_clip(const struct epilogue *epilogue)
 {
-    const struct epilogue *e = &lowering->node->epilogue;
-    struct finish finish = {.row = *e, .residual = residual_of(lowering)};
-    if (bias) {
-        TRY(program_keep_constant(lowering->program, bias, err));
-        finish.bias = bias->known->data;
-    }
-    finish.clamp = epilogue_range(e, &finish.low, &finish.high) && e->activation != ACTIVATION_NONE;
-    if (finish.clamp)
-        finish.row.activation = ACTIVATION_NONE;
-    *ret = finish;
-    return STATUS_OK;
+    struct epilogue e = *epilogue;
+    if (e.activation == ACTIVATION_RELU)
+        e = (struct epilogue){.activation = ACTIVATION_CLIP, .beta = INFINITY};
+    return e;
 }

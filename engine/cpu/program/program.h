@@ -191,18 +191,8 @@ struct residual residual_of(const struct lowering *lowering);
 /* At the start of a run, copies the residual to the result's place if necessary. */
 void residual_begin(const struct residual *residual, const struct program *program, void *dst);
 
-/* Operations after the sum in a float32 product: bias, residual, activation. */
-struct finish {
-    const float *bias; /* valid as long as the program; NULL: no bias */
-    struct residual residual;
-    bool clamp;          /* the activation is a clamp to [low, high] */
-    float low, high;     /* [-inf, inf] if it is not a clamp */
-    struct epilogue row; /* any other activation, applied to finished rows; NONE: no activation */
-};
-
-/* Reads the node's epilogue, and its bias, which must be a float32 constant or NULL. */
-enum status finish_init(const struct lowering *lowering, const struct value *bias,
-                        struct finish *ret, struct error *err) MUST_USE;
+/* Returns the epilogue with a clip in place of a Relu: kernels apply clips in registers. */
+struct epilogue epilogue_with_clip(const struct epilogue *epilogue);
 
 /* ---- packed weights (weights.c) ---- */
 
