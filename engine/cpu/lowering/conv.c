@@ -88,10 +88,8 @@ KERNEL_CLAIM(conv_claim)
 STEP_CREATE(lower_conv)
 {
     const struct node *node = lowering->node;
-    struct product_desc desc = {.weights_constant = node->inputs[1]->known,
-                                .weights_input = 1,
-                                .bias = node_bias(node),
-                                .gated = node->gate};
+    struct product_desc desc = {
+        .weights_constant = node->inputs[1]->known, .bias = node_bias(node), .gated = node->gate};
     TRY(lower_winograd(lowering, ret, err));
     if (!*ret)
         TRY(lower_depthwise(lowering, ret, err));
@@ -135,8 +133,8 @@ STEP_CREATE(lower_deconv)
     const struct tensor *weights = node->inputs[1]->known;
     const int64_t *in = x->shape.dims;
     const struct shape plain = SHAPE(in[0], in[3], in[1], in[2]);
-    struct product_desc desc = {
-        .weights_constant = node->inputs[1]->known, .weights_input = 1, .bias = node_bias(node)};
+    struct product_desc desc = {.weights_constant = node->inputs[1]->known,
+                                .bias = node_bias(node)};
     struct conv_shape conv;
     TRY(conv_shape_init(node, &plain, &weights->shape, &conv, err));
     desc.op = PRODUCT_DECONV;

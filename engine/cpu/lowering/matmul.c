@@ -1,8 +1,6 @@
 /* Gemm and MatMul as compiled products. */
 #include "engine/cpu/lowering/product_step.h"
 
-#include <stdlib.h>
-
 /* Transposes the innermost two dims. */
 static void transpose(struct strided_layout *operand)
 {
@@ -71,7 +69,6 @@ STEP_CREATE(lower_matmul)
     /* batched: equal ranks, batch dimensions equal or 1 */
     const bool batched = b->shape.rank != 2;
     struct product_desc desc = {.weights_constant = b->known,
-                                .weights_input = 1,
                                 .bias = node_bias(node),
                                 .src = batched ? operand_of(a) : flattened(a),
                                 .weights = operand_of(b),
@@ -90,17 +87,13 @@ const struct cpu_kernel cpu_matmul = {{"matmul", {OP_GEMM, OP_MATMUL}, matmul_cl
 STEP_CREATE(lower_qmatmul)
 {
     const struct node *node = lowering->node;
-    struct product_desc desc;
-    float *scales;
-    TRY(qmatmul_describe(node, &desc, &scales, err));
+    struct product_desc desc = qmatmul_describe(node);
     desc.src = flattened(node->inputs[0]);
     desc.dst = flattened(node->outputs[0]);
     desc.weights = operand_of(node->inputs[3]);
     if (node->op == OP_QGEMM && node_int(node, "transB", 0))
         transpose(&desc.weights);
-    const enum status status = matmul_product(lowering, &desc, ret, err);
-    free(scales);
-    return status;
+    return matmul_product(lowering, &desc, ret, err);
 }
 
 const struct cpu_kernel cpu_quantized_matmul = {

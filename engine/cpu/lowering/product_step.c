@@ -4,8 +4,7 @@
 struct product_step {
     struct step step;
     struct compiled_product *product;
-    uint32_t weights_value, gate_value;
-    bool weights_are_values, gated; /* weights_are_values: a MatMul of two activations */
+    void **weights, **gate; /* addresses in program->data; NULL: constant weights, no gate */
     struct residual residual;
 };
 
@@ -24,15 +23,13 @@ struct strided_layout conv_weights(const struct tensor *weights, int64_t group)
 STEP_RUN(product_step_run)
 {
     struct product_step *step = (struct product_step *)base;
-    const struct product_run run = {
-        .src = base->x,
-        .weights = step->weights_are_values ? program->data[step->weights_value] : NULL,
-        .gate = step->gated ? program->data[step->gate_value] : NULL,
-        .dst = base->y,
-        .scratch = base->memory,
-    };
     residual_begin(&step->residual, program, base->y);
-    compiled_product_run(step->product, &run);
+    compiled_product_run((struct product_run){.product = step->product,
+                                              .src = base->x,
+                                              .weights = step->weights ? *step->weights : NULL,
+                                              .gate = step->gate ? *step->gate : NULL,
+                                              .dst = base->y,
+                                              .scratch = base->memory});
     return STATUS_OK;
 }
 
@@ -45,7 +42,8 @@ static enum status product_fill(const struct lowering *lowering, const struct pr
                                 struct product_step *step, struct error *err)
 {
     const struct node *node = lowering->node;
-    const struct packed_layout *weights = compiled_product_weights(step->product);
+    const struct packed_layout *weights = &step->product->weights;
+    void **data = lowering->program->data;
     const void *packed = NULL;
     if (desc->weights_constant)
         TRY(weights_get(lowering->backend, desc->weights_constant, &desc->weights, weights, &packed,
@@ -53,12 +51,10 @@ static enum status product_fill(const struct lowering *lowering, const struct pr
     if (desc->bias)
         TRY(program_keep_constant(lowering->program, desc->bias, err));
     compiled_product_bind(step->product, packed, desc->bias ? desc->bias->known->data : NULL);
-    step->weights_are_values = !desc->weights_constant;
-    step->weights_value = node->inputs[desc->weights_input]->index;
-    step->gated = desc->gated;
-    step->gate_value = desc->gated ? node->gate->index : 0;
+    step->weights = desc->weights_constant ? NULL : &data[node->inputs[1]->index];
+    step->gate = desc->gated ? &data[node->gate->index] : NULL;
     step->residual = residual_of(lowering);
-    step->step.scratch = compiled_product_scratch(step->product);
+    step->step.scratch = step->product->scratch;
     step->step.bytes = value_bytes(node->inputs[0]) + value_bytes(node->outputs[0]) +
                        packed_layout_bytes(weights) + step->residual.bytes;
     return STATUS_OK;

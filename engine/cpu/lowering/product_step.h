@@ -13,16 +13,14 @@ enum status product_step_create(const struct lowering *lowering, const struct pr
  * and a result of 8 bits or float32. */
 bool qmatmul_claim(const struct node *node, struct kernel_caps *ret);
 
-/* Fills *ret with constants, scales and zero points of a node that qmatmul_claim() accepts. Free
- * *ret_scales after creating the step. */
-enum status qmatmul_describe(const struct node *node, struct product_desc *ret, float **ret_scales,
-                             struct error *err) MUST_USE;
+/* Returns constants, scales and zero points of a node that qmatmul_claim() accepts. */
+struct product_desc qmatmul_describe(const struct node *node);
 
 /* Describes ONNX's weights [M, C / group, K…] as a product's weights, grouped if group > 1. */
 struct strided_layout conv_weights(const struct tensor *weights, int64_t group);
 
 /* For a Conv or QLinearConv on channels-last operands: completes *desc and calls
- * product_step_create(). The caller has set the constants, weights_input, and the scales and zero
- * points of 8 bits. */
+ * product_step_create(). The caller has set the constants, and the scales and zero points of 8
+ * bits. */
 enum status conv_product(const struct lowering *lowering, struct product_desc *desc,
                          struct step **ret, struct error *err) MUST_USE;

@@ -1,11 +1,7 @@
 /* Products of 8-bit integers: QLinearConv, and parts of QLinearMatMul and QGemm for matmul.c.
  * Each tensor has one scale and zero point (weights: one scale per output channel, zero point 0).
  * The reference kernels run everything else. */
-
-#include "engine/base/size.h"
 #include "engine/cpu/lowering/product_step.h"
-
-#include <stdlib.h>
 
 /* True if the result is float32, or has 8 bits and a scale as input `result` or in the epilogue. */
 static bool makes_result(const struct node *node, size_t result)
@@ -17,37 +13,26 @@ static bool makes_result(const struct node *node, size_t result)
     return y->dtype == DTYPE_F32 || (node->epilogue.step != 0 && dtype_is_8bit(y->dtype));
 }
 
-/* Reads constants, zero points and scales of a product with `channels` output channels; the
- * result's scale and zero point are inputs `result` and `result + 1`. Each channel's factor is
- * x_scale * w_scale / y_scale, rounded as in the reference kernel, so that ties agree. It has no
- * y_scale if the result is float32, or if an activation precedes rounding. The caller frees
- * *ret_scales after creating the step. */
-static enum status describe_sums(const struct node *node, size_t result, const struct value *bias,
-                                 size_t channels, struct product_desc *ret, float **ret_scales,
-                                 struct error *err)
+/* Reads constants, zero points and scales of a product. The result's scale and zero point are
+ * inputs `result` and `result + 1`. Each channel's factor is x_scale * w_scale / y_scale, rounded
+ * as in the reference kernel, so that ties agree. It has no y_scale if the result is float32, or if
+ * an activation precedes rounding. */
+static struct product_desc describe_sums(const struct node *node, size_t result,
+                                         const struct value *bias)
 {
-    const struct tensor *w_scale = node->inputs[4]->known;
     const bool activates = node->epilogue.activation != ACTIVATION_NONE;
     struct scale_zero from = {0}, to = {node->epilogue.step, node->epilogue.zero};
     (void)scale_zero_of(node, 1, node->inputs[0]->dtype, &from);
     if (node_input(node, result))
         (void)scale_zero_of(node, result, node->outputs[0]->dtype, &to);
-    float *scales = alloc_array(channels, sizeof *scales);
-    TRY(check_memory(scales, "while compiling", err));
-    for (size_t i = 0; i < channels; i++) {
-        const float own = (float)tensor_number(w_scale, shape_count(&w_scale->shape) == 1 ? 0 : i);
-        scales[i] = from.scale * own / (activates || to.scale == 0 ? 1 : to.scale);
-    }
-    *ret = (struct product_desc){.weights_constant = node->inputs[3]->known,
-                                 .weights_input = 3,
+    return (struct product_desc){.weights_constant = node->inputs[3]->known,
                                  .bias = bias,
-                                 .scales = scales,
-                                 .scale_count = channels,
+                                 .scales = node->inputs[4]->known,
+                                 .src_scale = from.scale,
+                                 .sum_divisor = activates || to.scale == 0 ? 1 : to.scale,
                                  .dst_scale = activates ? to.scale : 0,
                                  .src_zero = from.zero,
                                  .dst_zero = to.zero};
-    *ret_scales = scales;
-    return STATUS_OK;
 }
 
 /* ---- QLinearConv ---- */
@@ -95,16 +80,9 @@ KERNEL_CLAIM(qconv_claim)
 STEP_CREATE(lower_qconv)
 {
     const struct node *node = lowering->node;
-    struct product_desc desc;
-    float *scales;
+    struct product_desc desc = describe_sums(node, 6, node_input(node, 8));
     TRY(lower_qdepthwise(lowering, ret, err));
-    if (*ret)
-        return STATUS_OK;
-    const size_t channels = (size_t)node->inputs[3]->known->shape.dims[0];
-    TRY(describe_sums(node, 6, node_input(node, 8), channels, &desc, &scales, err));
-    const enum status status = conv_product(lowering, &desc, ret, err);
-    free(scales);
-    return status;
+    return *ret ? STATUS_OK : conv_product(lowering, &desc, ret, err);
 }
 
 const struct cpu_kernel cpu_quantized_conv = {{"int8 conv", {OP_QLINEAR_CONV}, qconv_claim},
@@ -140,10 +118,7 @@ bool qmatmul_claim(const struct node *node, struct kernel_caps *ret)
             (node_float(node, "alpha", 1) == 1 && !node_int(node, "transA", 0)));
 }
 
-enum status qmatmul_describe(const struct node *node, struct product_desc *ret, float **ret_scales,
-                             struct error *err)
+struct product_desc qmatmul_describe(const struct node *node)
 {
-    const struct shape *y = &node->outputs[0]->shape;
-    return describe_sums(node, result_at(node), sums_bias(node), (size_t)y->dims[y->rank - 1], ret,
-                         ret_scales, err);
+    return describe_sums(node, result_at(node), sums_bias(node));
 }

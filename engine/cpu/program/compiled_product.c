@@ -19,18 +19,9 @@
 
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
-#include "engine/cpu/program/compiled_product_private.h"
+#include "engine/cpu/program/compiled_product.h"
 #include "engine/cpu/program/parallel.h"
 #include "engine/cpu/program/program.h"
-
-/* The operands of one run. */
-struct product_call {
-    const struct compiled_product *product;
-    const unsigned char *src, *weights;
-    const float *gate;
-    unsigned char *dst, *scratch;
-    size_t packed_bytes; /* bytes per matrix of `weights` */
-};
 
 /* ---- running: rows ---- */
 
@@ -147,8 +138,8 @@ static void gather_row(const struct compiled_product *p, const unsigned char *sr
 
 /* Writes rows first … first + rows - 1 of the block's part to b->gathered: gathers their windows
  * or, if the product has a gate, multiplies the rows by their image's gate. */
-static void gather_rows(const struct product_call *call, const struct product_block *b,
-                        size_t first, size_t rows)
+static void gather_rows(const struct product_run *call, const struct product_block *b, size_t first,
+                        size_t rows)
 {
     const struct compiled_product *p = call->product;
     const size_t k = p->weights.k;
@@ -189,7 +180,7 @@ static void locate_part(const struct compiled_product *p, size_t i, int64_t *ret
 }
 
 /* Gathers and multiplies rows first … first + rows - 1 of the part, and moves g->c past them. */
-static void multiply_gathered(const struct product_call *call, const struct product_block *b,
+static void multiply_gathered(const struct product_run *call, const struct product_block *b,
                               struct gemm *g, size_t first, size_t rows)
 {
     if (!rows)
@@ -204,7 +195,7 @@ static void multiply_gathered(const struct product_call *call, const struct prod
 
 /* Computes the block, line by line of the result. Reads windows inside the image in place, and
  * gathers the others. */
-static void multiply_windows(const struct product_call *call, const struct product_block *b,
+static void multiply_windows(const struct product_run *call, const struct product_block *b,
                              struct gemm *g)
 {
     const struct compiled_product *p = call->product;
@@ -232,13 +223,13 @@ static void multiply_windows(const struct product_call *call, const struct produ
     }
 }
 
-static void run_floats(const struct product_call *call, const struct product_block *b)
+static void run_floats(const struct product_run *call, const struct product_block *b)
 {
     const struct compiled_product *p = call->product;
     const bool narrow = p->dst.dtype == DTYPE_BF16;
     const size_t n = b->to - b->from;
     struct gemm g = p->finish;
-    g.b = (const float *)(const void *)(call->weights + b->matrix * call->packed_bytes) +
+    g.b = (const float *)(const void *)(call->weights + b->matrix * part_bytes(&p->weights)) +
           b->from * p->weights.k;
     g.k = p->weights.k;
     g.n = n;
@@ -357,7 +348,7 @@ static void multiply_panel(const struct compiled_product *p, const struct produc
         }
 }
 
-static void run_tiles(const struct product_call *call, const struct product_block *b)
+static void run_tiles(const struct product_run *call, const struct product_block *b)
 {
     const struct compiled_product *p = call->product;
     const struct packed_layout *w = &p->weights;
@@ -380,7 +371,8 @@ static void run_tiles(const struct product_call *call, const struct product_bloc
     for (size_t j = b->from; j < b->to; j += columns) {
         const size_t channel = b->channel + j - b->from;
         t.n = f.n = b->to - j < columns ? b->to - j : columns;
-        t.b = call->weights + b->matrix * call->packed_bytes + j * whole_k(w) * weight_bytes(w);
+        t.b =
+            call->weights + b->matrix * part_bytes(&p->weights) + j * whole_k(w) * weight_bytes(w);
         f.scales = p->scales ? p->scales + channel : NULL;
         f.bias = p->bias ? p->bias + channel : NULL;
         if (p->bias_sums)
@@ -402,7 +394,7 @@ static size_t chunk_begin(const struct compiled_product *p, size_t r)
 /* Runs blocks begin … end - 1. Columns vary slowest, so a thread keeps reading the same weights. */
 static void run_blocks(void *context, size_t begin, size_t end)
 {
-    const struct product_call *call = context;
+    const struct product_run *call = context;
     const struct compiled_product *p = call->product;
     const size_t panel = panel_columns(&p->weights), panels = whole_columns(&p->weights) / panel;
     unsigned char *own =
@@ -438,31 +430,23 @@ static void run_blocks(void *context, size_t begin, size_t end)
 /* Packs matrices begin … end - 1 of weights that are an activation. */
 static void pack_matrices(void *context, size_t begin, size_t end)
 {
-    const struct product_call *call = context;
+    const struct product_run *call = context;
     const struct compiled_product *p = call->product;
     for (size_t i = begin; i < end; i++)
-        pack_part(&p->weights, &p->given, call->weights, i, call->scratch + i * call->packed_bytes,
-                  NULL);
+        pack_part(&p->weights, &p->given, call->weights, i,
+                  call->scratch + i * part_bytes(&p->weights), NULL);
 }
 
-void compiled_product_run(const struct compiled_product *product, const struct product_run *run)
+void compiled_product_run(struct product_run run)
 {
-    struct product_call call = {.product = product,
-                                .src = run->src,
-                                .weights = product->bound,
-                                .gate = run->gate,
-                                .dst = run->dst,
-                                .scratch = run->scratch,
-                                .packed_bytes = part_bytes(&product->weights)};
-    const struct packed_layout *w = &product->weights;
-    if (run->weights) {
-        call.weights = run->weights;
-        parallel_for(product->threads, w->parts, w->k * w->n / 4, pack_matrices, &call);
-        call.weights = run->scratch;
-    }
-    const size_t blocks = product->row_chunks * product->column_chunks * product->parts;
-    parallel_for(product->threads, blocks,
-                 product->parts * product->rows * w->k * w->n / blocks / 32 + 1, run_blocks, &call);
+    const struct compiled_product *p = run.product;
+    const struct packed_layout *w = &p->weights;
+    if (run.weights)
+        parallel_for(p->threads, w->parts, w->k * w->n / 4, pack_matrices, &run);
+    run.weights = run.weights ? run.scratch : p->bound;
+    const size_t blocks = p->row_chunks * p->column_chunks * p->parts;
+    parallel_for(p->threads, blocks, p->parts * p->rows * w->k * w->n / blocks / 32 + 1, run_blocks,
+                 &run);
 }
 
 /* ---- compiling ---- */
@@ -694,12 +678,14 @@ static bool describe_8bit(struct compiled_product *p, const struct product_desc 
         p->is_signed = p->simd->dot_takes_both ? is_signed : p->simd->dot_is_signed;
         p->flip = is_signed == p->is_signed ? 0 : 0x80;
     }
-    p->scales = alloc_array(desc->scale_count, sizeof *p->scales);
+    const size_t channels = p->groups * p->weights.n;
+    p->scales = alloc_array(channels, sizeof *p->scales);
     p->bias_sums = alloc_array(sums, sizeof *p->bias_sums);
-    if (!p->scales || !p->bias_sums)
-        return false;
-    memcpy(p->scales, desc->scales, desc->scale_count * sizeof *p->scales);
-    return true;
+    for (size_t i = 0; p->scales && i < channels; i++) {
+        const size_t at = shape_count(&desc->scales->shape) == 1 ? 0 : i;
+        p->scales[i] = desc->src_scale * (float)tensor_number(desc->scales, at) / desc->sum_divisor;
+    }
+    return p->scales && p->bias_sums;
 }
 
 static void describe_finish(struct compiled_product *p, const struct product_desc *desc,
@@ -750,6 +736,7 @@ enum status compiled_product_create(int threads, const struct product_desc *desc
     if (!desc->weights_constant)
         product->packed_bytes =
             size_align(product->weights.parts * part_bytes(&product->weights), TENSOR_ALIGN);
+    product->scratch = product->packed_bytes + (size_t)threads * product->thread_bytes;
     *ret = product;
     return STATUS_OK;
 }
@@ -769,16 +756,6 @@ const char *compiled_product_name(const struct compiled_product *product)
     if (are_narrow(&product->weights))
         return names[product->weights.operands][product->simd->tile_end != NULL];
     return product->gated ? "gemm:gated" : "gemm";
-}
-
-size_t compiled_product_scratch(const struct compiled_product *product)
-{
-    return product->packed_bytes + (size_t)product->threads * product->thread_bytes;
-}
-
-const struct packed_layout *compiled_product_weights(const struct compiled_product *product)
-{
-    return &product->weights;
 }
 
 /* Makes biases that correct for the zero point: with OPERANDS_DOT a sum is too large by the zero

@@ -1,6 +1,6 @@
 /* Lets kernels read the windows of a convolution in place, or in a copy of the source's lines. */
 #include "engine/base/float_bits.h"
-#include "engine/cpu/program/compiled_product_private.h"
+#include "engine/cpu/program/compiled_product.h"
 
 void gather_run(const struct compiled_product *p, const void *from, size_t count, void *to)
 {

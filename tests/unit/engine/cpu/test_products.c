@@ -10,7 +10,7 @@
 #include "engine/base/float_bits.h"
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
-#include "engine/cpu/program/compiled_product_private.h"
+#include "engine/cpu/program/compiled_product.h"
 #include "engine/cpu/program/parallel.h"
 
 struct shape_case {
@@ -89,6 +89,7 @@ struct operands {
     void *weights;                     /* [group][out][in][tap], or of a matrix product [in][out] */
     void *bias;
     float *scales;
+    struct tensor scale_tensor;
     size_t src_count, dst_count, weight_count;
 };
 
@@ -164,6 +165,8 @@ static void operands_make(struct operands *o, const struct shape_case *s, const 
     o->weights = malloc(o->weight_count * sizeof(float));
     o->bias = malloc(o->channels * sizeof(float));
     o->scales = malloc(o->channels * sizeof(float));
+    o->scale_tensor = (struct tensor){
+        .dtype = DTYPE_F32, .shape = SHAPE((int64_t)o->channels), .data = o->scales};
     fill(o->src, e->from, o->src_count, &state);
     fill(o->before, e->to, o->dst_count, &state);
     fill(o->weights, floats ? DTYPE_F32 : DTYPE_I8, o->weight_count, &state);
@@ -280,8 +283,9 @@ static struct product_desc describe(const struct operands *o, struct tensor *con
     const bool floats = of_floats(e);
     struct product_desc d = {.op = s->op,
                              .weights_constant = constant,
-                             .scales = floats ? NULL : o->scales,
-                             .scale_count = o->channels,
+                             .scales = floats ? NULL : &o->scale_tensor,
+                             .src_scale = 1,
+                             .sum_divisor = 1,
                              .dst_scale = e->step,
                              .src_zero = e->src_zero,
                              .dst_zero = e->dst_zero};
@@ -338,15 +342,14 @@ static void run_own(struct operands *o, int threads)
     const struct product_desc desc = describe(o, &constant);
     cr_assert_eq(compiled_product_create(threads, &desc, &epilogue, &product, &err), STATUS_OK,
                  "%s", err.message);
-    void *packed =
-        aligned_alloc(64, size_align(packed_layout_bytes(compiled_product_weights(product)), 64));
-    void *scratch = aligned_alloc(64, size_align(compiled_product_scratch(product) + 1, 64));
+    void *packed = aligned_alloc(64, size_align(packed_layout_bytes(&product->weights), 64));
+    void *scratch = aligned_alloc(64, size_align(product->scratch + 1, 64));
     cr_assert(packed && scratch);
-    pack_weights(&desc.weights, o->weights, compiled_product_weights(product), packed);
+    pack_weights(&desc.weights, o->weights, &product->weights, packed);
     compiled_product_bind(product, packed, o->end->bias ? o->bias : NULL);
     memcpy(o->dst, o->before, o->dst_count * dtype_size(o->end->to));
-    compiled_product_run(product,
-                         &(struct product_run){.src = o->src, .dst = o->dst, .scratch = scratch});
+    compiled_product_run(
+        (struct product_run){.product = product, .src = o->src, .dst = o->dst, .scratch = scratch});
     compiled_product_free(product);
     free(packed);
     free(scratch);
@@ -445,13 +448,14 @@ Test(products, sums_of_8_bits_are_rounded_half_to_even_and_saturated)
 static struct compiled_product *for_16_threads(int channels, int height, int width, int taps,
                                                int dilation)
 {
-    static const float scales[64];
+    static float scale;
+    const struct tensor scales = {.dtype = DTYPE_F32, .data = &scale};
     static int constant; /* create() only asks whether there is one */
     const int c = channels, h = height, w = width, t = taps, rows = height > 1 ? taps : 1;
     struct product_desc desc = {.op = PRODUCT_CONV,
                                 .weights_constant = (void *)&constant,
-                                .scales = scales,
-                                .scale_count = (size_t)c};
+                                .scales = &scales,
+                                .sum_divisor = 1};
     desc.src =
         (struct strided_layout){DTYPE_U8, 4, {1, c, h, w}, {(int64_t)c * h * w, 1, c * w, c}};
     desc.dst = desc.src;
@@ -480,8 +484,7 @@ Test(products, few_long_lines_serve_all_threads_with_little_scratch)
         cr_assert_geq(line->row_chunks, 16, "%s: %zu", simd()->name, line->row_chunks);
         compiled_product_free(line);
         struct compiled_product *wide = for_16_threads(1, 64, 4000, 31, 2);
-        cr_assert_leq(compiled_product_scratch(wide), (size_t)32 << 20, "%s: %zu", simd()->name,
-                      compiled_product_scratch(wide));
+        cr_assert_leq(wide->scratch, (size_t)32 << 20, "%s: %zu", simd()->name, wide->scratch);
         compiled_product_free(wide);
     }
 }
