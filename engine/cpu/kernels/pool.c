@@ -3,58 +3,73 @@
 #include <math.h>
 
 #include "engine/cpu/kernels/variant.h"
-#include "engine/cpu/kernels/vec.h"
+#include "engine/cpu/kernels/vec_8bit.h"
 
 #define WIDE 4
 
 /* Computes `registers` registers of results, each of `width` numbers, from column c on. */
 ALWAYS_INLINE void pool_columns(const struct pool_rows *p, size_t c, size_t width, void *y,
-                                const bool is_max, const bool reads_bf16, const bool writes_bf16,
+                                const bool is_max, const enum dtype from, const enum dtype to,
                                 const int registers)
 {
+    const vec low = vec_set(to == DTYPE_I8 ? -128 : 0), high = vec_add(low, vec_set(255));
     vec result[WIDE];
     for (int i = 0; i < registers; i++)
         result[i] = is_max ? vec_set(-INFINITY) : vec_zero();
     for (size_t t = 0; t < p->count; t++)
         for (int i = 0; i < registers; i++) {
-            const size_t at = c + (size_t)i * VEC;
-            const vec v = reads_bf16 ? vec_widen_n((const uint16_t *)p->taps[t] + at, width)
-                                     : vec_load_n((const float *)p->taps[t] + at, width);
+            const vec v = load_some(p->taps[t], c + (size_t)i * VEC, width, from);
             result[i] = is_max ? vec_max(v, result[i]) : vec_add(v, result[i]);
         }
     for (int i = 0; i < registers; i++) {
-        const size_t at = c + (size_t)i * VEC;
-        const vec v = is_max ? result[i] : vec_mul(result[i], vec_set(p->factor));
-        if (writes_bf16)
-            vec_narrow_n((uint16_t *)y + at, v, width);
-        else
-            vec_store_n((float *)y + at, v, width);
+        vec v = is_max ? result[i] : vec_mul(result[i], vec_set(p->factor));
+        if (to == DTYPE_U8 || to == DTYPE_I8)
+            v = rounded(vec_add(v, vec_set(p->fixed)), low, high);
+        store_some(y, c + (size_t)i * VEC, v, width, to);
     }
 }
 
 ALWAYS_INLINE void pool_row(const struct pool_rows *p, void *y, size_t n, const bool is_max,
-                            const bool reads_bf16, const bool writes_bf16)
+                            const enum dtype from, const enum dtype to)
 {
     size_t c = 0;
     for (; c + WIDE * VEC <= n; c += WIDE * VEC)
-        pool_columns(p, c, VEC, y, is_max, reads_bf16, writes_bf16, WIDE);
+        pool_columns(p, c, VEC, y, is_max, from, to, WIDE);
     for (; c < n; c += VEC)
-        pool_columns(p, c, smaller(n - c, VEC), y, is_max, reads_bf16, writes_bf16, 1);
+        pool_columns(p, c, smaller(n - c, VEC), y, is_max, from, to, 1);
 }
+
+#define POOL(max, type, other)                                                                     \
+    if (p->is_max == (max) && from == (type) && to == (other)) {                                   \
+        pool_row(p, y, n, max, type, other);                                                       \
+        return;                                                                                    \
+    }
+
+/* Maxima of bytes, which need no conversion to float. */
+#define MAXIMA(dtype, type, lowest)                                                                \
+    if (p->is_max && from == (dtype)) {                                                            \
+        type *most = p->count ? memcpy(y, p->taps[0], n) : memset(y, lowest, n);                   \
+        for (size_t t = 1; t < p->count; t++) {                                                    \
+            const type *tap = p->taps[t];                                                          \
+            for (size_t i = 0; i < n; i++)                                                         \
+                most[i] = tap[i] > most[i] ? tap[i] : most[i];                                     \
+        }                                                                                          \
+        return;                                                                                    \
+    }
 
 void SIMD_NAMED(pool)(const struct pool_rows *p, enum dtype from, void *y, enum dtype to, size_t n)
 {
-    const bool wide = from == DTYPE_F32;
-    if (p->is_max && wide)
-        pool_row(p, y, n, true, false, false);
-    else if (p->is_max)
-        pool_row(p, y, n, true, true, true);
-    else if (wide)
-        pool_row(p, y, n, false, false, false);
-    else if (to == DTYPE_BF16)
-        pool_row(p, y, n, false, true, true);
-    else
-        pool_row(p, y, n, false, true, false);
+    POOL(true, DTYPE_F32, DTYPE_F32)
+    POOL(true, DTYPE_BF16, DTYPE_BF16)
+    MAXIMA(DTYPE_U8, uint8_t, 0)
+    MAXIMA(DTYPE_I8, int8_t, 0x80)
+    POOL(false, DTYPE_F32, DTYPE_F32)
+    POOL(false, DTYPE_BF16, DTYPE_BF16)
+    POOL(false, DTYPE_BF16, DTYPE_F32)
+    POOL(false, DTYPE_U8, DTYPE_U8)
+    POOL(false, DTYPE_I8, DTYPE_I8)
+    POOL(false, DTYPE_U8, DTYPE_F32)
+    POOL(false, DTYPE_I8, DTYPE_F32)
 }
 
 /* Sums rows in groups, so that a group stays in the first-level cache for any row length. Separate

@@ -6,56 +6,6 @@
 
 #include "engine/base/cpu.h"
 
-/* Loads VEC integers as floats. load_8bit_n: n <= VEC of them. store_8bit_n rounds and stores n <=
- * VEC floats, which must be in the type's range. */
-ALWAYS_INLINE vec load_8bit(const void *p, bool is_signed)
-{
-#if defined __AVX512F__
-    const __m128i bytes = _mm_loadu_si128(p);
-    return _mm512_cvtepi32_ps(is_signed ? _mm512_cvtepi8_epi32(bytes)
-                                        : _mm512_cvtepu8_epi32(bytes));
-#elif defined __AVX2__
-    const __m128i bytes = _mm_loadl_epi64(p);
-    return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(bytes)
-                                        : _mm256_cvtepu8_epi32(bytes));
-#elif defined __aarch64__
-    uint32_t bits;
-    memcpy(&bits, p, sizeof bits);
-    const uint8x8_t bytes = vreinterpret_u8_u32(vdup_n_u32(bits));
-    const int16x8_t wide =
-        is_signed ? vmovl_s8(vreinterpret_s8_u8(bytes)) : vreinterpretq_s16_u16(vmovl_u8(bytes));
-    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
-#else
-    const __m128i zero = _mm_setzero_si128(), bytes = ints_repeat(p);
-    const __m128i twice = _mm_unpacklo_epi8(zero, bytes);
-    const __m128i highest = _mm_unpacklo_epi16(zero, twice);
-    return _mm_cvtepi32_ps(is_signed ? _mm_srai_epi32(highest, 24) : _mm_srli_epi32(highest, 24));
-#endif
-}
-
-ALWAYS_INLINE vec load_8bit_n(const uint8_t *p, size_t n, bool is_signed)
-{
-    uint8_t bytes[VEC] = {0};
-    if (n < VEC)
-        memcpy(bytes, p, n);
-    return load_8bit(n < VEC ? bytes : p, is_signed);
-}
-
-ALWAYS_INLINE void store_8bit_n(uint8_t *p, vec v, size_t n, bool is_signed)
-{
-    uint8_t bytes[VEC];
-    store_bytes(n < VEC ? bytes : p, ints_round(v), is_signed);
-    if (n < VEC)
-        memcpy(p, bytes, n);
-}
-
-/* Rounds half to even and clamps; NaN gives `low`. */
-ALWAYS_INLINE vec rounded(vec x, vec low, vec high)
-{
-    const vec magic = vec_set(12582912.0f);
-    return vec_sub(vec_add(vec_min(vec_max(x, low), high), magic), magic);
-}
-
 void SIMD_NAMED(quantize)(const float *x, float scale, int zero, bool is_signed, void *y, size_t n)
 {
     const float first = (float)((is_signed ? -128 : 0) - zero);
@@ -112,14 +62,6 @@ void SIMD_NAMED(add_8bit)(const void *a, float a_ratio, const void *b, float b_r
         add_row(&sum, a, b, false, y, n);
 }
 
-/* Loads n <= VEC numbers as floats. */
-ALWAYS_INLINE vec load_some(const void *x, size_t at, size_t n, enum dtype dtype)
-{
-    return dtype == DTYPE_F32    ? vec_load_n((const float *)x + at, n)
-           : dtype == DTYPE_BF16 ? vec_widen_n((const uint16_t *)x + at, n)
-                                 : load_8bit_n((const uint8_t *)x + at, n, dtype == DTYPE_I8);
-}
-
 /* Processes one register of each row: n <= VEC numbers from i on. The scales stay in registers. */
 ALWAYS_INLINE void scale_column(const struct scale_rows *s, size_t i, size_t n, const void *x,
                                 enum dtype from, void *y, enum dtype to, size_t rows)
@@ -129,13 +71,9 @@ ALWAYS_INLINE void scale_column(const struct scale_rows *s, size_t i, size_t n, 
     for (size_t r = 0; r < rows; r++) {
         const size_t at = r * s->y_step + i;
         const vec v = vec_fma(load_some(x, r * s->x_step + i, n, from), a, b);
-        const vec clamped = vec_min(most, vec_max(least, v)); /* NaN stays */
-        if (to == DTYPE_F32)
-            vec_store_n((float *)y + at, clamped, n);
-        else if (to == DTYPE_BF16)
-            vec_narrow_n((uint16_t *)y + at, clamped, n);
-        else /* here NaN becomes `least` */
-            store_8bit_n((uint8_t *)y + at, vec_min(vec_max(v, least), most), n, to == DTYPE_I8);
+        const bool keeps_nan = to == DTYPE_F32 || to == DTYPE_BF16; /* in 8 bits it is `least` */
+        store_some(y, at, keeps_nan ? vec_clamp(v, least, most) : vec_min(vec_max(v, least), most),
+                   n, to);
     }
 }
 
@@ -304,64 +242,4 @@ void SIMD_NAMED(lookup)(const struct lookup_rows *l, const uint8_t *x, uint8_t *
             y[i] = l->table[x[i]];
 #endif
     }
-}
-
-ALWAYS_INLINE void mean_row(const uint8_t *const *taps, size_t count, vec factor, vec fixed,
-                            bool is_signed, uint8_t *y, size_t n)
-{
-    const vec low = vec_set(is_signed ? -128 : 0), high = vec_add(low, vec_set(255));
-    FOR_REGISTERS(i, rest, n) {
-        vec sum = vec_zero();
-        for (size_t t = 0; t < count; t++)
-            sum = vec_add(sum, load_8bit_n(taps[t] + i, rest, is_signed));
-        const vec mean = vec_add(vec_mul(sum, factor), fixed);
-        store_8bit_n(y + i, rounded(mean, low, high), rest, is_signed);
-    }
-}
-
-void SIMD_NAMED(pool_mean_8bit)(const void *const *taps, size_t count, float factor, float fixed,
-                                bool is_signed, void *y, size_t n)
-{
-    const uint8_t *const *from = (const uint8_t *const *)taps;
-    if (is_signed)
-        mean_row(from, count, vec_set(factor), vec_set(fixed), true, y, n);
-    else
-        mean_row(from, count, vec_set(factor), vec_set(fixed), false, y, n);
-}
-
-#define POOL(type)                                                                                 \
-    do {                                                                                           \
-        type *to = y;                                                                              \
-        memcpy(to, taps[0], n);                                                                    \
-        for (size_t t = 1; t < count; t++) {                                                       \
-            const type *tap = taps[t];                                                             \
-            for (size_t i = 0; i < n; i++)                                                         \
-                to[i] = tap[i] > to[i] ? tap[i] : to[i];                                           \
-        }                                                                                          \
-    } while (0)
-
-void SIMD_NAMED(pool_max_8bit)(const void *const *taps, size_t count, bool is_signed, void *y,
-                               size_t n)
-{
-    if (is_signed)
-        POOL(int8_t);
-    else
-        POOL(uint8_t);
-}
-
-#define SUM(type)                                                                                  \
-    do {                                                                                           \
-        const type *row = x;                                                                       \
-        for (size_t r = 0; r < rows; r++, row += n)                                                \
-            for (size_t i = 0; i < n; i++)                                                         \
-                y[i] += row[i];                                                                    \
-    } while (0)
-
-void SIMD_NAMED(sum_rows_8bit)(const void *x, size_t rows, bool is_signed, int32_t *y, size_t n)
-{
-    memset(y, 0, n * sizeof *y);
-    if (is_signed)
-        SUM(int8_t);
-    else
-        SUM(uint8_t);
 }

@@ -76,12 +76,13 @@ struct scale_rows {
     size_t x_step, y_step;
 };
 
-/* Rows of numbers, whose columns are pooled: taps[t][c]. Maxima ignore NaN. */
+/* Rows of numbers, whose columns are pooled: taps[t][c]. Maxima ignore NaN. A sum becomes sum *
+ * factor, for 8-bit results plus `fixed`. */
 struct pool_rows {
     const void *const *taps;
     size_t count;
     bool is_max;
-    float factor; /* the sum is multiplied by it */
+    float factor, fixed;
 };
 
 /* Rows of bytes, x_step and y_step apart; each byte x becomes table[x]. `table` has 256 entries. */
@@ -228,8 +229,7 @@ struct simd_kernels {
 
     /* Operators on 8-bit integers, signed or not. quantize: x / scale, rounded half to even, plus
      * zero, clamped; NaN gives the lowest. add: a * a_ratio + b * b_ratio + fixed; mul: (a -
-     * a_zero) * (b - b_zero) * ratio + zero; pool_mean: the sum of the taps * factor + fixed; all
-     * rounded and clamped. lookup: y may be x if their steps are equal. */
+     * a_zero) * (b - b_zero) * ratio + zero; both rounded and clamped. lookup: y may be x if their steps are equal. */
     void (*quantize)(const float *x, float scale, int zero, bool is_signed, void *y, size_t n);
     void (*dequantize)(const void *x, bool is_signed, float scale, int zero, float *y, size_t n);
     void (*add_8bit)(const void *a, float a_ratio, const void *b, float b_ratio, float fixed,
@@ -240,10 +240,6 @@ struct simd_kernels {
                      bool is_signed, void *y, size_t n);
     void (*lookup)(const struct lookup_rows *l, const uint8_t *x, uint8_t *y, size_t rows,
                    size_t n);
-    void (*pool_mean_8bit)(const void *const *taps, size_t count, float factor, float fixed,
-                           bool is_signed, void *y, size_t n);
-    void (*pool_max_8bit)(const void *const *taps, size_t count, bool is_signed, void *y, size_t n);
-    void (*sum_rows_8bit)(const void *x, size_t rows, bool is_signed, int32_t *y, size_t n);
 
     /* y[c] = sum over rows of x[r * n + c] */
     void (*sum_rows)(const float *x, size_t rows, float *y, size_t n);
@@ -271,8 +267,8 @@ struct simd_kernels {
     void (*scale_rows)(const struct scale_rows *s, const void *x, enum dtype from, void *y,
                        enum dtype to, size_t rows, size_t n);
 
-    /* y[c] = the maximum or the scaled sum of a column; -inf or 0 without taps. Types: float32 to
-     * float32, bfloat16 to bfloat16, or for sums bfloat16 to float32. */
+    /* y[c] = the maximum or the scaled sum of a column; -inf (of 8 bits the lowest) or 0 without
+     * taps. The types of taps and y are equal; for sums y may be float32. */
     void (*pool)(const struct pool_rows *p, enum dtype from, void *y, enum dtype to, size_t n);
 
     /* y[c] = sum over taps of weights[t] * taps[t][c]; count >= 1. y may be a tap. */

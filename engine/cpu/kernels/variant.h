@@ -60,7 +60,7 @@
 #define SIMD_NAMED_KERNELS(X)                                                                      \
     X(winograd_source) X(winograd_sink) X(winograd_filters) X(depthwise) X(pool) X(blend)          \
     X(sum_rows) X(finish_tile) X(quantize) X(dequantize) X(add_8bit) X(range) X(mul_8bit)          \
-    X(lookup) X(scale_rows) X(pool_mean_8bit) X(pool_max_8bit) X(sum_rows_8bit)
+    X(lookup) X(scale_rows)
 #define SIMD_COMMON_KERNELS(X)                                                                     \
     X(gemm) X(gemm_copies) X(gemm_pack) X(tile_pairs) X(pack_rows)                                 \
     X(pack_columns) X(pack_pairs) X(score_row) X(activate) X(activate_rows) X(softmax) X(sum_row) X(norm_row)       \

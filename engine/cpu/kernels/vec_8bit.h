@@ -4,6 +4,7 @@
 #pragma once
 
 #include "engine/cpu/kernels/vec.h"
+#include "engine/tensor/tensor.h"
 
 /* add_pairs: two 16-bit integers per sum. add_dot: four bytes per sum; those of w are signed, those
  * of x according to dot_is_signed. load_pairs widens bytes, load_words loads 16-bit integers.
@@ -169,4 +170,73 @@ ALWAYS_INLINE ints ints_repeat(const void *four_bytes)
     int32_t bits;
     memcpy(&bits, four_bytes, sizeof bits);
     return ints_set(bits);
+}
+
+/* Loads VEC integers as floats. load_8bit_n: n <= VEC of them. store_8bit_n rounds and stores n <=
+ * VEC floats, which must be in the type's range. */
+ALWAYS_INLINE vec load_8bit(const void *p, bool is_signed)
+{
+#if defined __AVX512F__
+    const __m128i bytes = _mm_loadu_si128(p);
+    return _mm512_cvtepi32_ps(is_signed ? _mm512_cvtepi8_epi32(bytes)
+                                        : _mm512_cvtepu8_epi32(bytes));
+#elif defined __AVX2__
+    const __m128i bytes = _mm_loadl_epi64(p);
+    return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(bytes)
+                                        : _mm256_cvtepu8_epi32(bytes));
+#elif defined __aarch64__
+    uint32_t bits;
+    memcpy(&bits, p, sizeof bits);
+    const uint8x8_t bytes = vreinterpret_u8_u32(vdup_n_u32(bits));
+    const int16x8_t wide =
+        is_signed ? vmovl_s8(vreinterpret_s8_u8(bytes)) : vreinterpretq_s16_u16(vmovl_u8(bytes));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
+#else
+    const __m128i zero = _mm_setzero_si128(), bytes = ints_repeat(p);
+    const __m128i twice = _mm_unpacklo_epi8(zero, bytes);
+    const __m128i highest = _mm_unpacklo_epi16(zero, twice);
+    return _mm_cvtepi32_ps(is_signed ? _mm_srai_epi32(highest, 24) : _mm_srli_epi32(highest, 24));
+#endif
+}
+
+ALWAYS_INLINE vec load_8bit_n(const uint8_t *p, size_t n, bool is_signed)
+{
+    uint8_t bytes[VEC] = {0};
+    if (n < VEC)
+        memcpy(bytes, p, n);
+    return load_8bit(n < VEC ? bytes : p, is_signed);
+}
+
+ALWAYS_INLINE void store_8bit_n(uint8_t *p, vec v, size_t n, bool is_signed)
+{
+    uint8_t bytes[VEC];
+    store_bytes(n < VEC ? bytes : p, ints_round(v), is_signed);
+    if (n < VEC)
+        memcpy(p, bytes, n);
+}
+
+/* Rounds half to even and clamps; NaN gives `low`. */
+ALWAYS_INLINE vec rounded(vec x, vec low, vec high)
+{
+    const vec magic = vec_set(12582912.0f);
+    return vec_sub(vec_add(vec_min(vec_max(x, low), high), magic), magic);
+}
+
+/* Loads n <= VEC numbers as floats. */
+ALWAYS_INLINE vec load_some(const void *x, size_t at, size_t n, enum dtype dtype)
+{
+    return dtype == DTYPE_F32    ? vec_load_n((const float *)x + at, n)
+           : dtype == DTYPE_BF16 ? vec_widen_n((const uint16_t *)x + at, n)
+                                 : load_8bit_n((const uint8_t *)x + at, n, dtype == DTYPE_I8);
+}
+
+/* Stores n <= VEC floats. Those that become 8-bit integers are rounded, and must be in range. */
+ALWAYS_INLINE void store_some(void *y, size_t at, vec v, size_t n, enum dtype dtype)
+{
+    if (dtype == DTYPE_F32)
+        vec_store_n((float *)y + at, v, n);
+    else if (dtype == DTYPE_BF16)
+        vec_narrow_n((uint16_t *)y + at, v, n);
+    else
+        store_8bit_n((uint8_t *)y + at, v, n, dtype == DTYPE_I8);
 }

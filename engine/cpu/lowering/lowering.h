@@ -5,8 +5,6 @@
 #include "engine/backend/kernel_table.h"
 #include "engine/cpu/program/program.h"
 
-struct window;
-
 /* A row of the backend's table. create() builds a step for lowering->node, which the kernel has
  * claimed. If that is impossible, *ret stays NULL and another kernel may try; an error ends the
  * compilation. */
@@ -38,9 +36,3 @@ bool depthwise_fits(const struct node *node);
 enum status lower_winograd(const struct lowering *lowering, struct step **ret, struct error *err);
 enum status lower_depthwise(const struct lowering *lowering, struct step **ret, struct error *err);
 enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret, struct error *err);
-
-/* Writes to `taps` the addresses of the taps of result pixel (oy, ox) that are inside the
- * channels-last image, and returns their number. *ret_counted is the number of the window's
- * positions inside the image and its padding. */
-size_t pool_taps(const struct window *window, const unsigned char *image, size_t pixel_bytes,
-                 int64_t oy, int64_t ox, const void **taps, int64_t *ret_counted);
