@@ -229,7 +229,8 @@ struct simd_kernels {
 
     /* Operators on 8-bit integers, signed or not. quantize: x / scale, rounded half to even, plus
      * zero, clamped; NaN gives the lowest. add: a * a_ratio + b * b_ratio + fixed; mul: (a -
-     * a_zero) * (b - b_zero) * ratio + zero; both rounded and clamped. lookup: y may be x if their steps are equal. */
+     * a_zero) * (b - b_zero) * ratio + zero; both rounded and clamped. lookup: y may be x if their
+     * steps are equal. */
     void (*quantize)(const float *x, float scale, int zero, bool is_signed, void *y, size_t n);
     void (*dequantize)(const void *x, bool is_signed, float scale, int zero, float *y, size_t n);
     void (*add_8bit)(const void *a, float a_ratio, const void *b, float b_ratio, float fixed,

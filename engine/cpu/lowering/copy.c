@@ -11,12 +11,10 @@
 
 struct transpose_step {
     struct step step;
-    size_t size; /* bytes of an element */
-    int rank;
-    size_t dims[ACCESS_MAP_PARTS], /* shape of the output */
-        steps[ACCESS_MAP_PARTS];   /* steps of the output's dims in x, in elements */
-    size_t offset;                 /* of the first element within x, in elements */
-    size_t outer;                  /* product of all but the two innermost dims */
+    size_t size;           /* bytes of an element */
+    struct access_map map; /* where x has the elements of y */
+    size_t rows, columns;  /* the two innermost parts of the map: a plane */
+    size_t row_step, column_step, planes;
 };
 
 #define TILE 16
@@ -55,27 +53,21 @@ static void transpose_plane(const unsigned char *x, unsigned char *y, size_t siz
     }
 }
 
-static void transpose_outer(void *context, size_t begin, size_t end)
+static void transpose_planes(void *context, size_t begin, size_t end)
 {
     const struct transpose_step *s = context;
-    int last = s->rank - 1;
-    size_t plane = s->dims[last - 1] * s->dims[last];
-    for (size_t o = begin; o < end; o++) {
-        size_t at = s->offset, rest = o;
-        for (int d = last - 2; d >= 0; d--) {
-            at += rest % s->dims[d] * s->steps[d];
-            rest /= s->dims[d];
-        }
-        transpose_plane(s->step.x + at * s->size, s->step.y + o * plane * s->size, s->size,
-                        s->dims[last - 1], s->dims[last], s->steps[last - 1], s->steps[last]);
+    for (size_t p = begin; p < end; p++) {
+        const size_t to = p * s->rows * s->columns;
+        const size_t at = (size_t)(s->map.offset + access_map_at(&s->map.group[0], (int64_t)to));
+        transpose_plane(s->step.x + at * s->size, s->step.y + to * s->size, s->size, s->rows,
+                        s->columns, s->row_step, s->column_step);
     }
 }
 
 STEP_RUN(transpose_run)
 {
     struct transpose_step *s = (struct transpose_step *)base;
-    parallel_for(program->threads, s->outer, s->dims[s->rank - 2] * s->dims[s->rank - 1],
-                 transpose_outer, s);
+    parallel_for(program->threads, s->planes, s->rows * s->columns, transpose_planes, s);
     return STATUS_OK;
 }
 
@@ -83,26 +75,21 @@ STEP_CREATE(lower_transpose)
 {
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
-    const struct access_map walk = access_map_of_copy(node);
+    const struct access_map map = access_map_of_copy(node);
+    const struct access_map_group *group = &map.group[0];
+    const struct access_map_part one = {1, 1};
+    const struct access_map_part row = group->count > 1 ? group->parts[group->count - 2] : one;
+    const struct access_map_part column = group->count ? group->parts[group->count - 1] : one;
     struct transpose_step *step = step_create(lowering, sizeof *step, transpose_run, ret, err);
     TRY(allocated(step));
     step->step.kernel = node->op == OP_STRIDED_COPY ? "move" : "transpose";
     step->size = dtype_size(x->dtype);
-    step->offset = (size_t)walk.offset;
-    const struct access_map_group *group = &walk.group[0];
-    const int missing = group->count < 2 ? 2 - group->count : 0; /* dims of extent 1 to add */
-    for (int d = 0; d < missing; d++)
-        step->dims[d] = 1;
-    for (int p = 0; p < group->count; p++) {
-        step->dims[missing + p] = (size_t)group->parts[p].extent;
-        step->steps[missing + p] = (size_t)group->parts[p].stride;
-    }
-    step->rank = missing + group->count;
-    if (!group->count) /* a single element is a run of length 1 */
-        step->steps[1] = 1;
-    step->outer = 1;
-    for (int d = 0; d < step->rank - 2; d++)
-        step->outer *= step->dims[d];
+    step->map = map;
+    step->rows = (size_t)row.extent;
+    step->columns = (size_t)column.extent;
+    step->row_step = (size_t)row.stride;
+    step->column_step = (size_t)column.stride;
+    step->planes = shape_count(&y->shape) / step->rows / step->columns;
     step->step.bytes = 2 * shape_count(&y->shape) * step->size;
     return STATUS_OK;
 }

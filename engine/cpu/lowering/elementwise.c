@@ -1,7 +1,5 @@
 /* Elementwise operators on float32 and bfloat16: activations, and binary operators with numpy
  * broadcasting. bfloat16 is widened to float32 in pieces that fit the L1 cache. */
-#include <string.h>
-
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
@@ -17,9 +15,8 @@ struct elementwise_step {
     struct epilogue activation; /* the unary operator, or a binary one's epilogue */
     uint32_t b;                 /* index of the second operand */
     enum dtype dtype;
-    int rank; /* number of loops, at least 2; the innermost has steps 0 or 1 */
-    size_t dims[TENSOR_MAX_RANK + 1], a_steps[TENSOR_MAX_RANK + 1], b_steps[TENSOR_MAX_RANK + 1];
-    size_t rows, row; /* number of rows, and elements per row */
+    struct strided_iterator loops; /* over the rows of a and b; [rank] is the row, steps 0 or 1 */
+    size_t rows, row;              /* number of rows, and elements per row */
     const struct simd_kernels *simd;
     /* of this run */
     const void *b_data;
@@ -52,18 +49,19 @@ static void elementwise_block(const struct elementwise_step *s, size_t row, size
     float a_piece[PIECE], b_piece[PIECE], y_piece[PIECE];
     const struct simd_kernels *k = s->simd;
     const struct epilogue *e = &s->activation;
-    const int last = s->rank - 1, a_step = (int)s->a_steps[last], b_step = (int)s->b_steps[last];
+    const size_t *a_steps = s->loops.step[0], *b_steps = s->loops.step[1];
+    const int last = s->loops.rank, a_step = (int)a_steps[last], b_step = (int)b_steps[last];
+    const int before = last > 0 ? last - 1 : 0; /* unused by a single row */
     size_t a_at = 0, b_at = 0, rest = row;
     for (int d = last - 1; d >= 0; d--) {
-        const size_t i = rest % s->dims[d];
-        rest /= s->dims[d];
-        a_at += i * s->a_steps[d];
-        b_at += i * s->b_steps[d];
+        const size_t i = rest % s->loops.extent[d];
+        rest /= s->loops.extent[d];
+        a_at += i * a_steps[d];
+        b_at += i * b_steps[d];
     }
     for (size_t at = begin, n; at < end; at += n) {
         n = rows > 1 || end - at < PIECE ? end - at : PIECE;
-        struct binary_rows r = {s->binary, a_step, b_step, s->a_steps[last - 1],
-                                s->b_steps[last - 1]};
+        struct binary_rows r = {s->binary, a_step, b_step, a_steps[before], b_steps[before]};
         const size_t to = row * s->row + at, count = rows * n;
         float *y = s->dtype == DTYPE_F32 ? (float *)(void *)s->step.y + to : y_piece;
         const float *a =
@@ -83,7 +81,8 @@ static void elementwise_block(const struct elementwise_step *s, size_t row, size
 static void elementwise_rows(void *context, size_t begin, size_t end)
 {
     const struct elementwise_step *s = context;
-    const size_t most = s->row < PIECE ? PIECE / s->row : 1, each = s->dims[s->rank - 2];
+    const size_t most = s->row < PIECE ? PIECE / s->row : 1,
+                 each = s->loops.extent[s->loops.rank - 1];
     for (size_t row = begin, rows; row < end; row += rows) {
         const size_t left = end - row < most ? end - row : most, here = each - row % each;
         rows = left < here ? left : here;
@@ -109,22 +108,6 @@ STEP_RUN(elementwise_run)
     else
         parallel_for(threads, s->rows, s->row, elementwise_rows, s);
     return STATUS_OK;
-}
-
-static void set_loops(struct elementwise_step *s, const struct shape *y, const struct shape *a,
-                      const struct shape *b)
-{
-    struct broadcast merged;
-    broadcast_start(&merged, y, (const struct shape *const[]){a, b}, 2);
-    const struct strided_iterator *rows = &merged.rows;
-    const size_t more = rows->rank ? 0 : 1; /* a loop of one row */
-    s->rank = rows->rank + 1 + (int)more;
-    s->row = merged.row;
-    s->rows = shape_count(y) / s->row;
-    s->dims[0] = 1;
-    memcpy(s->dims + more, rows->extent, sizeof rows->extent);
-    memcpy(s->a_steps + more, rows->step[0], sizeof rows->step[0]);
-    memcpy(s->b_steps + more, rows->step[1], sizeof rows->step[1]);
 }
 
 /* enum binary_kind plus 1; 0: the operator is not binary. */
@@ -190,8 +173,12 @@ STEP_CREATE(lower_elementwise)
     step->simd = simd();
     step->step.kernel = step->simd->name;
     step->b = b->index;
-    set_loops(step, &y->shape, &a->shape, &b->shape);
-    size_t count = shape_count(&y->shape);
+    struct broadcast merged;
+    broadcast_start(&merged, &y->shape, (const struct shape *const[]){&a->shape, &b->shape}, 2);
+    const size_t count = shape_count(&y->shape);
+    step->loops = merged.rows;
+    step->row = merged.row;
+    step->rows = count / merged.row;
     step->step.flops = (double)count;
     step->step.bytes = dtype_size(y->dtype) *
                        (count + shape_count(&a->shape) + (b != a ? shape_count(&b->shape) : 0));

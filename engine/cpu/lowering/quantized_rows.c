@@ -127,8 +127,7 @@ static bool classify_binary(const struct node *node, struct row_step *ret)
     const struct value *a = node->inputs[0], *b = node_input(node, 3), *y = node->outputs[0];
     const enum dtype dtype = y->dtype;
     if (!b || a->known || a->dtype != dtype || b->dtype != dtype ||
-        !shape_equal(&a->shape, &y->shape) ||
-        !scale_zero_of(node, 1, dtype, &ret->from) ||
+        !shape_equal(&a->shape, &y->shape) || !scale_zero_of(node, 1, dtype, &ret->from) ||
         !scale_zero_of(node, 4, dtype, &ret->from_b) || !scale_zero_of(node, 6, dtype, &ret->to))
         return false;
     if (b->known && shape_count(&b->shape) == 1) {
