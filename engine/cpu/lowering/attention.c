@@ -29,21 +29,20 @@ struct attention_layout {
     size_t *rows;    /* indexed by row: distance from the first row, in elements */
     size_t *columns; /* indexed by column: distance from the first; NULL: columns are contiguous */
     enum dtype dtype;
-    uint32_t value;
-    const unsigned char *data; /* of this run */
+    void **data; /* address in program->data */
 };
 
 struct attention_step {
     struct step step;
     struct attention a;
     const struct simd_kernels *simd;
-    struct attention_layout q, k, v, y, bias[ATTENTION_BIASES];
-    size_t blocks;  /* blocks of rows per matrix */
-    size_t portion; /* keys per portion of scores */
-    size_t stride;  /* elements from row to row of a portion; not a multiple of 4096 bytes */
-    size_t panel;   /* columns of a panel of packed keys and values */
-    size_t wide;    /* columns of all panels of values: elements from row to row of `sums` */
-    bool narrow;    /* the products have bfloat16 operands */
+    struct attention_layout in[3 + ATTENTION_BIASES], y; /* in: q, k, v, biases */
+    size_t blocks;                                       /* blocks of rows per matrix */
+    size_t portion;                                      /* keys per portion of scores */
+    size_t stride; /* elements from row to row of a portion; not a multiple of 4096 bytes */
+    size_t panel;  /* columns of a panel of packed keys and values */
+    size_t wide;   /* columns of all panels of values: elements from row to row of `sums` */
+    bool narrow;   /* the products have bfloat16 operands */
     size_t depth_bytes, keys_bytes; /* narrow: bytes of a query and of a row of exponentials, each
                                        padded with zeros to a multiple of tile_bytes */
     size_t most;                    /* rows of the largest block */
@@ -110,16 +109,16 @@ static const float *row(const struct attention_step *s, const struct attention_l
     const size_t at = base + l->rows[r];
     if (!l->columns) {
         if (l->dtype == DTYPE_F32)
-            return (const float *)(const void *)l->data + at;
-        s->simd->widen_bf16((const uint16_t *)(const void *)l->data + at, to, count);
+            return (const float *)*l->data + at;
+        s->simd->widen_bf16((const uint16_t *)*l->data + at, to, count);
         return to;
     }
     if (l->dtype == DTYPE_F32) {
-        const float *from = (const float *)(const void *)l->data + at;
+        const float *from = (const float *)*l->data + at;
         for (size_t c = 0; c < count; c++)
             to[c] = from[l->columns[c]];
     } else {
-        const uint16_t *from = (const uint16_t *)(const void *)l->data + at;
+        const uint16_t *from = (const uint16_t *)*l->data + at;
         for (size_t c = 0; c < count; c++)
             s->simd->widen_bf16(from + l->columns[c], to + c, 1);
     }
@@ -131,7 +130,7 @@ static const float *row(const struct attention_step *s, const struct attention_l
 static const uint16_t *narrow_row(const struct attention_layout *l, size_t base, size_t r,
                                   size_t count, size_t bytes, uint16_t *to)
 {
-    const uint16_t *from = (const uint16_t *)(const void *)l->data + base + l->rows[r];
+    const uint16_t *from = (const uint16_t *)*l->data + base + l->rows[r];
     if (!l->columns && bytes == count * sizeof *from && (uintptr_t)from % sizeof(float) == 0)
         return from;
     for (size_t c = 0; c < count; c++)
@@ -147,17 +146,18 @@ static void attention_pack_narrow(const struct attention_step *s, size_t matrix,
     const size_t deep = s->depth_bytes / sizeof(float), wide = width * sizeof(uint16_t);
     uint16_t *const fetched = (uint16_t *)(void *)t->fetched;
     const uint16_t **rows = (const uint16_t **)t->row_of;
-    size_t base = matrix_base(&s->k, matrix);
+    const struct attention_layout *k = &s->in[1], *v = &s->in[2];
+    size_t base = matrix_base(k, matrix);
     for (size_t i = 0; i < keys; i++)
         rows[i] =
-            narrow_row(&s->k, base, i, (size_t)s->a.depth, s->depth_bytes, fetched + i * deep * 2);
+            narrow_row(k, base, i, (size_t)s->a.depth, s->depth_bytes, fetched + i * deep * 2);
     for (size_t first = 0; first < keys; first += s->panel)
         s->simd->pack_rows((const float **)rows + first,
                            keys - first < s->panel ? keys - first : s->panel, deep, s->panel,
                            t->keys + first * deep);
-    base = matrix_base(&s->v, matrix);
+    base = matrix_base(v, matrix);
     for (size_t i = 0; i < keys; i++)
-        rows[i] = narrow_row(&s->v, base, i, width, wide, fetched + i * width);
+        rows[i] = narrow_row(v, base, i, width, wide, fetched + i * width);
     s->simd->pack_pairs(rows, keys, s->keys_bytes / sizeof(uint16_t), width, s->panel,
                         (uint32_t *)(void *)t->values);
 }
@@ -166,16 +166,17 @@ static void attention_pack(const struct attention_step *s, size_t matrix,
                            const struct attention_scratch *t)
 {
     const size_t keys = (size_t)s->a.keys, depth = (size_t)s->a.depth, width = (size_t)s->a.width;
-    size_t base = matrix_base(&s->k, matrix);
+    const struct attention_layout *k = &s->in[1], *v = &s->in[2];
+    size_t base = matrix_base(k, matrix);
     for (size_t first = 0; first < keys; first += s->panel) {
         const size_t count = keys - first < s->panel ? keys - first : s->panel;
         for (size_t i = 0; i < count; i++)
-            t->row_of[i] = row(s, &s->k, base, first + i, depth, t->fetched + i * depth);
+            t->row_of[i] = row(s, k, base, first + i, depth, t->fetched + i * depth);
         s->simd->pack_rows(t->row_of, count, depth, s->panel, t->keys + first * depth);
     }
-    base = matrix_base(&s->v, matrix);
+    base = matrix_base(v, matrix);
     for (size_t i = 0; i < keys; i++)
-        t->row_of[i] = row(s, &s->v, base, i, width, t->fetched + i * width);
+        t->row_of[i] = row(s, v, base, i, width, t->fetched + i * width);
     for (size_t first = 0; first < keys; first += s->portion) {
         const size_t count = keys - first < s->portion ? keys - first : s->portion;
         s->simd->pack_columns(t->row_of + first, count, width, t->values + first * s->wide);
@@ -189,11 +190,11 @@ static void weigh(const struct attention_step *s, size_t matrix, size_t first_ro
     const size_t width = (size_t)s->a.width;
     size_t bases[ATTENTION_BIASES];
     for (size_t b = 0; b < s->a.bias_count; b++)
-        bases[b] = matrix_base(&s->bias[b], matrix) + first;
+        bases[b] = matrix_base(&s->in[3 + b], matrix) + first;
     for (size_t r = 0; r < rows; r++) {
         const float *biases[ATTENTION_BIASES];
         for (size_t b = 0; b < s->a.bias_count; b++) {
-            const struct attention_layout *l = &s->bias[b];
+            const struct attention_layout *l = &s->in[3 + b];
             biases[b] = row(s, l, bases[b], first_row + r, count, t->bias[b]);
         }
         const float before = t->greatest[r];
@@ -285,11 +286,11 @@ static void attention_block(const struct attention_step *s, size_t matrix, size_
                             size_t rows, const struct attention_scratch *t)
 {
     const size_t keys = (size_t)s->a.keys, depth = (size_t)s->a.depth, width = (size_t)s->a.width;
-    const size_t base = matrix_base(&s->q, matrix);
+    const size_t base = matrix_base(&s->in[0], matrix);
     for (size_t r = 0; r < rows; r++) {
         float *to = s->narrow ? t->fetched : t->q + r * depth;
-        s->simd->binary(BINARY_MUL, row(s, &s->q, base, first_row + r, depth, to), 1, &s->a.scale,
-                        0, to, depth);
+        s->simd->binary(BINARY_MUL, row(s, &s->in[0], base, first_row + r, depth, to), 1,
+                        &s->a.scale, 0, to, depth);
         if (s->narrow)
             narrow_padded(s, to, depth, s->depth_bytes, t->q, r);
         t->greatest[r] = -INFINITY;
@@ -351,11 +352,6 @@ static void attention_items(void *context, size_t begin, size_t end)
 STEP_RUN(attention_run)
 {
     struct attention_step *s = (struct attention_step *)base;
-    s->q.data = program->data[s->q.value];
-    s->k.data = program->data[s->k.value];
-    s->v.data = program->data[s->v.value];
-    for (size_t b = 0; b < s->a.bias_count; b++)
-        s->bias[b].data = program->data[s->bias[b].value];
     const size_t items = (size_t)s->a.batch * s->blocks;
     /* If there are many matrices, a thread takes whole ones, to pack keys and values once. */
     const size_t threads = (size_t)program->threads;
@@ -367,20 +363,12 @@ STEP_RUN(attention_run)
 
 /* ---- compile ---- */
 
-static void layout_done(struct attention_layout *l)
-{
-    FREE_ALL(l->rows, l->columns);
-}
-
 static void attention_free(struct step *base)
 {
     struct attention_step *s = (struct attention_step *)base;
-    layout_done(&s->q);
-    layout_done(&s->k);
-    layout_done(&s->v);
-    layout_done(&s->y);
-    for (size_t b = 0; b < ATTENTION_BIASES; b++)
-        layout_done(&s->bias[b]);
+    for (size_t i = 0; i < COUNT_OF(s->in); i++)
+        FREE_ALL(s->in[i].rows, s->in[i].columns);
+    FREE_ALL(s->y.rows, s->y.columns);
 }
 
 static size_t *table(const struct access_map_group *group)
@@ -392,11 +380,12 @@ static size_t *table(const struct access_map_group *group)
     return at;
 }
 
-static bool layout_init(struct attention_layout *l, const struct access_map *walk,
-                        const struct value *value)
+static bool layout_init(const struct lowering *lowering, struct attention_layout *l,
+                        const struct access_map *walk, const struct value *value)
 {
     int64_t stride;
-    *l = (struct attention_layout){.walk = *walk, .dtype = value->dtype, .value = value->index};
+    *l = (struct attention_layout){
+        .walk = *walk, .dtype = value->dtype, .data = &lowering->program->data[value->index]};
     const bool even = access_map_is_even(&walk->group[2], &stride) && stride <= 1 &&
                       (stride == 1 || access_map_extent(&walk->group[2]) == 1);
     l->rows = table(&walk->group[1]);
@@ -413,8 +402,9 @@ static void attention_divide(struct attention_step *s)
     enum { ALL_AT_ONCE = 1024, PORTION = 512, MOST_KEYS = 4096 };
     const struct simd_kernels *simd = s->simd;
     const size_t rows = (size_t)s->a.rows, keys = (size_t)s->a.keys, size = sizeof(uint16_t);
-    s->narrow = s->q.dtype == DTYPE_BF16 && s->k.dtype == DTYPE_BF16 && s->v.dtype == DTYPE_BF16 &&
-                simd->tile_bf16 && keys <= MOST_KEYS;
+    s->narrow = simd->tile_bf16 && keys <= MOST_KEYS;
+    for (size_t i = 0; i < 3; i++)
+        s->narrow = s->narrow && s->in[i].dtype == DTYPE_BF16;
     s->panel = s->narrow ? simd->tile_columns : simd->gemm_columns;
     s->wide = round_up((size_t)s->a.width, s->panel);
     s->depth_bytes = s->narrow ? round_up((size_t)s->a.depth * size, simd->tile_bytes) : 0;
@@ -457,19 +447,21 @@ STEP_CREATE(lower_attention)
     s->simd = simd();
     s->a = a;
     s->epilogue = node->epilogue;
-    bool ok =
-        layout_init(&s->q, &a.q, node->inputs[0]) && layout_init(&s->k, &a.k, node->inputs[1]) &&
-        layout_init(&s->v, &a.v, node->inputs[2]) && layout_init(&s->y, &a.y, node->outputs[0]);
-    for (size_t b = 0; ok && b < a.bias_count; b++)
-        ok = layout_init(&s->bias[b], &a.bias[b], node->inputs[3 + b]);
+    bool ok = layout_init(lowering, &s->y, &a.y, node->outputs[0]);
+    for (size_t i = 0; ok && i < 3 + a.bias_count; i++) {
+        const struct access_map *map = i == 0   ? &a.q
+                                       : i == 1 ? &a.k
+                                       : i == 2 ? &a.v
+                                                : &a.bias[i - 3];
+        ok = layout_init(lowering, &s->in[i], map, node->inputs[i]);
+        s->step.bytes += value_bytes(node->inputs[i]);
+    }
     TRY(check_memory(ok, "while compiling", err));
     attention_divide(s);
     s->thread_bytes = attention_lay_out(s, NULL, &t);
     s->step.scratch = s->thread_bytes * (size_t)lowering->program->threads;
     s->step.flops =
         2 * (double)a.batch * (double)a.rows * (double)a.keys * (double)(a.depth + a.width);
-    for (size_t i = 0; i < node->input_count; i++)
-        s->step.bytes += value_bytes(node->inputs[i]);
     s->step.bytes += value_bytes(node->outputs[0]);
     return STATUS_OK;
 }

@@ -16,27 +16,23 @@
 #define PIECE 1024 /* floats widened at a time */
 
 struct concat_part {
-    uint32_t value;
+    void **data; /* address in program->data */
     enum dtype dtype;
     size_t run, first;    /* elements per row of the part; their position in a whole row */
     const uint8_t *table; /* the result for each of 256 bytes; NULL: elements do not change */
-    unsigned char *data;  /* of this run */
 };
 
 struct concat_step {
     struct step step;
     const struct simd_kernels *simd;
-    uint32_t whole, scale_value, shift_value;
-    enum dtype dtype; /* dtype of the whole tensor, [rows, row] */
+    void **whole, **scale, **shift; /* addresses in program->data */
+    enum dtype dtype;               /* dtype of the whole tensor, [rows, row] */
     size_t rows, row, count;
     struct concat_part *parts;
     uint8_t (*tables)[256]; /* QLinearConcat: one table per part */
     bool splits, scales;
     struct epilogue activation; /* ScaleShift: an activation that is not the clamp to [low, high] */
     float low, high;
-    /* of this run */
-    unsigned char *data;
-    const float *scale, *shift;
 };
 
 /* Scales rows of a part. An activation other than a clamp is applied to float32 pieces. */
@@ -45,8 +41,8 @@ static void scale_part(const struct concat_step *s, const struct concat_part *pa
 {
     const struct epilogue *e = &s->activation;
     const size_t size = dtype_size(s->dtype);
-    struct scale_rows r = {.scale = s->scale + part->first,
-                           .shift = s->shift + part->first,
+    struct scale_rows r = {.scale = (const float *)*s->scale + part->first,
+                           .shift = (const float *)*s->shift + part->first,
                            .low = s->low,
                            .high = s->high,
                            .x_step = part->run,
@@ -74,8 +70,9 @@ static void concat_part_rows(const struct concat_step *s, const struct concat_pa
                              size_t first, size_t rows)
 {
     const size_t run = part->run * dtype_size(part->dtype), row = s->row * dtype_size(s->dtype);
-    unsigned char *own = part->data + first * run;
-    unsigned char *inside = s->data + first * row + part->first * dtype_size(s->dtype);
+    unsigned char *own = (unsigned char *)*part->data + first * run;
+    unsigned char *inside =
+        (unsigned char *)*s->whole + first * row + part->first * dtype_size(s->dtype);
     if (s->scales) {
         scale_part(s, part, own, inside, rows);
     } else if (part->table) {
@@ -99,11 +96,6 @@ STEP_RUN(concat_run)
 {
     struct concat_step *s = (struct concat_step *)base;
     const size_t bytes = s->row * dtype_size(s->dtype);
-    s->data = program->data[s->whole];
-    s->scale = program->data[s->scale_value];
-    s->shift = program->data[s->shift_value];
-    for (size_t p = 0; p < s->count; p++)
-        s->parts[p].data = program->data[s->parts[p].value];
     if (!s->count)
         return STATUS_OK; /* producers have written every part */
     parallel_for(program->threads, s->rows, s->scales ? s->row : bytes / (s->tables ? 16 : 8) + 1,
@@ -126,8 +118,10 @@ static void add_part(struct concat_step *s, const struct lowering *lowering, siz
     const struct value *value = concat_part(node, p);
     struct concat_part *part = &s->parts[s->count];
     if (value && !lowering->program->plan.places[value->index].pitch) {
-        *part = (struct concat_part){
-            .value = value->index, .dtype = value->dtype, .run = run, .first = s->row};
+        *part = (struct concat_part){.data = &lowering->program->data[value->index],
+                                     .dtype = value->dtype,
+                                     .run = run,
+                                     .first = s->row};
         s->step.bytes += s->rows * run * (dtype_size(value->dtype) + dtype_size(s->dtype));
         s->count++;
     }
@@ -136,7 +130,7 @@ static void add_part(struct concat_step *s, const struct lowering *lowering, siz
         part->table = s->tables[p];
 }
 
-static void set_scale(struct concat_step *s, const struct node *node)
+static void set_scale(struct concat_step *s, const struct node *node, void **data)
 {
     bool stored = dtype_is_8bit(s->dtype);
     for (size_t p = 0; p < s->count; p++)
@@ -145,8 +139,8 @@ static void set_scale(struct concat_step *s, const struct node *node)
                      : stored     ? "int8:scale_shift"
                                   : "scale_shift";
     s->step.flops = (double)(s->rows * s->row);
-    s->scale_value = node->inputs[1]->index;
-    s->shift_value = node->inputs[2]->index;
+    s->scale = &data[node->inputs[1]->index];
+    s->shift = &data[node->inputs[2]->index];
     if (!epilogue_range(&node->epilogue, &s->low, &s->high))
         s->activation = node->epilogue;
     if (dtype_is_8bit(s->dtype)) {
@@ -173,7 +167,7 @@ STEP_CREATE(lower_concat)
     step->step.free = concat_free;
     step->step.kernel = is_int8 ? "int8:concat" : "copy";
     step->simd = simd();
-    step->whole = whole->index;
+    step->whole = &lowering->program->data[whole->index];
     step->dtype = whole->dtype;
     step->splits = splits;
     step->scales = node->op == OP_SCALE_SHIFT;
@@ -188,7 +182,7 @@ STEP_CREATE(lower_concat)
         add_part(step, lowering, p, inner * (size_t)extent);
     }
     if (step->scales)
-        set_scale(step, node);
+        set_scale(step, node, lowering->program->data);
     return STATUS_OK;
 }
 

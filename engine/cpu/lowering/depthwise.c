@@ -10,8 +10,7 @@
 struct depthwise_step {
     struct step step;
     const struct simd_kernels *simd;
-    uint32_t mean;
-    bool makes_mean;
+    void **mean; /* address in program->data; NULL: the step makes no mean */
     struct depthwise kernel;
     size_t images, out_height, blocks;
     /* Threads share images x groups (of blocks whose weights fit the cache) x bands (of rows). */
@@ -92,7 +91,7 @@ STEP_RUN(depthwise_run)
     struct depthwise_step *s = (struct depthwise_step *)base;
     const struct depthwise *d = &s->kernel;
     s->sums = NULL;
-    if (s->makes_mean) {
+    if (s->mean) {
         const size_t count = s->images * s->threads * sums_of(s);
         s->sums = (double *)(void *)program->scratch;
         s->partial = (float *)(void *)(s->sums + count);
@@ -106,8 +105,8 @@ STEP_RUN(depthwise_run)
         parallel_even(threads, bands, cost, depthwise_bands, s);
     else
         parallel_for(threads, bands, cost, depthwise_bands, s);
-    if (s->makes_mean)
-        finish_mean(s, s->out_height * d->out_width, program->data[s->mean]);
+    if (s->mean)
+        finish_mean(s, s->out_height * d->out_width, *s->mean);
     return STATUS_OK;
 }
 
@@ -198,8 +197,7 @@ enum status lower_depthwise(const struct lowering *lowering, struct step **ret, 
     depthwise_divide(step, step->threads);
     if (node_output(node, 1)) {
         step->step.kernel = "depthwise:mean";
-        step->makes_mean = true;
-        step->mean = node->outputs[1]->index;
+        step->mean = &lowering->program->data[node->outputs[1]->index];
         step->mean_dtype = node->outputs[1]->dtype;
         step->step.scratch =
             (step->images * sizeof(double) + sizeof(float)) * step->threads * sums_of(step);

@@ -17,8 +17,7 @@ struct round_step {
     const struct simd_kernels *simd;
     size_t count;
     /* of this run */
-    const float *x_data;
-    float *y_data, scale;
+    float scale;
     int zero;
     struct range *ranges; /* one per thread */
 };
@@ -33,7 +32,8 @@ static void find_range(void *context, size_t begin, size_t end)
 {
     const struct round_step *s = context;
     struct range *range = &s->ranges[forkjoin_member()];
-    s->simd->range(s->x_data + begin * PIECE, length(s, begin, end), &range->min, &range->max);
+    s->simd->range((const float *)(const void *)s->step.x + begin * PIECE, length(s, begin, end),
+                   &range->min, &range->max);
 }
 
 static void round_pieces(void *context, size_t begin, size_t end)
@@ -42,8 +42,10 @@ static void round_pieces(void *context, size_t begin, size_t end)
     uint8_t stored[PIECE];
     for (size_t piece = begin; piece < end; piece++) {
         const size_t n = length(s, piece, piece + 1);
-        s->simd->quantize(s->x_data + piece * PIECE, s->scale, s->zero, false, stored, n);
-        s->simd->dequantize(stored, false, s->scale, s->zero, s->y_data + piece * PIECE, n);
+        const float *x = (const float *)(const void *)s->step.x + piece * PIECE;
+        s->simd->quantize(x, s->scale, s->zero, false, stored, n);
+        s->simd->dequantize(stored, false, s->scale, s->zero,
+                            (float *)(void *)s->step.y + piece * PIECE, n);
     }
 }
 
@@ -65,8 +67,6 @@ STEP_RUN(round_run)
     struct round_step *s = (struct round_step *)base;
     const int threads = program->threads;
     const size_t pieces = (s->count + PIECE - 1) / PIECE;
-    s->x_data = (const void *)base->x;
-    s->y_data = (void *)base->y;
     s->ranges = (struct range *)(void *)program->scratch;
     for (int t = 0; t < threads; t++)
         s->ranges[t].min = s->ranges[t].max = 0;

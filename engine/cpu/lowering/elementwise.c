@@ -13,13 +13,11 @@ struct elementwise_step {
     bool is_binary;
     enum binary_kind binary;
     struct epilogue activation; /* the unary operator, or a binary one's epilogue */
-    uint32_t b;                 /* index of the second operand */
+    void **b;                   /* address of the second operand, in program->data */
     enum dtype dtype;
     struct strided_iterator loops; /* over the rows of a and b; [rank] is the row, steps 0 or 1 */
     size_t rows, row;              /* number of rows, and elements per row */
     const struct simd_kernels *simd;
-    /* of this run */
-    const void *b_data;
 };
 
 /* Returns `rows` rows of n numbers from element `at` on as floats, in place or in `piece`. Numbers
@@ -68,7 +66,7 @@ static void elementwise_block(const struct elementwise_step *s, size_t row, size
             load(s, s->step.x, a_at + (a_step ? at : 0), a_step, &r.a_row, rows, n, a_piece);
         if (s->is_binary) {
             const float *b =
-                load(s, s->b_data, b_at + (b_step ? at : 0), b_step, &r.b_row, rows, n, b_piece);
+                load(s, *s->b, b_at + (b_step ? at : 0), b_step, &r.b_row, rows, n, b_piece);
             k->binary_rows(&r, a, b, y, rows, n);
         }
         if (!s->is_binary || e->activation)
@@ -101,7 +99,6 @@ static void elementwise_columns(void *context, size_t begin, size_t end)
 STEP_RUN(elementwise_run)
 {
     struct elementwise_step *s = (struct elementwise_step *)base;
-    s->b_data = program->data[s->b];
     int threads = program->threads;
     if (s->rows == 1)
         parallel_for(threads, (s->row + PIECE - 1) / PIECE, PIECE, elementwise_columns, s);
@@ -172,7 +169,7 @@ STEP_CREATE(lower_elementwise)
     TRY(allocated(step));
     step->simd = simd();
     step->step.kernel = step->simd->name;
-    step->b = b->index;
+    step->b = &lowering->program->data[b->index];
     struct broadcast merged;
     broadcast_start(&merged, &y->shape, (const struct shape *const[]){&a->shape, &b->shape}, 2);
     const size_t count = shape_count(&y->shape);

@@ -17,7 +17,7 @@ struct cpu_kernel {
 #define STEP_CREATE(name)                                                                          \
     static enum status name(const struct lowering *lowering, struct step **ret, struct error *err)
 #define STEP_RUN(name)                                                                             \
-    static enum status name(struct step *base, struct program *program,                            \
+    static enum status name(struct step *base, __attribute__((unused)) struct program *program,    \
                             __attribute__((unused)) struct error *err)
 
 extern const struct cpu_kernel cpu_conv, cpu_matmul;

@@ -12,12 +12,10 @@ struct norm_step {
     float epsilon;
     size_t rows, row;
     enum dtype dtype;
-    uint32_t scale, bias;
-    bool has_scale, has_bias;
+    void **scale, **bias;     /* addresses in program->data; NULL: none */
     size_t bytes_per_thread;  /* bytes of scratch: one float32 row */
     struct epilogue epilogue; /* of the stored result */
     bool is_signed;
-    const float *scale_data, *bias_data;
 };
 
 static void norm_row(const struct norm_step *s, const float *x, float *y)
@@ -25,8 +23,8 @@ static void norm_row(const struct norm_step *s, const float *x, float *y)
     if (s->op == OP_SOFTMAX)
         s->simd->softmax(x, y, s->row);
     else
-        s->simd->norm_row(x, s->scale_data, s->bias_data, s->epsilon, s->op == OP_RMS_NORMALIZATION,
-                          y, s->row);
+        s->simd->norm_row(x, *s->scale, s->bias ? *s->bias : NULL, s->epsilon,
+                          s->op == OP_RMS_NORMALIZATION, y, s->row);
 }
 
 static void norm_rows(void *context, size_t begin, size_t end)
@@ -63,8 +61,6 @@ static void norm_rows(void *context, size_t begin, size_t end)
 STEP_RUN(norm_run)
 {
     struct norm_step *s = (struct norm_step *)base;
-    s->scale_data = s->has_scale ? program->data[s->scale] : NULL;
-    s->bias_data = s->has_bias ? program->data[s->bias] : NULL;
     parallel_for(program->threads, s->rows, s->row, norm_rows, s);
     return STATUS_OK;
 }
@@ -114,12 +110,9 @@ STEP_CREATE(lower_norm)
     step->row = row;
     step->rows = shape_count(&x->shape) / row;
     step->dtype = x->dtype;
-    if (node->op != OP_SOFTMAX && !is_mean) {
-        step->has_scale = true;
-        step->scale = node->inputs[1]->index;
-        step->has_bias = bias != NULL;
-        step->bias = bias ? bias->index : 0;
-    }
+    if (node->op != OP_SOFTMAX && !is_mean)
+        step->scale = &lowering->program->data[node->inputs[1]->index];
+    step->bias = bias ? &lowering->program->data[bias->index] : NULL;
     step->epilogue = node->epilogue;
     step->is_signed = y->dtype == DTYPE_I8;
     if (x->dtype == DTYPE_BF16 || node->epilogue.step != 0) {

@@ -23,7 +23,7 @@ struct strided_layout conv_weights(const struct tensor *weights, int64_t group)
 STEP_RUN(product_step_run)
 {
     struct product_step *step = (struct product_step *)base;
-    residual_begin(&step->residual, program, base->y);
+    residual_begin(&step->residual, base->y);
     compiled_product_run((struct product_run){.product = step->product,
                                               .src = base->x,
                                               .weights = step->weights ? *step->weights : NULL,

@@ -9,8 +9,9 @@
 struct row_step {
     struct step step;
     const struct simd_kernels *simd;
-    enum op op; /* OP_LOOKUP also for an Add or Mul with a constant scalar */
-    uint32_t x, b;
+    enum op op;                /* OP_LOOKUP also for an Add or Mul with a constant scalar */
+    const struct value *x, *b; /* of Add and Mul: the operands in the order of the kernel */
+    void **b_data;             /* address in program->data */
     bool is_signed;
     struct scale_zero from, from_b, to;
     float a_ratio, b_ratio, fixed; /* of Add; Mul has only a_ratio */
@@ -18,7 +19,6 @@ struct row_step {
     bool by_channel;               /* Add, Mul: b is [channels] or [images, channels] */
     size_t count;                  /* number of elements */
     size_t images, channels, pixels;
-    const unsigned char *b_data;
 };
 
 enum { PIECE = 4096 };
@@ -54,7 +54,7 @@ static void qrows_pieces(void *context, size_t begin, size_t end)
         s->simd->lookup(&(struct lookup_rows){.table = s->table}, x, y, 1, n);
         break;
     default:
-        qrows_binary(s, x, s->b_data + first, y, n);
+        qrows_binary(s, x, (const unsigned char *)*s->b_data + first, y, n);
         break;
     }
 }
@@ -62,8 +62,9 @@ static void qrows_pieces(void *context, size_t begin, size_t end)
 static void qrows_pixels(void *context, size_t begin, size_t end)
 {
     const struct row_step *s = context;
+    const unsigned char *b = *s->b_data;
     for (size_t p = begin; p < end; p++)
-        qrows_binary(s, s->step.x + p * s->channels, s->b_data + p / s->pixels * s->channels,
+        qrows_binary(s, s->step.x + p * s->channels, b + p / s->pixels * s->channels,
                      s->step.y + p * s->channels, s->channels);
 }
 
@@ -73,7 +74,6 @@ STEP_RUN(qrows_run)
 {
     struct row_step *s = (struct row_step *)base;
     const int threads = program->threads;
-    s->b_data = program->data[s->b];
     if (s->by_channel)
         parallel_for(threads, s->images * s->pixels, s->channels / 8 + 1, qrows_pixels, s);
     else
@@ -155,8 +155,8 @@ static bool classify_swapped(const struct node *node, struct row_step *ret)
     swapped.inputs = inputs;
     if (!classify_binary(&swapped, ret))
         return false;
-    ret->x = inputs[0]->index;
-    ret->b = inputs[3]->index;
+    ret->x = inputs[0];
+    ret->b = inputs[3];
     return true;
 }
 
@@ -168,7 +168,7 @@ static bool qrows_classify(const struct node *node, struct row_step *ret)
         return false;
     ret->op = node->op;
     ret->is_signed = (dtype_is_8bit(y->dtype) ? y : x)->dtype == DTYPE_I8;
-    ret->x = ret->b = x->index;
+    ret->x = ret->b = x;
     switch (node->op) {
     case OP_QUANTIZE_LINEAR:
         return x->dtype == DTYPE_F32 && !node_int(node, "precision", 0) &&
@@ -183,7 +183,7 @@ static bool qrows_classify(const struct node *node, struct row_step *ret)
     default: /* Add, Mul */
         if (!node_input(node, 3))
             return false;
-        ret->b = node->inputs[3]->index;
+        ret->b = node->inputs[3];
         return classify_binary(node, ret) || classify_swapped(node, ret);
     }
 }
@@ -212,7 +212,8 @@ STEP_CREATE(lower_qrows)
     struct row_step *step =
         step_create_as(lowering, &proto.step, sizeof *step, qrows_run, ret, err);
     TRY(allocated(step));
-    step->step.x_value = step->x;
+    step->step.x_value = step->x->index;
+    step->b_data = &lowering->program->data[step->b->index];
     step->step.kernel = step->op == OP_LOOKUP ? "table"
                         : step->by_channel    ? "int8:channels"
                                               : step->simd->name;

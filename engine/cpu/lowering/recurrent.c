@@ -37,8 +37,7 @@ struct recurrent_step {
     float *bias;                    /* [direction][width] */
     float *product_bias;            /* [direction][hidden], for GRU with resets_product; or NULL */
     float *peepholes;               /* [direction][3 * hidden], or NULL */
-    int64_t in[RECURRENT_OPERANDS]; /* indexes of values; -1: omitted */
-    int64_t out[3];
+    void **in[RECURRENT_OPERANDS], **out[3]; /* addresses in program->data; NULL: omitted */
     /* of this run */
     const float *x;
     const int32_t *lengths;
@@ -269,9 +268,9 @@ static void end_state(const struct recurrent_step *s, const float *from, float *
             memcpy(to + recurrent_state(r, d, n), from, r->hidden * sizeof *to);
 }
 
-static void *value_data(const struct program *program, int64_t value)
+static void *value_data(void **address)
 {
-    return value < 0 ? NULL : program->data[value];
+    return address ? *address : NULL;
 }
 
 STEP_RUN(recurrent_run)
@@ -280,17 +279,17 @@ STEP_RUN(recurrent_run)
     const struct recurrent *r = &s->shape;
     const size_t states = r->directions * r->batch * r->hidden;
     const size_t units = r->directions * s->row_parts * s->column_parts;
-    s->x = value_data(program, s->in[RECURRENT_X]);
-    s->lengths = value_data(program, s->in[RECURRENT_LENGTHS]);
-    s->y = value_data(program, s->out[0]);
+    s->x = value_data(s->in[RECURRENT_X]);
+    s->lengths = value_data(s->in[RECURRENT_LENGTHS]);
+    s->y = value_data(s->out[0]);
     TRY(recurrent_check_lengths(r, s->lengths, err));
     s->h[0] = (float *)(void *)program->scratch;
     s->h[1] = s->h[0] + states;
     s->c = s->h[1] + states;
     s->spare = s->c + states;
     s->gates_data = s->spare + states;
-    begin_state(s, value_data(program, s->in[RECURRENT_H]), s->h[0]);
-    begin_state(s, value_data(program, s->in[RECURRENT_C]), s->c);
+    begin_state(s, value_data(s->in[RECURRENT_H]), s->h[0]);
+    begin_state(s, value_data(s->in[RECURRENT_C]), s->c);
     if (s->y && s->lengths)
         memset(s->y, 0, r->steps * states * sizeof *s->y);
     const size_t at_once = s->column_parts > 1 ? 1 : r->steps;
@@ -301,8 +300,8 @@ STEP_RUN(recurrent_run)
                      at_once * r->batch * r->width * r->hidden * r->directions / units / 16 + 1,
                      recurrent_units, s);
     }
-    end_state(s, s->h[r->steps % 2], value_data(program, s->out[1]));
-    end_state(s, s->c, value_data(program, s->out[2]));
+    end_state(s, s->h[r->steps % 2], value_data(s->out[1]));
+    end_state(s, s->c, value_data(s->out[2]));
     return STATUS_OK;
 }
 
@@ -420,12 +419,12 @@ STEP_CREATE(lower_recurrent)
     }
     for (size_t i = 0; i < RECURRENT_OPERANDS; i++) {
         const struct value *value = node_input(node, i);
-        s->in[i] = value ? (int64_t)value->index : -1;
+        s->in[i] = value ? &lowering->program->data[value->index] : NULL;
         if (value && value->known && i != RECURRENT_R && i != RECURRENT_B && i != RECURRENT_P)
             TRY(program_keep_constant(lowering->program, value, err));
     }
     for (size_t i = 0; i < 3; i++)
-        s->out[i] = node_output(node, i) ? (int64_t)node->outputs[i]->index : -1;
+        s->out[i] = node_output(node, i) ? &lowering->program->data[node->outputs[i]->index] : NULL;
     const size_t bytes = r->directions * s->gates * s->packed * sizeof(float);
     TRY(weights_pack_own(lowering->backend, weights->known, "recurrent panels", bytes, pack_gates,
                          s, &s->weights, err));

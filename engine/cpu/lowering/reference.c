@@ -83,7 +83,7 @@ STEP_CREATE(lower_reference)
         step->step.bytes += bound->out[i] ? bound->out[i]->bytes : 0;
     step->y_count = bound->out[0] ? shape_count(&bound->out[0]->shape) : 0; /* 0: omitted */
     if (node->epilogue.residual) {
-        step->residual_in_y = !residual_of(lowering).copy;
+        step->residual_in_y = !residual_of(lowering).copied;
         if (step->residual_in_y)
             step->step.scratch = step->y_count * sizeof(float);
     }

@@ -198,7 +198,7 @@ STEP_RUN(winograd_run)
 {
     struct winograd_step *s = (struct winograd_step *)base;
     const int threads = program->threads;
-    residual_begin(&s->residual, program, s->step.y);
+    residual_begin(&s->residual, s->step.y);
     const size_t cost = POINTS * s->channels * s->out_channels / 32;
     const size_t items = s->panels * SIDE / s->rows, transform = s->panel * s->rows;
     if (!s->by_points) {

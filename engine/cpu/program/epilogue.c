@@ -9,21 +9,20 @@ struct residual residual_of(const struct lowering *lowering)
     const struct value *residual = lowering->node->epilogue.residual;
     if (!residual)
         return (struct residual){0};
-    const struct place *places = lowering->program->plan.places;
+    struct program *program = lowering->program;
+    const struct place *places = program->plan.places;
     const struct place *from = &places[residual->index];
     const struct place *to = &places[lowering->node->outputs[0]->index];
-    return (struct residual){
-        .present = true,
-        .copy = from->kind != PLACE_ARENA || from->offset != to->offset,
-        .value = residual->index,
-        .bytes = value_bytes(residual),
-    };
+    const bool in_place = from->kind == PLACE_ARENA && from->offset == to->offset;
+    return (struct residual){.present = true,
+                             .copied = in_place ? NULL : &program->data[residual->index],
+                             .bytes = value_bytes(residual)};
 }
 
-void residual_begin(const struct residual *residual, const struct program *program, void *dst)
+void residual_begin(const struct residual *residual, void *dst)
 {
-    if (residual->copy)
-        memcpy(dst, program->data[residual->value], residual->bytes);
+    if (residual->copied)
+        memcpy(dst, *residual->copied, residual->bytes);
 }
 
 struct epilogue epilogue_with_clip(const struct epilogue *epilogue)

@@ -181,15 +181,14 @@ void arena_leave(struct backend *backend); /* the backend may have no arena */
 /* The value that a node's epilogue adds to its result. */
 struct residual {
     bool present;
-    bool copy;      /* residual_begin() must copy it to the result's place */
-    uint32_t value; /* index */
+    void **copied; /* address in program->data; NULL: it lies in the result's place */
     size_t bytes;
 };
 
 struct residual residual_of(const struct lowering *lowering);
 
 /* At the start of a run, copies the residual to the result's place if necessary. */
-void residual_begin(const struct residual *residual, const struct program *program, void *dst);
+void residual_begin(const struct residual *residual, void *dst);
 
 /* Returns the epilogue with a clip in place of a Relu: kernels apply clips in registers. */
 struct epilogue epilogue_with_clip(const struct epilogue *epilogue);
