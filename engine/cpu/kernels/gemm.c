@@ -227,12 +227,3 @@ void SIMD_NAMED(gemm)(const struct gemm *g, size_t m)
             run_blocks(&part, a, m, first, count, from, depth);
         }
 }
-
-void SIMD_NAMED(gemm_pack)(const float *w, size_t k_step, size_t n_step, size_t k, size_t n,
-                           float *packed)
-{
-    for (size_t j = 0; j < n; j += COLUMNS)
-        for (size_t p = 0; p < k; p++)
-            for (size_t i = 0; i < COLUMNS; i++)
-                *packed++ = j + i < n ? w[p * k_step + (j + i) * n_step] : 0;
-}

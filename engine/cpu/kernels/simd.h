@@ -26,7 +26,8 @@ static inline bool is_row_activation(enum activation activation)
     return activation != ACTIVATION_NONE && activation != ACTIVATION_CLIP;
 }
 
-/* c = activation(a * b + bias [+ c]). Rows of a are lda apart; gemm_pack() packed b. */
+/* c = activation(a * b + bias [+ c]). Rows of a are lda apart. b is packed in panels
+ * [k][gemm_columns], whose columns from n on are 0. */
 struct gemm {
     const float *a, *b, *bias; /* bias: n numbers, or NULL */
     float *c;
@@ -164,10 +165,6 @@ struct simd_kernels {
     /* Number of floats of scratch that let gemm() read copies of rows that lie a multiple of 4096
      * bytes apart and so compete for one set of the first-level cache. 0 for other rows. */
     size_t (*gemm_copies)(const struct gemm *g, size_t m);
-    /* Packs k x n weights in panels [k][gemm_columns]; columns from n on are 0. Element (p, j) is
-     * w[p * k_step + j * n_step]. */
-    void (*gemm_pack)(const float *w, size_t k_step, size_t n_step, size_t k, size_t n,
-                      float *packed);
     size_t gemm_rows, gemm_columns; /* size of the block that stays in registers */
 
     /* Multiply 1 … tile_rows rows. tile_dot and tile_bf16 are NULL if the variant lacks the
@@ -183,8 +180,7 @@ struct simd_kernels {
     /* Writes `rows` rows of results and overwrites their sums. */
     void (*finish_tile)(const struct tile_finish *f, int32_t *sums, size_t rows, void *y);
 
-    /* Packs n <= `columns` rows of k numbers as one panel of `columns`, like gemm_pack() of their
-     * transpose. With pairs of bfloat16 as its numbers, the panel is one of tile_bf16. */
+    /* Packs n <= `columns` rows of k numbers as columns of one panel for gemm(). With pairs of bfloat16 as its numbers, the panel is one of tile_bf16. */
     void (*pack_rows)(const float *const *rows, size_t n, size_t k, size_t columns, float *packed);
     /* Packs all panels, of `columns` columns, of a k x n matrix of bfloat16 for tile_bf16. Rows
      * from k to the even number whole_k are 0. */

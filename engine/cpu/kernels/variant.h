@@ -62,7 +62,7 @@
     X(sum_rows) X(finish_tile) X(quantize) X(dequantize) X(add_8bit) X(range) X(mul_8bit)          \
     X(lookup) X(scale_rows)
 #define SIMD_COMMON_KERNELS(X)                                                                     \
-    X(gemm) X(gemm_copies) X(gemm_pack) X(tile_pairs) X(pack_rows)                                 \
+    X(gemm) X(gemm_copies) X(tile_pairs) X(pack_rows)                                 \
     X(pack_columns) X(pack_pairs) X(score_row) X(activate) X(activate_rows) X(softmax) X(sum_row) X(norm_row)       \
     X(lrn) X(square_rows) X(center_rows) X(depthwise_8bit) X(depthwise_8bit_pack)
 /* clang-format on */

@@ -335,14 +335,28 @@ KERNEL_CLAIM(recurrent_claim)
     return is_known;
 }
 
-static void pack_gates(const void *context, const struct tensor *constant, float *packed)
+/* Packs R: a matrix [hidden, hidden] per direction and gate, whose rows are R's columns. */
+static enum status pack_gates(const struct lowering *lowering, struct recurrent_step *s,
+                              struct tensor *weights, struct error *err)
 {
-    const struct recurrent_step *s = context;
     const size_t hidden = s->shape.hidden;
-    const float *w = constant->data;
-    for (size_t i = 0; i < s->shape.directions * s->gates; i++)
-        s->simd->gemm_pack(w + i * hidden * hidden, 1, hidden, hidden, hidden,
-                           packed + i * s->packed);
+    const int64_t n = (int64_t)hidden, gates = (int64_t)s->gates;
+    const struct strided_layout given = {DTYPE_F32, 4, {(int64_t)s->shape.directions, gates, n, n},
+                                         {gates * n * n, n * n, 1, n}};
+    const struct packed_layout wanted = {.simd = s->simd,
+                                         .parts = s->shape.directions * s->gates,
+                                         .k = hidden,
+                                         .n = hidden,
+                                         .run = hidden,
+                                         .whole_run = hidden,
+                                         .leading = 2,
+                                         .matrix = true};
+    const void *packed;
+    TRY(weights_get(lowering->backend, weights, &given, &wanted, &packed, err));
+    s->weights = packed;
+    s->packed = part_bytes(&wanted) / sizeof(float);
+    s->step.bytes = packed_layout_bytes(&wanted);
+    return STATUS_OK;
 }
 
 /* Adds up B's two halves, except the part that GRU's reset gate multiplies. */
@@ -407,8 +421,6 @@ STEP_CREATE(lower_recurrent)
     TRY(recurrent_init(node, &x->shape, NULL, &weights->shape, &s->shape, err));
     const struct recurrent *r = &s->shape;
     s->gates = r->width / r->hidden;
-    const size_t panel = s->simd->gemm_columns;
-    s->packed = (r->hidden + panel - 1) / panel * panel * r->hidden;
     divide_units(s, (size_t)lowering->program->threads);
     TRY(recurrent_memory(s, err));
     TRY(check_memory(add_biases(s, node_input(node, RECURRENT_B)), "while compiling", err));
@@ -425,10 +437,8 @@ STEP_CREATE(lower_recurrent)
     }
     for (size_t i = 0; i < 3; i++)
         s->out[i] = node_output(node, i) ? &lowering->program->data[node->outputs[i]->index] : NULL;
-    const size_t bytes = r->directions * s->gates * s->packed * sizeof(float);
-    TRY(weights_pack_own(lowering->backend, weights->known, "recurrent panels", bytes, pack_gates,
-                         s, &s->weights, err));
-    s->step.bytes = bytes + shape_count(&x->shape) * sizeof(float);
+    TRY(pack_gates(lowering, s, weights->known, err));
+    s->step.bytes += shape_count(&x->shape) * sizeof(float);
     s->step.flops = 2 * (double)shape_count(&x->shape) * (double)r->hidden;
     return STATUS_OK;
 }

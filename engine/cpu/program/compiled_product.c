@@ -554,8 +554,8 @@ static void describe_rows(struct compiled_product *p)
     p->unit_rows = p->tile_rows = p->simd->tile_rows;
     p->group = p->simd->tile_rows_are_even ? p->tile_rows / 2 : 1;
     p->run_bytes = p->in_place ? p->channels * size : p->row_bytes;
-    w->run = w->k;
-    w->whole_run = are_narrow(w) ? p->row_bytes / size : w->k;
+    if (are_narrow(w))
+        w->whole_run = p->row_bytes / size;
     strips_describe(p);
     if (w->run == w->whole_run) /* without padding, one layout serves all ways of reading */
         w->run = w->whole_run = w->k;
@@ -580,7 +580,7 @@ static void describe_matrices(struct compiled_product *p, const struct product_d
         p->taps *= (size_t)p->axis[a].kernel;
         p->rows *= (size_t)p->axis[a].out;
     }
-    packed->k = p->channels * p->taps;
+    packed->k = packed->run = packed->whole_run = p->channels * p->taps;
     const bool together = desc->src.rank < 2 + AXES && p->axis[0].out > 1; /* see describe_axes() */
     p->parts = matrix || together ? p->groups : (size_t)desc->dst.dims[0] * p->groups;
     for (int a = 0; matrix && a < desc->dst.rank - 2; a++)

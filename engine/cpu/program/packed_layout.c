@@ -43,79 +43,49 @@ static int64_t weights_row(const struct packed_layout *layout, const struct stri
            strided_offset(given, at + 2, given->rank, p / channels);
 }
 
-/* Packs a matrix of float32 weights from float32 or bfloat16. */
-static void pack_floats(const struct packed_layout *layout, const struct strided_layout *given,
-                        const void *from, float *to)
+#define COPY_ROW(to_type, from_type, convert)                                                      \
+    for (size_t i = 0; i < count; i++)                                                             \
+    ((to_type *)packed)[to + i * apart] = convert(((const from_type *)from)[at + (int64_t)i * step])
+
+/* Copies `count` numbers of a row, `step` elements apart, to places of `packed` that are `apart`
+ * elements apart. Adds 8-bit numbers to the sums of their columns, unless `sums` is NULL. */
+static void pack_row(const struct packed_layout *layout, enum dtype dtype, const void *from,
+                     int64_t at, int64_t step, size_t count, void *packed, size_t to, size_t apart,
+                     int32_t *sums)
 {
-    const size_t columns = panel_columns(layout);
-    const size_t run = layout->matrix ? layout->k : (size_t)given->dims[layout->leading + 1];
-    const int64_t row_step = given->strides[layout->leading + (layout->matrix ? 0 : 1)];
-    for (size_t j = 0; j < layout->n; j += columns) {
-        const size_t some = layout->n - j < columns ? layout->n - j : columns;
-        for (size_t p = 0; p < layout->k; p += run, to += run * columns) {
-            int64_t step, at = weights_row(layout, given, p, &step);
-            at += (int64_t)j * step;
-            if (given->dtype != DTYPE_BF16) {
-                layout->simd->gemm_pack((const float *)from + at, (size_t)row_step, (size_t)step,
-                                        run, some, to);
-                continue;
-            }
-            const uint16_t *numbers = (const uint16_t *)from + at;
-            for (size_t i = 0; i < run * columns; i++) {
-                const int64_t row = (int64_t)(i / columns), column = (int64_t)(i % columns);
-                to[i] = i % columns < some
-                            ? bfloat16_to_float(numbers[row * row_step + column * step])
-                            : 0;
-            }
-        }
-    }
+    if (layout->operands == OPERANDS_F32 && dtype == DTYPE_F32)
+        COPY_ROW(float, float, );
+    else if (layout->operands == OPERANDS_F32)
+        COPY_ROW(float, uint16_t, bfloat16_to_float);
+    else if (layout->operands == OPERANDS_BF16 && dtype == DTYPE_F32)
+        COPY_ROW(uint16_t, float, float_narrow_bfloat16);
+    else if (layout->operands == OPERANDS_BF16)
+        COPY_ROW(uint16_t, uint16_t, );
+    else
+        COPY_ROW(int8_t, int8_t, );
+    for (size_t i = 0; sums && i < count; i++)
+        sums[i] += ((const int8_t *)from)[at + (int64_t)i * step];
 }
 
-/* Copies element `at` of the constant to `to` of the narrow weights; adds up 8-bit columns. */
-static void pack_number(const struct packed_layout *layout, const struct strided_layout *given,
-                        const void *from, int64_t at, void *packed, size_t to, int32_t *sum)
-{
-    if (layout->operands == OPERANDS_BF16) {
-        ((uint16_t *)packed)[to] = given->dtype == DTYPE_BF16
-                                       ? ((const uint16_t *)from)[at]
-                                       : float_narrow_bfloat16(((const float *)from)[at]);
-        return;
-    }
-    ((int8_t *)packed)[to] = ((const int8_t *)from)[at];
-    *sum += ((const int8_t *)from)[at];
-}
-
-/* Packs a matrix of narrow weights. float32 is rounded to bfloat16. */
-static void pack_narrow(const struct packed_layout *layout, const struct strided_layout *given,
-                        const void *from, void *packed, int32_t *sums)
+void pack_part(const struct packed_layout *layout, const struct strided_layout *given,
+               const void *from, size_t part, void *packed, int32_t *sums)
 {
     const size_t columns = panel_columns(layout), together = neighbours(layout);
-    int32_t ignored = 0;
+    const int64_t begin = strided_offset(given, 0, layout->leading, part);
     memset(packed, 0, part_bytes(layout));
     if (sums)
         memset(sums, 0, whole_columns(layout) * sizeof *sums);
     for (size_t j = 0; j < layout->n; j += columns) {
         const size_t some = layout->n - j < columns ? layout->n - j : columns;
         for (size_t p = 0; p < layout->k; p++) {
-            int64_t step, at = weights_row(layout, given, p, &step);
-            at += (int64_t)j * step;
+            int64_t step, at = begin + weights_row(layout, given, p, &step);
             const size_t row = p / layout->run * layout->whole_run + p % layout->run;
-            size_t to = j * whole_k(layout) + row / together * columns * together + row % together;
-            for (size_t i = 0; i < some; i++, at += step, to += together)
-                pack_number(layout, given, from, at, packed, to, sums ? &sums[j + i] : &ignored);
+            const size_t to =
+                j * whole_k(layout) + row / together * columns * together + row % together;
+            pack_row(layout, given->dtype, from, at + (int64_t)j * step, step, some, packed, to,
+                     together, sums ? sums + j : NULL);
         }
     }
-}
-
-void pack_part(const struct packed_layout *layout, const struct strided_layout *given,
-               const void *from, size_t part, void *packed, int32_t *sums)
-{
-    const int64_t at = strided_offset(given, 0, layout->leading, part);
-    from = (const unsigned char *)from + at * (int64_t)dtype_size(given->dtype);
-    if (are_narrow(layout))
-        pack_narrow(layout, given, from, packed, sums);
-    else
-        pack_floats(layout, given, from, packed);
 }
 
 void pack_weights(const struct strided_layout *given, const void *from,

@@ -21,7 +21,7 @@ struct packed_layout {
     const struct simd_kernels *simd;
     enum product_operands operands;
     size_t parts, k, n;
-    size_t run, whole_run; /* 8 and 16 bits: k has runs, each padded with zeros to whole_run */
+    size_t run, whole_run; /* k has runs, each padded with zeros to whole_run */
     int leading;           /* number of leading dims of the constant that index the matrices */
     bool matrix;           /* the constant's last dims are k, n; otherwise n, channels, taps … */
 };
@@ -31,10 +31,12 @@ static inline bool are_narrow(const struct packed_layout *layout)
     return layout->operands != OPERANDS_F32;
 }
 
-/* Number of consecutive elements of a column that a panel of narrow weights stores side by side. */
+/* Number of consecutive elements of a column that a panel stores side by side. */
 static inline size_t neighbours(const struct packed_layout *layout)
 {
-    return layout->operands == OPERANDS_DOT ? layout->simd->dot_neighbours : 2;
+    return layout->operands == OPERANDS_DOT   ? layout->simd->dot_neighbours
+           : layout->operands == OPERANDS_F32 ? 1
+                                              : 2;
 }
 
 /* Size in bytes of one number of a row. */
@@ -79,7 +81,7 @@ static inline size_t tile_chunk(const struct simd_kernels *simd, size_t bytes)
 /* Returns k including its padding. */
 static inline size_t whole_k(const struct packed_layout *layout)
 {
-    return are_narrow(layout) ? layout->k / layout->run * layout->whole_run : layout->k;
+    return layout->k / layout->run * layout->whole_run;
 }
 
 /* Size in bytes of one matrix. */

@@ -8,6 +8,7 @@
 
 #include "engine/base/float_bits.h"
 #include "engine/base/size.h"
+#include "engine/cpu/program/packed_layout.h"
 #include "tests/unit/engine/cpu/simd_variants.h"
 
 static unsigned next(unsigned *state)
@@ -218,7 +219,16 @@ static void expect_product(const struct simd_kernels *kernels, struct product_ca
                      .row = {.activation = e->activation, .alpha = e->alpha, .beta = e->beta}};
     const size_t panel = kernels->gemm_columns;
     cr_assert_leq((s->n + panel - 1) / panel * panel * s->k, COUNT_OF(t->packed));
-    kernels->gemm_pack(t->b, s->n, 1, s->k, s->n, t->packed);
+    const int64_t k = (int64_t)s->k, n = (int64_t)s->n;
+    const struct strided_layout given = {DTYPE_F32, 2, {k, n}, {n, 1}};
+    const struct packed_layout packed = {.simd = kernels,
+                                         .parts = 1,
+                                         .k = s->k,
+                                         .n = s->n,
+                                         .run = s->k,
+                                         .whole_run = s->k,
+                                         .matrix = true};
+    pack_weights(&given, t->b, &packed, t->packed);
     memcpy(t->y, t->before, sizeof t->y);
     const size_t copies = kernels->gemm_copies(&g, s->m);
     g.copies = copies ? malloc(copies * sizeof *g.copies) : NULL;
