@@ -47,6 +47,6 @@ static inline uint16_t float_narrow_half(float value)
 static inline uint16_t float_narrow_bfloat16(float value)
 {
     uint32_t bits = float_bits(value);
-    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16 | 0x40) : rounded);
+    uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1), quiet = bits | 0x400000;
+    return (uint16_t)(((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded) >> 16);
 }

@@ -22,7 +22,7 @@
 #define BEGIN_ROW(r, none)   const unsigned char *const a##r = rows[r] + t->offset;
 #define ADD_ROW(r, each)                                                                           \
     {                                                                                              \
-        const TILE_FACTOR x = TILE_REPEAT(a##r + p);                                               \
+        const __auto_type x = TILE_REPEAT(a##r + p);                                               \
         each(ADD_SUM, r)                                                                           \
     }
 
@@ -32,17 +32,67 @@
 #define EACH_OF_3(X, r) EACH_OF_2(X, r) X(r, 2)
 #define EACH_OF_4(X, r) EACH_OF_3(X, r) X(r, 3)
 
+#define TILE_FUNCTION_(name, count, each) name##_##count##_##each
+#define TILE_FUNCTION(name, count, each)  TILE_FUNCTION_(name, count, each)
+
+#define TILE_PART(r, i)    (c + (r)*t->ldc + (i)*VEC)
+#define DECLARE_SUM(r, i)  __auto_type s##r##i = TILE_ZERO();
+#define LOAD_SUM(r, i)     s##r##i = TILE_SUMS(TILE_PART(r, i));
+#define LOAD_WEIGHTS(r, i) const __auto_type w##i = TILE_LOAD(b + (i)*TILE_BYTES);
+#define ADD_SUM(r, i)      s##r##i = TILE_ADD(s##r##i, x, w##i);
+#define STORE_SUM(r, i)    TILE_STORE(TILE_PART(r, i), s##r##i);
+
+#define TILE_OF(count, each)                                                                       \
+    TILE_TARGET static void TILE_FUNCTION(TILE_NAME, count, each)(const struct tile *t)            \
+    {                                                                                              \
+        const unsigned char *b = t->b, *const *rows = t->rows;                                     \
+        int32_t *c = t->c;                                                                         \
+        FOR_ROWS_##count(EACH_ROW, each, DECLARE_SUM) if (t->adds)                                 \
+        {                                                                                          \
+            FOR_ROWS_##count(EACH_ROW, each, LOAD_SUM)                                             \
+        }                                                                                          \
+        for (size_t tap = 0; tap < t->taps; tap++, rows += TILE_ROWS) {                            \
+            const size_t run = t->run;                                                             \
+            FOR_ROWS_##count(BEGIN_ROW, ) for (size_t p = 0; p < run;                              \
+                                               p += 4, b += TILE_REGISTERS * TILE_BYTES)           \
+            {                                                                                      \
+                each(LOAD_WEIGHTS, 0) FOR_ROWS_##count(ADD_ROW, each)                              \
+            }                                                                                      \
+        }                                                                                          \
+        FOR_ROWS_##count(EACH_ROW, each, STORE_SUM)                                                \
+    }
+#if TILE_ROWS > 6
+#define TILES_OF_MORE(each) TILE_OF(7, each) TILE_OF(8, each)
+#define TILE_MORE(each)     , TILE_FUNCTION(TILE_NAME, 7, each), TILE_FUNCTION(TILE_NAME, 8, each)
+#else
+#define TILES_OF_MORE(each)
+#define TILE_MORE(each)
+#endif
+
+#define TILES_OF(each)                                                                             \
+    TILE_OF(1, each)                                                                               \
+    TILE_OF(2, each)                                                                               \
+    TILE_OF(3, each)                                                                               \
+    TILE_OF(4, each)                                                                               \
+    TILE_OF(5, each)                                                                               \
+    TILE_OF(6, each)                                                                               \
+    TILES_OF_MORE(each)
+
+#define TILE_FUNCTIONS(each)                                                                       \
+    {                                                                                              \
+        TILE_FUNCTION(TILE_NAME, 1, each), TILE_FUNCTION(TILE_NAME, 2, each),                      \
+            TILE_FUNCTION(TILE_NAME, 3, each), TILE_FUNCTION(TILE_NAME, 4, each),                  \
+            TILE_FUNCTION(TILE_NAME, 5, each), TILE_FUNCTION(TILE_NAME, 6, each) TILE_MORE(each)   \
+    }
+
 #if !defined __AVX512BF16__
 
 #define TILE_NAME tile_pairs
 #define TILE_TARGET
-#define TILE_SUM     ints
 #define TILE_ZERO    ints_zero
 #define TILE_SUMS    ints_load
 #define TILE_STORE   ints_store
-#define TILE_FACTOR  ints
 #define TILE_REPEAT  ints_repeat
-#define TILE_WEIGHTS words
 #define TILE_LOAD(b) load_pairs((const int8_t *)(b))
 #define TILE_BYTES   ((size_t)VEC * 2)
 #define TILE_ADD     add_pairs
@@ -52,13 +102,10 @@
 
 #define TILE_NAME    tile_dot
 #define TILE_TARGET  DOT
-#define TILE_SUM     ints
 #define TILE_ZERO    ints_zero
 #define TILE_SUMS    ints_load
 #define TILE_STORE   ints_store
-#define TILE_FACTOR  ints
 #define TILE_REPEAT  ints_repeat
-#define TILE_WEIGHTS __typeof__(load_dot((const int8_t *)0))
 #define TILE_LOAD(b) load_dot((const int8_t *)(b))
 #define TILE_BYTES   ((size_t)VEC * 4)
 #define TILE_ADD     add_dot
@@ -107,23 +154,19 @@ void SIMD_NAMED(tile_dot)(const struct tile *t, size_t rows)
 #if defined __AVX512BF16__ || defined __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
 
 #if defined __AVX512BF16__
-#define TILE_FACTOR         __m512bh
 #define TILE_REPEAT(p)      (__m512bh) ints_repeat(p)
 #define TILE_LOAD(b)        (__m512bh) _mm512_loadu_si512(b)
 #define TILE_ADD(sum, x, w) _mm512_dpbf16_ps(sum, x, w)
 #else
-#define TILE_FACTOR         bfloat16x8_t
 #define TILE_REPEAT(p)      vreinterpretq_bf16_s32(ints_repeat(p))
 #define TILE_LOAD(b)        vreinterpretq_bf16_u8(vld1q_u8(b))
 #define TILE_ADD(sum, x, w) vbfdotq_f32(sum, x, w)
 #endif
 #define TILE_NAME tile_bf16
 #define TILE_TARGET
-#define TILE_SUM         vec
 #define TILE_ZERO        vec_zero
 #define TILE_SUMS(p)     vec_load((const float *)(const void *)(p))
 #define TILE_STORE(p, v) vec_store((float *)(void *)(p), v)
-#define TILE_WEIGHTS     TILE_FACTOR
 #define TILE_BYTES       ((size_t)VEC * 4)
 #include "engine/cpu/kernels/tile.h"
 

@@ -14,6 +14,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "engine/base/float_bits.h"
+
 #define ALWAYS_INLINE __attribute__((always_inline)) static inline
 
 /* gcc and clang have these operators for registers of every width. */
@@ -40,19 +42,80 @@ static inline size_t smaller(size_t a, size_t b)
 
 #define VEC 16
 typedef __m512 vec;
-#define vec_load(p)      _mm512_loadu_ps(p)
-#define vec_store(p, v)  _mm512_storeu_ps(p, v)
+typedef __m512i ints;
 #define vec_set(x)       _mm512_set1_ps(x)
 #define vec_max(a, b)    _mm512_max_ps(a, b)
 #define vec_min(a, b)    _mm512_min_ps(a, b)
 #define vec_fma(a, b, c) _mm512_fmadd_ps(a, b, c) /* a * b + c */
-
-#define vec_round(v) _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define vec_round(v)     _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define ints_round(v)    _mm512_cvtps_epi32(v)
 /* takes `less` in lanes where a < b */
 #define vec_select_less(a, b, less, otherwise)                                                     \
     _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), otherwise, less)
-typedef __m512i ints;
-#define ints_round(v) _mm512_cvtps_epi32(v)
+#define vec_sum(v)      _mm512_reduce_add_ps(v)
+#define vec_greatest(v) _mm512_reduce_max_ps(v)
+#define vec_widen(p)    vec_widen_n(p, VEC)
+
+#elif defined __AVX2__
+
+#define VEC              8
+typedef __m256 vec;
+typedef __m256i ints;
+#define vec_set(x)       _mm256_set1_ps(x)
+#define vec_max(a, b)    _mm256_max_ps(a, b)
+#define vec_min(a, b)    _mm256_min_ps(a, b)
+#define vec_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define vec_round(v)     _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define ints_round(v)    _mm256_cvtps_epi32(v)
+#define vec_widen(p)                                                                               \
+    ((vec)_mm256_slli_epi32(                                                                       \
+        _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p))), 16))
+#define vec_select_less(a, b, less, otherwise)                                                     \
+    _mm256_blendv_ps(otherwise, less, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
+
+#elif defined __aarch64__
+
+#define VEC                                    4
+typedef float32x4_t vec;
+typedef int32x4_t ints;
+#define vec_set(x)                             vdupq_n_f32(x)
+#define vec_fma(a, b, c)                       vfmaq_f32(c, a, b)
+#define vec_round(v)                           vrndnq_f32(v)
+#define ints_round(v)                          vcvtnq_s32_f32(v)
+#define vec_widen(p)                           ((vec)vshll_n_u16(vld1_u16(p), 16))
+#define vec_select_less(a, b, less, otherwise) vbslq_f32(vcltq_f32(a, b), less, otherwise)
+/* Return the second operand if one operand is NaN, as on x86-64. */
+#define vec_max(a, b)                          vec_select_less(b, a, a, b)
+#define vec_min(a, b)                          vec_select_less(a, b, a, b)
+
+#else
+
+#define VEC              4
+typedef __m128 vec;
+typedef __m128i ints;
+#define vec_set(x)       _mm_set1_ps(x)
+#define vec_max(a, b)    _mm_max_ps(a, b)
+#define vec_min(a, b)    _mm_min_ps(a, b)
+#define vec_fma(a, b, c) _mm_add_ps(_mm_mul_ps(a, b), c)
+#define vec_round(v)     _mm_cvtepi32_ps(_mm_cvtps_epi32(v))
+#define ints_round(v)    _mm_cvtps_epi32(v)
+#define vec_widen(p)     ((vec)_mm_unpacklo_epi16((ints){0}, _mm_loadu_si64(p)))
+
+ALWAYS_INLINE vec vec_select_less(vec a, vec b, vec less, vec otherwise)
+{
+    const vec mask = _mm_cmplt_ps(a, b);
+    return _mm_or_ps(_mm_and_ps(mask, less), _mm_andnot_ps(mask, otherwise));
+}
+
+#endif
+
+typedef vec vec_anywhere __attribute__((aligned(1), may_alias));
+typedef int32_t vec_integers __attribute__((vector_size(sizeof(vec))));
+#define vec_load(p)     ((vec)(*(const vec_anywhere *)(p)))
+#define vec_store(p, v) (*(vec_anywhere *)(p) = (v))
+
+/* vec_widen_n widens n numbers of bfloat16 (vec_widen: VEC). */
+#if defined __AVX512F__
 
 ALWAYS_INLINE __mmask16 vec_mask(size_t n)
 {
@@ -69,119 +132,27 @@ ALWAYS_INLINE void vec_store_n(float *p, vec v, size_t n)
     _mm512_mask_storeu_ps(p, vec_mask(n), v);
 }
 
-/* Widen n numbers of bfloat16 (vec_widen: VEC), or round floats to bfloat16, half to even; NaN
- * stays. The CPU's rounding instruction treats numbers below the smallest normal one (1.2e-38) as
- * 0. */
 ALWAYS_INLINE vec vec_widen_n(const uint16_t *p, size_t n)
 {
     const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vec_mask(n), p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
 }
 
-ALWAYS_INLINE void vec_narrow_n(uint16_t *p, vec v, size_t n)
-{
-#if defined __AVX512BF16__
-    _mm256_mask_storeu_epi16(p, vec_mask(n), (__m256i)_mm512_cvtneps_pbh(v));
-#else
-    const __m512i bits = _mm512_castps_si512(v);
-    const __m512i even = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i half = _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff));
-    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
-    const __m512i near = _mm512_mask_mov_epi32(_mm512_add_epi32(bits, half), nan, quiet);
-    _mm256_mask_storeu_epi16(p, vec_mask(n), _mm512_cvtepi32_epi16(_mm512_srli_epi32(near, 16)));
-#endif
-}
-
-ALWAYS_INLINE vec vec_widen(const uint16_t *p)
-{
-    const __m512i bits =
-        _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
-}
-
 #else
 
-#if defined __AVX2__
-
-#define VEC              8
-typedef __m256 vec;
-#define vec_load(p)      _mm256_loadu_ps(p)
-#define vec_store(p, v)  _mm256_storeu_ps(p, v)
-#define vec_set(x)       _mm256_set1_ps(x)
-#define vec_max(a, b)    _mm256_max_ps(a, b)
-#define vec_min(a, b)    _mm256_min_ps(a, b)
-#define vec_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
-
-#define vec_round(v) _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-#define vec_select_less(a, b, less, otherwise)                                                     \
-    _mm256_blendv_ps(otherwise, less, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
-typedef __m256i ints;
-#define ints_round(v) _mm256_cvtps_epi32(v)
-
-ALWAYS_INLINE vec vec_widen(const uint16_t *p)
+ALWAYS_INLINE float vec_sum(vec v)
 {
-    const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+    for (size_t i = 1; i < VEC; i++)
+        v[0] += v[i];
+    return v[0];
 }
 
-#elif defined __aarch64__
-
-#define VEC              4
-typedef float32x4_t vec;
-#define vec_load(p)      vld1q_f32(p)
-#define vec_store(p, v)  vst1q_f32(p, v)
-#define vec_set(x)       vdupq_n_f32(x)
-#define vec_fma(a, b, c) vfmaq_f32(c, a, b)
-
-#define vec_round(v)                           vrndnq_f32(v)
-#define vec_select_less(a, b, less, otherwise) vbslq_f32(vcltq_f32(a, b), less, otherwise)
-typedef int32x4_t ints;
-#define ints_round(v)                          vcvtnq_s32_f32(v)
-
-/* Returns the second operand if one operand is NaN, as on x86-64. */
-ALWAYS_INLINE vec vec_max(vec a, vec b)
+ALWAYS_INLINE float vec_greatest(vec v)
 {
-    return vbslq_f32(vcgtq_f32(a, b), a, b);
+    for (size_t i = 1; i < VEC; i++)
+        v[0] = v[i] > v[0] ? v[i] : v[0];
+    return v[0];
 }
-
-ALWAYS_INLINE vec vec_min(vec a, vec b)
-{
-    return vbslq_f32(vcltq_f32(a, b), a, b);
-}
-
-ALWAYS_INLINE vec vec_widen(const uint16_t *p)
-{
-    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
-}
-
-#else
-
-#define VEC              4
-typedef __m128 vec;
-#define vec_load(p)      _mm_loadu_ps(p)
-#define vec_store(p, v)  _mm_storeu_ps(p, v)
-#define vec_set(x)       _mm_set1_ps(x)
-#define vec_max(a, b)    _mm_max_ps(a, b)
-#define vec_min(a, b)    _mm_min_ps(a, b)
-#define vec_fma(a, b, c) _mm_add_ps(_mm_mul_ps(a, b), c)
-#define vec_round(v)     _mm_cvtepi32_ps(_mm_cvtps_epi32(v))
-typedef __m128i ints;
-#define ints_round(v)    _mm_cvtps_epi32(v)
-
-ALWAYS_INLINE vec vec_select_less(vec a, vec b, vec less, vec otherwise)
-{
-    const vec mask = _mm_cmplt_ps(a, b);
-    return _mm_or_ps(_mm_and_ps(mask, less), _mm_andnot_ps(mask, otherwise));
-}
-
-ALWAYS_INLINE vec vec_widen(const uint16_t *p)
-{
-    const __m128i bits = _mm_loadl_epi64((const __m128i *)(const void *)p);
-    return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), bits));
-}
-
-#endif
 
 ALWAYS_INLINE vec vec_load_n(const float *p, size_t n)
 {
@@ -205,56 +176,30 @@ ALWAYS_INLINE void vec_store_n(float *p, vec v, size_t n)
 
 ALWAYS_INLINE vec vec_widen_n(const uint16_t *p, size_t n)
 {
-    uint32_t bits[VEC] = {0};
-    float lanes[VEC];
-    for (size_t i = 0; i < VEC && i < n; i++)
-        bits[i] = (uint32_t)p[i] << 16;
-    memcpy(lanes, bits, sizeof lanes);
-    return vec_load(lanes);
-}
-
-ALWAYS_INLINE void vec_narrow_n(uint16_t *p, vec v, size_t n)
-{
-    uint32_t bits[VEC];
-    float lanes[VEC];
-    vec_store(lanes, v);
-    memcpy(bits, lanes, sizeof bits);
-    for (size_t i = 0; i < VEC && i < n; i++) {
-        const bool nan = (bits[i] & 0x7fffffff) > 0x7f800000;
-        const uint32_t near = bits[i] + 0x7fff + (bits[i] >> 16 & 1);
-        p[i] = (uint16_t)((nan ? bits[i] | 0x400000 : near) >> 16);
-    }
+    uint16_t lanes[VEC] = {0};
+    if (n < VEC)
+        memcpy(lanes, p, n * sizeof *p);
+    return vec_widen(n < VEC ? lanes : p);
 }
 
 #endif
+
+/* Rounds n floats to bfloat16, half to even; NaN stays. The CPU's instruction treats numbers below
+ * the smallest normal one (1.2e-38) as 0. */
+ALWAYS_INLINE void vec_narrow_n(uint16_t *p, vec v, size_t n)
+{
+#if defined __AVX512BF16__
+    _mm256_mask_storeu_epi16(p, vec_mask(n), (__m256i)_mm512_cvtneps_pbh(v));
+#else
+    float lanes[VEC];
+    vec_store(lanes, v);
+    for (size_t i = 0; i < VEC && i < n; i++)
+        p[i] = float_narrow_bfloat16(lanes[i]);
+#endif
+}
 
 /* In this order of the operands NaN stays NaN. */
 ALWAYS_INLINE vec vec_clamp(vec v, vec low, vec high)
 {
     return vec_min(high, vec_max(low, v));
 }
-
-typedef int32_t vec_integers __attribute__((vector_size(sizeof(vec))));
-
-#if defined __AVX512F__
-
-#define vec_sum(v)      _mm512_reduce_add_ps(v)
-#define vec_greatest(v) _mm512_reduce_max_ps(v)
-
-#else
-
-ALWAYS_INLINE float vec_sum(vec v)
-{
-    for (size_t i = 1; i < VEC; i++)
-        v[0] += v[i];
-    return v[0];
-}
-
-ALWAYS_INLINE float vec_greatest(vec v)
-{
-    for (size_t i = 1; i < VEC; i++)
-        v[0] = v[i] > v[0] ? v[i] : v[0];
-    return v[0];
-}
-
-#endif

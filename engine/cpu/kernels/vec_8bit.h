@@ -6,6 +6,19 @@
 #include "engine/cpu/kernels/vec.h"
 #include "engine/tensor/tensor.h"
 
+typedef uint32_t vec_words __attribute__((vector_size(sizeof(vec))));
+typedef uint16_t vec_halves __attribute__((vector_size(sizeof(vec))));
+typedef ints ints_anywhere __attribute__((aligned(1), may_alias));
+
+#define ints_zero()      ((ints){0})
+#define ints_set(x)      ((ints)((vec_integers){0} + (x)))
+#define ints_load(p)     ((ints)(*(const ints_anywhere *)(const void *)(p)))
+#define ints_store(p, v) (*(ints_anywhere *)(void *)(p) = (v))
+#define ints_add(a, b)   ((ints)((vec_words)(a) + (vec_words)(b))) /* wraps */
+#define ints_real(v)     __builtin_convertvector((vec_integers)(v), vec)
+#define even_bytes(v)    ((ints)((vec_integers)(v)&0xff00ff))
+#define odd_bytes(v)     ((ints)((vec_halves)(v) >> 8))
+
 /* add_pairs: two 16-bit integers per sum. add_dot: four bytes per sum; those of w are signed, those
  * of x according to dot_is_signed. load_pairs widens bytes, load_words loads 16-bit integers.
  * even_bytes and odd_bytes widen every second unsigned byte. store_bytes: saturates VEC numbers. */
@@ -13,15 +26,6 @@
 #if defined __AVX512F__
 
 typedef ints words;
-#define ints_zero()      _mm512_setzero_si512()
-#define ints_set(x)      _mm512_set1_epi32(x)
-#define ints_load(p)     _mm512_loadu_si512(p)
-#define ints_store(p, v) _mm512_storeu_si512(p, v)
-#define ints_add(a, b)   _mm512_add_epi32(a, b)
-#define ints_real(v)     _mm512_cvtepi32_ps(v)
-#define load_words(p)    _mm512_loadu_si512(p)
-#define even_bytes(v)    _mm512_and_si512(v, _mm512_set1_epi16(0xff))
-#define odd_bytes(v)     _mm512_srli_epi16(v, 8)
 
 ALWAYS_INLINE words load_pairs(const int8_t *w)
 {
@@ -40,7 +44,7 @@ ALWAYS_INLINE void store_bytes(void *p, ints v, bool is_signed)
 }
 
 #define DOT         __attribute__((target("avx512vnni")))
-#define load_dot(p) _mm512_loadu_si512(p)
+#define load_dot(p) ints_load(p)
 
 ALWAYS_INLINE DOT ints add_dot(ints sum, ints x, ints w)
 {
@@ -50,15 +54,6 @@ ALWAYS_INLINE DOT ints add_dot(ints sum, ints x, ints w)
 #elif defined __AVX2__
 
 typedef ints words;
-#define ints_zero()      _mm256_setzero_si256()
-#define ints_set(x)      _mm256_set1_epi32(x)
-#define ints_load(p)     _mm256_loadu_si256((const __m256i *)(const void *)(p))
-#define ints_store(p, v) _mm256_storeu_si256((__m256i *)(void *)(p), v)
-#define ints_add(a, b)   _mm256_add_epi32(a, b)
-#define ints_real(v)     _mm256_cvtepi32_ps(v)
-#define load_words(p)    ints_load(p)
-#define even_bytes(v)    _mm256_and_si256(v, _mm256_set1_epi16(0xff))
-#define odd_bytes(v)     _mm256_srli_epi16(v, 8)
 
 ALWAYS_INLINE words load_pairs(const int8_t *w)
 {
@@ -88,16 +83,7 @@ ALWAYS_INLINE DOT ints add_dot(ints sum, ints x, ints w)
 #elif defined __aarch64__
 
 typedef int16x8_t words;
-#define ints_zero()      vdupq_n_s32(0)
-#define ints_set(x)      vdupq_n_s32(x)
-#define ints_load(p)     vld1q_s32((const int32_t *)(const void *)(p))
-#define ints_store(p, v) vst1q_s32(p, v)
-#define ints_add(a, b)   vaddq_s32(a, b)
-#define ints_real(v)     vcvtq_f32_s32(v)
-#define load_pairs(w)    vmovl_s8(vld1_s8(w))
-#define load_words(p)    vld1q_s16((const int16_t *)(const void *)(p))
-#define even_bytes(v)    vandq_s32(v, vdupq_n_s32(0xff00ff))
-#define odd_bytes(v)     vreinterpretq_s32_u16(vshrq_n_u16(vreinterpretq_u16_s32(v), 8))
+#define load_pairs(w) vmovl_s8(vld1_s8(w))
 
 ALWAYS_INLINE ints add_pairs(ints sum, ints pair, words w)
 {
@@ -133,15 +119,6 @@ ALWAYS_INLINE ints add_dot(ints sum, ints x, int8x16_t w)
 #else
 
 typedef ints words;
-#define ints_zero()      _mm_setzero_si128()
-#define ints_set(x)      _mm_set1_epi32(x)
-#define ints_load(p)     _mm_loadu_si128((const __m128i *)(const void *)(p))
-#define ints_store(p, v) _mm_storeu_si128((__m128i *)(void *)(p), v)
-#define ints_add(a, b)   _mm_add_epi32(a, b)
-#define ints_real(v)     _mm_cvtepi32_ps(v)
-#define load_words(p)    ints_load(p)
-#define even_bytes(v)    _mm_and_si128(v, _mm_set1_epi16(0xff))
-#define odd_bytes(v)     _mm_srli_epi16(v, 8)
 
 ALWAYS_INLINE words load_pairs(const int8_t *w)
 {
@@ -163,6 +140,9 @@ ALWAYS_INLINE void store_bytes(void *p, ints v, bool is_signed)
 }
 
 #endif
+
+typedef words words_anywhere __attribute__((aligned(1), may_alias));
+#define load_words(p) ((words)(*(const words_anywhere *)(const void *)(p)))
 
 /* Loads the same four bytes into all lanes. */
 ALWAYS_INLINE ints ints_repeat(const void *four_bytes)
