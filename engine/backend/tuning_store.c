@@ -342,10 +342,11 @@ static int lock_folder(const char *folder)
 }
 
 /* Returns the file's new text, malloc'ed, and the table's change count; NULL: out of memory. */
-static char *print_file(size_t *ret_size, uint64_t *ret_change)
+static char *print_file(uint64_t *ret_change)
 {
     char *bytes = NULL, head[HEAD_MOST], end[LAST_LINE + 1], key[HASH_TEXT];
-    FILE *file = open_memstream(&bytes, ret_size);
+    size_t size;
+    FILE *file = open_memstream(&bytes, &size);
     if (!file)
         return NULL;
     print_head(head);
@@ -360,29 +361,24 @@ static char *print_file(size_t *ret_size, uint64_t *ret_change)
     }
     pthread_mutex_unlock(&table.lock);
     if (good && fflush(file) == 0) {
-        print_end(bytes, *ret_size, end);
+        print_end(bytes, size, end);
         (void)fputs(end, file);
     }
     return text_close(file, &bytes);
 }
 
 /* Writes a new file beside `path` and renames it to `path`. Returns 0 or errno. */
-static int replace_file(const char *path, const char *bytes, size_t size)
+static int replace_file(const char *path, const char *text)
 {
     char *beside;
     if (asprintf(&beside, "%s.XXXXXX", path) < 0)
         return ENOMEM;
     const int fd = mkostemp(beside, O_CLOEXEC);
-    FILE *file = fd < 0 ? NULL : fdopen(fd, "wb");
-    int cause = file ? 0 : errno;
-    if (file && fwrite(bytes, 1, size, file) != size)
-        cause = errno;
-    if (file && fclose(file) != 0 && !cause)
+    int cause = fd < 0 || dprintf(fd, "%s", text) < 0 ? errno : 0;
+    if (fd >= 0 && close(fd) != 0 && !cause)
         cause = errno;
     if (!cause && rename(beside, path) != 0)
         cause = errno;
-    if (!file && fd >= 0)
-        close(fd);
     if (cause && fd >= 0)
         unlink(beside);
     free(beside);
@@ -402,14 +398,13 @@ enum status tuning_write(const char *folder, struct error *err)
     int cause = tuning_make_folder(folder) ? 0 : errno;
     const int lock = cause ? -1 : lock_folder(folder);
     char *path = path_in(folder), *bytes = NULL;
-    size_t size;
     uint64_t change;
     if (!cause && path) {
         (void)read_path(path, NULL); /* a damaged file is replaced */
-        bytes = print_file(&size, &change);
+        bytes = print_file(&change);
     }
     if (bytes)
-        cause = replace_file(path, bytes, size);
+        cause = replace_file(path, bytes);
     if (lock >= 0)
         close(lock);
     const bool is_short = !cause && !bytes;
@@ -453,22 +448,16 @@ static int try_to_make(const char *folder)
 enum status tuning_try_folder(const char *folder, struct error *err)
 {
     struct stat info;
-    char *path = strdup(folder);
-    const char *at = path; /* the folder, or its nearest existing parent */
-    int cause = path ? 0 : ENOMEM;
+    char at[PATH_MAX], parent[PATH_MAX]; /* at: the folder, or its nearest existing parent */
+    int cause = snprintf(at, sizeof at, "%s", folder) < PATH_MAX ? 0 : ENAMETOOLONG;
     while (!cause && stat(at, &info) != 0) {
-        char *slash = at == path ? strrchr(path, '/') : NULL;
-        if (errno != ENOENT || at != path || !path[0])
-            cause = errno;
-        else if (!slash)
-            at = ".";
-        else if (slash == path)
-            at = "/";
-        else
-            *slash = '\0';
+        cause = errno == ENOENT && at[0] ? 0 : errno;
+        path_folder(at, parent);
+        if (!cause && !strcmp(at, parent))
+            cause = ENOENT;
+        memcpy(at, parent, sizeof at);
     }
     if (!cause)
         cause = S_ISDIR(info.st_mode) ? try_to_make(at) : ENOTDIR;
-    free(path);
     return cause ? error_set(err, STATUS_IO, "%s", strerror(cause)) : STATUS_OK;
 }

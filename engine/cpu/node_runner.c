@@ -44,22 +44,11 @@ static bool is_float(const struct tensor *tensor)
 static double flops_of(const struct node_call *call)
 {
     const struct shape *w = &call->in[1]->shape, *y = &call->out[0]->shape;
-    double columns;
-    switch (call->node->op) {
-    case OP_CONV:
-        columns = w->rank > 0 ? (double)w->dims[0] : 0;
-        break;
-    case OP_CONV_TRANSPOSE: /* each input element is multiplied by every weight of its group */
-        return 2 * (double)shape_count(&call->in[0]->shape) * (double)shape_count(w) /
-               (double)(w->rank > 0 && w->dims[0] > 0 ? w->dims[0] : 1);
-    default:
-        columns = y->rank > 0 ? (double)y->dims[y->rank - 1] : 0;
-        if (w->rank > 2)
-            columns *=
-                (double)shape_count(w) / (double)(w->dims[w->rank - 1] * w->dims[w->rank - 2]);
-        break;
-    }
-    return columns > 0 ? 2 * (double)shape_count(y) * (double)shape_count(w) / columns : 0;
+    const bool convolves = call->node->op == OP_CONV, spreads = call->node->op == OP_CONV_TRANSPOSE;
+    const double each = convolves || spreads ? (double)shape_count(w) / (double)w->dims[0]
+                        : y->rank            ? (double)y->dims[y->rank - 1]
+                                             : 1; /* products per number of x, or of a Conv's y */
+    return 2 * (double)shape_count(convolves ? y : &call->in[0]->shape) * each;
 }
 
 /* True for a large product for which the backend may have a fast kernel. */

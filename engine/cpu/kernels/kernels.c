@@ -64,12 +64,6 @@ static inline float widen(uint16_t x)
     return float_from_bits((uint32_t)x << 16);
 }
 
-static void accumulate(const float *x, float *y, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        y[i] += x[i];
-}
-
 static void widen_bf16(const uint16_t *x, float *y, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -129,7 +123,6 @@ const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
     .depthwise_rows = DEPTHWISE_ROWS,
     .binary = binary,
     .binary_rows = binary_rows,
-    .accumulate = accumulate,
     .widen_bf16 = widen_bf16,
     .narrow_bf16 = narrow_bf16,
     .widen_8bit = widen_8bit,

@@ -180,7 +180,8 @@ struct simd_kernels {
     /* Writes `rows` rows of results and overwrites their sums. */
     void (*finish_tile)(const struct tile_finish *f, int32_t *sums, size_t rows, void *y);
 
-    /* Packs n <= `columns` rows of k numbers as columns of one panel for gemm(). With pairs of bfloat16 as its numbers, the panel is one of tile_bf16. */
+    /* Packs n <= `columns` rows of k numbers as columns of one panel for gemm(). With pairs of
+     * bfloat16 as its numbers, the panel is one of tile_bf16. */
     void (*pack_rows)(const float *const *rows, size_t n, size_t k, size_t columns, float *packed);
     /* Packs all panels, of `columns` columns, of a k x n matrix of bfloat16 for tile_bf16. Rows
      * from k to the even number whole_k are 0. */
@@ -270,9 +271,6 @@ struct simd_kernels {
 
     /* y[c] = sum over taps of weights[t] * taps[t][c]; count >= 1. y may be a tap. */
     void (*blend)(const float *const *taps, const float *weights, size_t count, float *y, size_t n);
-
-    /* y[c] += x[c] */
-    void (*accumulate)(const float *x, float *y, size_t n);
 
     /* Softmax of one row: exp(x - max) / sum. y may be x. */
     void (*softmax)(const float *x, float *y, size_t n);

@@ -133,7 +133,8 @@ static bool elementwise_classify(const struct node *node, struct elementwise_ste
     if (!a || !y || (y->dtype != DTYPE_F32 && y->dtype != DTYPE_BF16) || !dtype_fits(a, y->dtype) ||
         shape_count(&y->shape) == 0)
         return false;
-    *ret = (struct elementwise_step){.dtype = y->dtype, .activation = node->epilogue};
+    ret->dtype = y->dtype;
+    ret->activation = node->epilogue;
     if (optimize_activation(node, &ret->activation))
         return true;
     ret->is_binary = true;
@@ -148,7 +149,7 @@ static bool elementwise_classify(const struct node *node, struct elementwise_ste
 
 KERNEL_CLAIM(elementwise_claim)
 {
-    struct elementwise_step s;
+    struct elementwise_step s = {.dtype = DTYPE_NONE};
     if (!elementwise_classify(node, &s))
         return false;
     if (node->op != OP_POW) /* the constant 2 is float32 */
@@ -160,13 +161,11 @@ KERNEL_CLAIM(elementwise_claim)
 STEP_CREATE(lower_elementwise)
 {
     const struct node *node = lowering->node;
-    struct elementwise_step proto;
-    (void)elementwise_classify(node, &proto);
-    const struct value *a = node->inputs[0], *y = node->outputs[0];
-    const struct value *b = proto.is_binary && !is_square(node) ? node->inputs[1] : a;
-    struct elementwise_step *step =
-        step_create_as(lowering, &proto.step, sizeof *step, elementwise_run, ret, err);
+    struct elementwise_step *step = step_create(lowering, sizeof *step, elementwise_run, ret, err);
     TRY(allocated(step));
+    (void)elementwise_classify(node, step);
+    const struct value *a = node->inputs[0], *y = node->outputs[0];
+    const struct value *b = step->is_binary && !is_square(node) ? node->inputs[1] : a;
     step->simd = simd();
     step->step.kernel = step->simd->name;
     step->b = &lowering->program->data[b->index];

@@ -199,19 +199,18 @@ KERNEL_CLAIM(qrows_claim)
 STEP_CREATE(lower_qrows)
 {
     const struct node *node = lowering->node;
-    struct row_step proto = {.simd = simd()};
-    (void)qrows_classify(node, &proto);
     const struct value *x = node->inputs[0], *y = node->outputs[0];
-    proto.count = shape_count(&y->shape);
-    if (proto.by_channel) {
-        proto.images = proto.images ? proto.images : (size_t)y->shape.dims[0];
-        proto.channels = (size_t)y->shape.dims[y->shape.rank - 1];
-        proto.pixels = proto.count / proto.images / proto.channels;
-    }
-    prepare_binary(&proto);
-    struct row_step *step =
-        step_create_as(lowering, &proto.step, sizeof *step, qrows_run, ret, err);
+    struct row_step *step = step_create(lowering, sizeof *step, qrows_run, ret, err);
     TRY(allocated(step));
+    step->simd = simd();
+    (void)qrows_classify(node, step);
+    step->count = shape_count(&y->shape);
+    if (step->by_channel) {
+        step->images = step->images ? step->images : (size_t)y->shape.dims[0];
+        step->channels = (size_t)y->shape.dims[y->shape.rank - 1];
+        step->pixels = step->count / step->images / step->channels;
+    }
+    prepare_binary(step);
     step->step.x_value = step->x->index;
     step->b_data = &lowering->program->data[step->b->index];
     step->step.kernel = step->op == OP_LOOKUP ? "table"

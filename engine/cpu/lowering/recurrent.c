@@ -79,7 +79,7 @@ static void unit_peek(const struct recurrent_step *s, const struct recurrent_uni
         return;
     s->simd->binary(BINARY_MUL, s->peepholes + (u->d * 3 + which) * hidden + u->left, 1, c, 1,
                     spare, n);
-    s->simd->accumulate(spare, v, n);
+    s->simd->binary(BINARY_ADD, v, 1, spare, 1, v, n);
 }
 
 static void lstm_cells(const struct recurrent_step *s, const struct recurrent_unit *u, float *v,
@@ -99,7 +99,7 @@ static void lstm_cells(const struct recurrent_step *s, const struct recurrent_un
     unit_gate(s, u, 1, cell);
     simd->binary(BINARY_MUL, forget, 1, c, 1, c, n);
     simd->binary(BINARY_MUL, in, 1, cell, 1, spare, n);
-    simd->accumulate(spare, c, n);
+    simd->binary(BINARY_ADD, c, 1, spare, 1, c, n);
     unit_peek(s, u, 1, c, spare, out);
     unit_gate(s, u, 0, out);
     memcpy(spare, c, n * sizeof *c);
@@ -117,8 +117,9 @@ static void gru_cells(const struct recurrent_step *s, const struct recurrent_uni
     float *update = v, *reset = v + hidden, *candidate = v + 2 * hidden;
     if (s->shape.resets_product) {
         simd->binary(BINARY_MUL, reset, 1, candidate, 1, candidate, n);
-        simd->accumulate(x + 2 * hidden, candidate, n);
-        simd->accumulate(s->bias + u->d * s->shape.width + 2 * hidden + u->left, candidate, n);
+        const float *bias = s->bias + u->d * s->shape.width + 2 * hidden + u->left;
+        simd->binary(BINARY_ADD, candidate, 1, x + 2 * hidden, 1, candidate, n);
+        simd->binary(BINARY_ADD, candidate, 1, bias, 1, candidate, n);
     }
     unit_gate(s, u, 1, candidate);
     simd->binary(BINARY_SUB, before, 1, candidate, 1, spare, n);
@@ -341,8 +342,8 @@ static enum status pack_gates(const struct lowering *lowering, struct recurrent_
 {
     const size_t hidden = s->shape.hidden;
     const int64_t n = (int64_t)hidden, gates = (int64_t)s->gates;
-    const struct strided_layout given = {DTYPE_F32, 4, {(int64_t)s->shape.directions, gates, n, n},
-                                         {gates * n * n, n * n, 1, n}};
+    const struct strided_layout given = {
+        DTYPE_F32, 4, {(int64_t)s->shape.directions, gates, n, n}, {gates * n * n, n * n, 1, n}};
     const struct packed_layout wanted = {.simd = s->simd,
                                          .parts = s->shape.directions * s->gates,
                                          .k = hidden,

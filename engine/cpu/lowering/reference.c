@@ -26,11 +26,12 @@ static void apply_epilogue(const struct generic_step *s, struct program *program
     float *y = s->bound.out[0]->data;
     size_t row = bias ? shape_count(&bias->shape) : 0;
     for (size_t at = 0; bias && at < s->y_count; at += row)
-        simd()->accumulate(program->data[bias->index], y + at, row);
+        simd()->binary(BINARY_ADD, y + at, 1, program->data[bias->index], 1, y + at, row);
     if (e->residual)
-        simd()->accumulate(s->residual_in_y ? (const float *)(const void *)program->scratch
-                                            : program->data[e->residual->index],
-                           y, s->y_count);
+        simd()->binary(BINARY_ADD, y, 1,
+                       s->residual_in_y ? (const float *)(const void *)program->scratch
+                                        : program->data[e->residual->index],
+                       1, y, s->y_count);
     if (e->activation)
         simd()->activate(y, y, s->y_count, e->activation, e->alpha, e->beta);
 }

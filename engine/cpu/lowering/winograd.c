@@ -321,9 +321,10 @@ enum status lower_winograd(const struct lowering *lowering, struct step **ret, s
     if (!measure_up(node, &proto) ||
         (!winograd_pays(&proto) && !lowering->backend->prefers_winograd))
         return STATUS_OK;
-    struct winograd_step *step =
-        step_create_as(lowering, &proto.step, sizeof *step, winograd_run, ret, err);
+    struct winograd_step *step = step_create(lowering, sizeof *step, winograd_run, ret, err);
     TRY(allocated(step));
+    proto.step = step->step;
+    *step = proto;
     step->step.kernel = step->bf16 ? "winograd bf16" : "winograd";
     step->step.packs_constants = true;
     step->pitch = pixel_pitch(lowering, y);

@@ -13,8 +13,8 @@
 #include "engine/base/size.h"
 #include "engine/base/thread.h"
 
-void *step_create_as(const struct lowering *lowering, const struct step *proto, size_t size,
-                     step_run_fn run, struct step **ret, struct error *err)
+void *step_create(const struct lowering *lowering, size_t size, step_run_fn run, struct step **ret,
+                  struct error *err)
 {
     struct step *step = calloc(1, size);
     char *name = strdup(lowering->node->name);
@@ -23,8 +23,6 @@ void *step_create_as(const struct lowering *lowering, const struct step *proto, 
         (void)error_no_memory(err, "while compiling");
         return NULL;
     }
-    if (proto)
-        memcpy(step, proto, size);
     const struct value *x = node_input(lowering->node, 0), *y = node_output(lowering->node, 0);
     *step = (struct step){.name = name,
                           .kernel = "cpu",
@@ -33,12 +31,6 @@ void *step_create_as(const struct lowering *lowering, const struct step *proto, 
                           .y_value = y ? y->index : 0};
     *ret = step;
     return step;
-}
-
-void *step_create(const struct lowering *lowering, size_t size, step_run_fn run, struct step **ret,
-                  struct error *err)
-{
-    return step_create_as(lowering, NULL, size, run, ret, err);
 }
 
 void step_free(struct step *step)

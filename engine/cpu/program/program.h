@@ -90,10 +90,6 @@ struct lowering {
 void *step_create(const struct lowering *lowering, size_t size, step_run_fn run, struct step **ret,
                   struct error *err);
 
-/* Like step_create(), but copies the members after struct step from `proto`, of the same type. */
-void *step_create_as(const struct lowering *lowering, const struct step *proto, size_t size,
-                     step_run_fn run, struct step **ret, struct error *err);
-
 void step_free(struct step *step); /* NULL is fine */
 
 /* Returns the elements from one pixel of a channels-last image to the next: more than its channels

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
 #include "engine/base/size.h"
 #include "engine/base/thread.h"
 #include "engine/cpu/program/program.h"
@@ -21,13 +22,11 @@ struct packed_block {
 };
 
 enum {
-    BLOCK_LISTS = 256,
     LEAST_BLOCK = 4096, /* bytes; smaller blocks are not shared */
     MOST_COMPARED = 8 /* per hash: many weights may differ only in bytes that hash_bytes() skips */
 };
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct packed_block
-    *blocks[BLOCK_LISTS]; /* lists by hash; blocks_lock guards them and their blocks */
+static struct packed_block *blocks; /* a list; blocks_lock guards it and its blocks */
 
 struct weight {
     struct weight *next;
@@ -59,21 +58,16 @@ void strided_layout_swap(struct strided_layout *layout, int a, int b)
     layout->strides[b] = stride;
 }
 
-/* FNV-1a over at most 256 words of 8 bytes, evenly spread. It may skip bytes, because weights with
- * equal hashes are compared. So a large unique constant is not read twice. */
+/* Hashes at most 256 words of 8 bytes, evenly spread. It may skip bytes, because weights with equal
+ * hashes are compared. So a large unique constant is not read twice. */
 static uint64_t hash_bytes(const void *data, size_t size)
 {
     const unsigned char *p = data;
     const size_t words = size / 8, stride = words / 256 + 1;
-    uint64_t hash = 0xcbf29ce484222325u ^ size, word;
-    for (size_t i = 0; i < words; i += stride) {
-        memcpy(&word, p + 8 * i, 8);
-        hash = (hash ^ word) * 0x100000001b3u;
-        hash ^= hash >> 29;
-    }
-    for (size_t i = 8 * words; i < size; i++)
-        hash = (hash ^ p[i]) * 0x100000001b3u;
-    return hash;
+    uint64_t hash = fnv1a(FNV1A_START, &size, sizeof size);
+    for (size_t i = 0; i < words; i += stride)
+        hash = fnv1a(hash, p + 8 * i, 8);
+    return fnv1a(hash, p + 8 * words, size % 8);
 }
 
 /* Also compares shapes: equal numbers as [K, N] and as [N, K] are packed in different orders. */
@@ -127,7 +121,7 @@ static void block_take(struct backend *backend, struct weight *weight)
         return;
     const uint64_t hash = hash_bytes(weight->data, weight->bytes);
     LOCK(&blocks_lock);
-    struct packed_block **list = &blocks[hash % BLOCK_LISTS], *block = *list;
+    struct packed_block *block = blocks;
     for (int compared = 0; block; block = block->next) {
         if (block->hash != hash || block->bytes != weight->bytes)
             continue;
@@ -140,8 +134,8 @@ static void block_take(struct backend *backend, struct weight *weight)
         memory_free_charged(memory, weight->data, weight->bytes); /* keeps this session's charge */
         weight->data = block->data;
     } else if ((block = malloc(sizeof *block)) != NULL) {
-        *block = (struct packed_block){*list, hash, weight->bytes, 0, weight->data};
-        *list = block;
+        *block = (struct packed_block){blocks, hash, weight->bytes, 0, weight->data};
+        blocks = block;
     } else {
         return;
     }
@@ -159,7 +153,7 @@ static bool block_leave(const struct weight *weight)
     LOCK(&blocks_lock);
     if (--block->users > 0)
         return false;
-    struct packed_block **link = &blocks[block->hash % BLOCK_LISTS];
+    struct packed_block **link = &blocks;
     while (*link != block)
         link = &(*link)->next;
     *link = block->next;
