@@ -72,24 +72,6 @@ void SIMD_NAMED(pool)(const struct pool_rows *p, enum dtype from, void *y, enum 
     POOL(false, DTYPE_I8, DTYPE_F32)
 }
 
-/* Sums rows in groups, so that a group stays in the first-level cache for any row length. Separate
- * sums per group also reduce rounding errors. */
-void SIMD_NAMED(sum_rows)(const float *x, size_t rows, float *y, size_t n)
-{
-    enum { GROUP = 8 };
-    memset(y, 0, n * sizeof *y);
-    for (size_t first = 0; first < rows; first += GROUP) {
-        const size_t count = rows - first < GROUP ? rows - first : GROUP;
-        const float *row = x + first * n;
-        FOR_REGISTERS(c, width, n) {
-            vec sum = vec_load_n(row + c, width);
-            for (size_t r = 1; r < count; r++)
-                sum = vec_add(vec_load_n(row + r * n + c, width), sum);
-            vec_store_n(y + c, vec_add(vec_load_n(y + c, width), sum), width);
-        }
-    }
-}
-
 void SIMD_NAMED(blend)(const float *const *taps, const float *weights, size_t count, float *y,
                        size_t n)
 {

@@ -239,9 +239,6 @@ struct simd_kernels {
     void (*lookup)(const struct lookup_rows *l, const uint8_t *x, uint8_t *y, size_t rows,
                    size_t n);
 
-    /* y[c] = sum over rows of x[r * n + c] */
-    void (*sum_rows)(const float *x, size_t rows, float *y, size_t n);
-
     /* y[i] = activation(x[i]); y may be x. NaN stays NaN. */
     void (*activate)(const float *x, float *y, size_t n, enum activation activation, float alpha,
                      float beta);

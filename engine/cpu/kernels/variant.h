@@ -59,12 +59,12 @@
 /* clang-format off */
 #define SIMD_NAMED_KERNELS(X)                                                                      \
     X(winograd_source) X(winograd_sink) X(winograd_filters) X(depthwise) X(pool) X(blend)          \
-    X(sum_rows) X(finish_tile) X(quantize) X(dequantize) X(add_8bit) X(range) X(mul_8bit)          \
-    X(lookup) X(scale_rows)
+    X(finish_tile) X(quantize) X(dequantize) X(add_8bit) X(range) X(mul_8bit) X(lookup)            \
+    X(scale_rows)
 #define SIMD_COMMON_KERNELS(X)                                                                     \
-    X(gemm) X(gemm_copies) X(tile_pairs) X(pack_rows)                                 \
-    X(pack_columns) X(pack_pairs) X(score_row) X(activate) X(activate_rows) X(softmax) X(sum_row) X(norm_row)       \
-    X(lrn) X(square_rows) X(center_rows) X(depthwise_8bit) X(depthwise_8bit_pack)
+    X(gemm) X(gemm_copies) X(tile_pairs) X(pack_rows) X(pack_columns) X(pack_pairs) X(score_row)   \
+    X(activate) X(activate_rows) X(softmax) X(sum_row) X(norm_row) X(lrn) X(square_rows)           \
+    X(center_rows) X(depthwise_8bit) X(depthwise_8bit_pack)
 /* clang-format on */
 
 /* Declares `symbol` as a function of the type that the table's member `name` points to. */

@@ -447,8 +447,7 @@ STEP_CREATE(lower_attention)
     s->simd = simd();
     s->a = a;
     s->epilogue = node->epilogue;
-    const struct access_map *const maps[] = {&a.q,       &a.k,       &a.v,
-                                             &a.bias[0], &a.bias[1], &a.bias[2]};
+    const struct access_map *const maps[] = {&a.q, &a.k, &a.v, &a.bias[0], &a.bias[1], &a.bias[2]};
     bool ok = layout_init(lowering, &s->y, &a.y, node->outputs[0]);
     for (size_t i = 0; ok && i < 3 + a.bias_count; i++) {
         ok = layout_init(lowering, &s->in[i], maps[i], node->inputs[i]);

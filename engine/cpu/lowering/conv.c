@@ -57,11 +57,10 @@ static bool multiplies_gate(const struct node *node)
 {
     const struct value *x = node->inputs[0];
     struct window w;
-    struct error ignored;
     bool can = node->channels_last && x->shape.rank == 4 && x->dtype == DTYPE_F32 &&
                node->outputs[0]->dtype == DTYPE_F32 && node_int(node, "group", 1) == 1 &&
                window_init(node, 2, x->shape.dims + 1, node->inputs[1]->known->shape.dims + 2, &w,
-                           &ignored) == STATUS_OK;
+                           NULL) == STATUS_OK;
     for (int a = 0; can && a < 2; a++)
         can = w.kernel[a] == 1 && w.stride[a] == 1 && !w.pad_begin[a] && !w.pad_end[a];
     return can;
@@ -75,7 +74,8 @@ KERNEL_CLAIM(conv_claim)
     if (!claim_reads_image(node) || node->inputs[0]->shape.rank > 5 ||
         !is_f32_constant(node_input(node, 1)) || (bias && !is_f32_constant(bias)))
         return false;
-    const bool is_depthwise = depthwise_fits(node);
+    struct window ignored;
+    const bool is_depthwise = depthwise_fits(node, &ignored);
     ret->can = KERNEL_CHANNELS_LAST | (is_depthwise ? KERNEL_MEAN : 0) |
                (multiplies_gate(node) ? KERNEL_GATE : 0) |
                (is_depthwise || node->epilogue.residual ? 0 : KERNEL_PITCH);
@@ -97,15 +97,6 @@ STEP_CREATE(lower_conv)
 }
 
 const struct cpu_kernel cpu_conv = {{"conv", {OP_CONV}, conv_claim}, lower_conv};
-
-/* Describes weights [C, M / group, K…] as a deconvolution's [group,] M / group, C / group, K…. */
-static struct strided_layout transposed_weights(const struct tensor *weights, int64_t group)
-{
-    struct strided_layout layout = conv_weights(weights, group);
-    const int in = group > 1 ? 1 : 0;
-    strided_layout_swap(&layout, in, in + 1);
-    return layout;
-}
 
 /* Claims only explicit pads, and an output_padding of at most one stride. */
 KERNEL_CLAIM(deconv_claim)
@@ -140,7 +131,9 @@ STEP_CREATE(lower_deconv)
     desc.op = PRODUCT_DECONV;
     desc.src = image_layout(lowering, x);
     desc.dst = image_layout(lowering, y);
-    desc.weights = transposed_weights(weights, (int64_t)conv.group);
+    /* from [C, M / group, K…] to [group,] M / group, C / group, K… */
+    desc.weights = conv_weights(weights, (int64_t)conv.group);
+    strided_layout_swap(&desc.weights, conv.group > 1, 1 + (conv.group > 1));
     const struct window *w = &conv.window;
     for (int a = 0; a < 2; a++) {
         desc.stride[a] = w->stride[a];

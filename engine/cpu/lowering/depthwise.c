@@ -140,22 +140,20 @@ static void depthwise_divide(struct depthwise_step *s, size_t threads)
         s->groups = s->blocks;
 }
 
-bool depthwise_fits(const struct node *node)
+bool depthwise_fits(const struct node *node, struct window *w)
 {
     const struct value *x = node->inputs[0], *y = node->outputs[0];
-    struct window w;
-    struct error ignored;
     return node->channels_last && x->shape.rank == 4 &&
-           window_init(node, 2, x->shape.dims + 1, node->inputs[1]->known->shape.dims + 2, &w,
-                       &ignored) == STATUS_OK &&
+           window_init(node, 2, x->shape.dims + 1, node->inputs[1]->known->shape.dims + 2, w,
+                       NULL) == STATUS_OK &&
            (x->dtype == DTYPE_F32 || x->dtype == DTYPE_BF16) &&
            (y->dtype == DTYPE_F32 || (y->dtype == DTYPE_BF16 && x->dtype == DTYPE_BF16)) &&
            node_int(node, "group", 1) == x->shape.dims[3] && x->shape.dims[3] == y->shape.dims[3] &&
            !node->epilogue.residual && x->shape.dims[3] >= (int64_t)simd()->depthwise_channels &&
-           w.kernel[0] <= 7 && (w.kernel[1] == 3 || w.kernel[1] == 5 || w.kernel[1] == 7) &&
-           w.dilation[0] == 1 && w.dilation[1] == 1 && (w.stride[1] == 1 || w.stride[1] == 2) &&
-           w.stride[0] <= 4 && w.pad_begin[0] >= 0 && w.pad_begin[1] >= 0 &&
-           w.pad_begin[1] < w.kernel[1] && w.pad_begin[0] < w.kernel[0];
+           w->kernel[0] <= 7 && (w->kernel[1] == 3 || w->kernel[1] == 5 || w->kernel[1] == 7) &&
+           w->dilation[0] == 1 && w->dilation[1] == 1 && (w->stride[1] == 1 || w->stride[1] == 2) &&
+           w->stride[0] <= 4 && w->pad_begin[0] >= 0 && w->pad_begin[1] >= 0 &&
+           w->pad_begin[1] < w->kernel[1] && w->pad_begin[0] < w->kernel[0];
 }
 
 enum status lower_depthwise(const struct lowering *lowering, struct step **ret, struct error *err)
@@ -164,9 +162,8 @@ enum status lower_depthwise(const struct lowering *lowering, struct step **ret, 
     const struct value *x = node->inputs[0], *y = node->outputs[0], *bias = node_bias(node);
     struct tensor *weights = node->inputs[1]->known;
     struct window w;
-    if (!depthwise_fits(node))
+    if (!depthwise_fits(node, &w))
         return STATUS_OK;
-    TRY(window_init(node, 2, x->shape.dims + 1, weights->shape.dims + 2, &w, err));
     struct depthwise_step *step = step_create(lowering, sizeof *step, depthwise_run, ret, err);
     TRY(allocated(step));
     step->step.kernel = "depthwise";

@@ -9,6 +9,7 @@
 #include "engine/cpu/program/parallel.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "engine/base/size.h"
 
@@ -27,17 +28,7 @@ struct groups_step {
     float *mean, *factor, *shift;    /* [channels] */
 };
 
-static void sum_piece(void *context, size_t begin, size_t end)
-{
-    const struct groups_step *s = context;
-    for (size_t p = begin; p < end; p++) {
-        const size_t first = s->pixels * p / s->pieces, last = s->pixels * (p + 1) / s->pieces;
-        s->simd->sum_rows(s->x_data + first * s->channels, last - first,
-                          s->partial + p * s->channels, s->channels);
-    }
-}
-
-static void square_piece(void *context, size_t begin, size_t end)
+static void sum_pieces(void *context, size_t begin, size_t end)
 {
     const struct groups_step *s = context;
     for (size_t p = begin; p < end; p++) {
@@ -82,9 +73,10 @@ STEP_RUN(groups_run)
     for (size_t n = 0; n < s->images; n++) {
         s->x_data = (const float *)(const void *)base->x + n * s->pixels * s->channels;
         s->y_data = (float *)(void *)base->y + n * s->pixels * s->channels;
-        parallel_for(threads, s->pieces, cost, sum_piece, s);
-        join(s, s->partial, s->mean);
-        parallel_for(threads, s->pieces, cost, square_piece, s);
+        memset(s->mean, 0, s->channels * sizeof *s->mean); /* differences from 0 give the mean */
+        parallel_for(threads, s->pieces, cost, sum_pieces, s);
+        join(s, s->wrong, s->mean);
+        parallel_for(threads, s->pieces, cost, sum_pieces, s);
         join(s, s->partial, s->factor);
         join(s, s->wrong, s->shift);
         for (size_t c = 0; c < s->channels; c++) {

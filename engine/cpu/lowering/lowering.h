@@ -27,8 +27,9 @@ extern const struct cpu_kernel cpu_transpose, cpu_concat, cpu_view, cpu_cast;
 extern const struct cpu_kernel cpu_deconv, cpu_scaled_parts, cpu_pool, cpu_groups, cpu_resize;
 extern const struct cpu_kernel cpu_attention, cpu_elementwise, cpu_norm, cpu_reference;
 
-/* True if lower_depthwise() runs this Conv. */
-bool depthwise_fits(const struct node *node);
+/* True if lower_depthwise() runs this Conv. Sets *ret then. */
+struct window;
+bool depthwise_fits(const struct node *node, struct window *ret);
 
 /* Each creates a step with its kernel, for a Conv that cpu_conv has claimed (lower_qdepthwise(): a
  * QLinearConv that cpu_quantized_conv has claimed). *ret stays NULL if the kernel does not fit, or

@@ -7,26 +7,16 @@ static void transpose(struct strided_layout *operand)
     strided_layout_swap(operand, operand->rank - 2, operand->rank - 1);
 }
 
-static struct strided_layout operand_of(const struct value *value)
+/* Describes a tensor, or as a matrix (`flat`): [a, b, c] as [a * b, c]. */
+static struct strided_layout operand_of(const struct value *value, bool flat)
 {
     const struct shape *shape = &value->shape;
     struct strided_layout operand = {.dtype = value->known ? value->known->dtype : value->dtype,
-                                     .rank = shape->rank};
-    for (int a = 0; a < shape->rank; a++)
-        operand.dims[a] = shape->dims[a];
-    strided_layout_row_major(&operand);
-    return operand;
-}
-
-/* Describes a tensor [a, b, c] as a matrix [a * b, c]. */
-static struct strided_layout flattened(const struct value *value)
-{
-    const struct shape *shape = &value->shape;
-    struct strided_layout operand = {.dtype = value->dtype, .rank = 2};
-    int last = shape->rank - 1;
-    operand.dims[1] = shape->dims[last];
-    operand.dims[0] = 1;
-    for (int a = 0; a < last; a++)
+                                     .rank = flat ? 2 : shape->rank};
+    const int left_out = shape->rank - operand.rank;
+    for (int a = 0; a < operand.rank; a++)
+        operand.dims[a] = shape->dims[left_out + a];
+    for (int a = 0; a < left_out; a++)
         operand.dims[0] *= shape->dims[a];
     strided_layout_row_major(&operand);
     return operand;
@@ -70,9 +60,9 @@ STEP_CREATE(lower_matmul)
     const bool batched = b->shape.rank != 2;
     struct product_desc desc = {.weights_constant = b->known,
                                 .bias = node_bias(node),
-                                .src = batched ? operand_of(a) : flattened(a),
-                                .weights = operand_of(b),
-                                .dst = batched ? operand_of(y) : flattened(y)};
+                                .src = operand_of(a, !batched),
+                                .weights = operand_of(b, false),
+                                .dst = operand_of(y, !batched)};
     if (node->op == OP_GEMM && node_int(node, "transA", 0))
         transpose(&desc.src);
     if (node->op == OP_GEMM && node_int(node, "transB", 0))
@@ -88,9 +78,9 @@ STEP_CREATE(lower_qmatmul)
 {
     const struct node *node = lowering->node;
     struct product_desc desc = qmatmul_describe(node);
-    desc.src = flattened(node->inputs[0]);
-    desc.dst = flattened(node->outputs[0]);
-    desc.weights = operand_of(node->inputs[3]);
+    desc.src = operand_of(node->inputs[0], true);
+    desc.dst = operand_of(node->outputs[0], true);
+    desc.weights = operand_of(node->inputs[3], false);
     if (node->op == OP_QGEMM && node_int(node, "transB", 0))
         transpose(&desc.weights);
     return matmul_product(lowering, &desc, ret, err);

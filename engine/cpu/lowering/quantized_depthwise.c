@@ -82,8 +82,7 @@ static enum status fill_channels(struct qdepthwise_step *s, const struct node *n
     const struct value *bias = node_input(node, 8);
     s->bias = alloc_array(blocks * lanes, sizeof *s->bias);
     s->scales = alloc_array(blocks * lanes, sizeof *s->scales);
-    if (!s->bias || !s->scales)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while compiling");
+    TRY(check_memory(s->bias && s->scales, "while compiling", err));
     for (size_t i = 0; i < blocks * lanes; i++) {
         const size_t c = depthwise_first_channel(d->channels, i / lanes, lanes) + i % lanes;
         const float own = (float)tensor_number(w_scale, shape_count(&w_scale->shape) == 1 ? 0 : c);

@@ -323,10 +323,9 @@ KERNEL_CLAIM(recurrent_claim)
 {
     const struct value *x = node->inputs[RECURRENT_X], *weights = node_input(node, RECURRENT_R);
     struct recurrent r;
-    struct error ignored;
     if (!is_f32_constant(weights) || x->dtype != DTYPE_F32 ||
         !is_plain(node_input(node, RECURRENT_B)) || !is_plain(node_input(node, RECURRENT_P)) ||
-        recurrent_init(node, &x->shape, NULL, &weights->shape, &r, &ignored) != STATUS_OK)
+        recurrent_init(node, &x->shape, NULL, &weights->shape, &r, NULL) != STATUS_OK)
         return false;
     bool is_known = r.steps && r.batch;
     for (size_t i = 0; i < r.directions * 3; i++)

@@ -126,10 +126,8 @@ STEP_RUN(resize_run)
 static void resize_free(struct step *base)
 {
     struct resize_step *s = (struct resize_step *)base;
-    struct axis_taps *both[2] = {&s->rows, &s->columns};
-    for (size_t i = 0; i < 2; i++) {
-        FREE_ALL(both[i]->first, both[i]->index, both[i]->weight);
-    }
+    FREE_ALL(s->rows.first, s->rows.index, s->rows.weight, s->columns.first, s->columns.index,
+             s->columns.weight);
 }
 
 static enum status taps_init(struct axis_taps *taps, const struct resize_plan *plan,

@@ -287,11 +287,10 @@ static bool measure_up(const struct node *node, struct winograd_step *ret)
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const bool bf16 = x->dtype == DTYPE_BF16;
     struct window window;
-    struct error ignored;
     if (!node->channels_last || x->shape.rank != 4 || node->gate || node_output(node, 1) ||
         y->dtype != x->dtype ||
         window_init(node, 2, x->shape.dims + 1, node->inputs[1]->known->shape.dims + 2, &window,
-                    &ignored) != STATUS_OK ||
+                    NULL) != STATUS_OK ||
         !winograd_fits(node, &window, bf16))
         return false;
     *ret = (struct winograd_step){

@@ -3,6 +3,7 @@
 #include "engine/cpu/program/program.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -210,25 +211,36 @@ enum status program_step(struct program *program, struct step *step, struct erro
     return step->run(step, program, err);
 }
 
-static enum status run_steps(struct program *program, struct error *err)
+/* Runs all steps; times the first `max` of them, in ret[]. */
+static enum status run_steps(struct program *program, const void *const *inputs,
+                             struct session_step *ret, size_t max, struct error *err)
 {
-    for (size_t i = 0; i < program->step_count; i++) {
-        TRY(backend_check_stop(program->backend, err));
-        TRY(program_step(program, program->steps[i], err));
+    LOCK(&program->backend->arena->lock);
+    program_bind(program, inputs, 0);
+    const uint64_t mode = cpu_flush_subnormals();
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < program->step_count && status == STATUS_OK; i++) {
+        struct step *step = program->steps[i];
+        const int64_t start = i < max ? clock_now() : 0;
+        status = backend_check_stop(program->backend, err);
+        IF_OK(status, program_step(program, step, err));
+        if (i < max)
+            ret[i] = (struct session_step){.name = step->name,
+                                           .kernel = step->kernel,
+                                           .precision = step->precision,
+                                           .milliseconds = clock_ms(clock_now() - start),
+                                           .gflop = step->flops * 1e-9,
+                                           .bytes = step->bytes};
     }
-    return STATUS_OK;
+    cpu_set_float_mode(mode);
+    program->backend->arena->last = program->backend;
+    return status;
 }
 
 enum status program_run(struct program *program, const void *const *inputs, const void **outputs,
                         struct error *err)
 {
-    LOCK(&program->backend->arena->lock);
-    program_bind(program, inputs, 0);
-    const uint64_t mode = cpu_flush_subnormals();
-    const enum status status = run_steps(program, err);
-    cpu_set_float_mode(mode);
-    program->backend->arena->last = program->backend;
-    TRY(status);
+    TRY(run_steps(program, inputs, NULL, 0, err));
     for (size_t i = 0; i < program->output_count; i++)
         outputs[i] = program->data[program->output_values[i]];
     return STATUS_OK;
@@ -238,26 +250,39 @@ enum status program_profile(struct program *program, const void *const *inputs,
                             struct session_step *ret, size_t max, size_t *ret_count,
                             struct error *err)
 {
-    LOCK(&program->backend->arena->lock);
-    program_bind(program, inputs, 0);
-    size_t count = 0;
-    enum status status = STATUS_OK;
-    const uint64_t mode = cpu_flush_subnormals();
-    for (size_t i = 0; i < program->step_count && status == STATUS_OK; i++) {
-        struct step *step = program->steps[i];
-        int64_t start = clock_now();
-        status = program_step(program, step, err);
-        if (count < max)
-            ret[count++] = (struct session_step){.name = step->name,
-                                                 .kernel = step->kernel,
-                                                 .precision = step->precision,
-                                                 .milliseconds = clock_ms(clock_now() - start),
-                                                 .gflop = step->flops * 1e-9,
-                                                 .bytes = step->bytes};
-    }
-    cpu_set_float_mode(mode);
-    *ret_count = count;
-    return status;
+    *ret_count = program->step_count < max ? program->step_count : max;
+    return run_steps(program, inputs, ret, max, err);
+}
+
+/* ---- epilogues ---- */
+
+struct residual residual_of(const struct lowering *lowering)
+{
+    const struct value *residual = lowering->node->epilogue.residual;
+    if (!residual)
+        return (struct residual){0};
+    struct program *program = lowering->program;
+    const struct place *places = program->plan.places;
+    const struct place *from = &places[residual->index];
+    const struct place *to = &places[lowering->node->outputs[0]->index];
+    const bool in_place = from->kind == PLACE_ARENA && from->offset == to->offset;
+    return (struct residual){.present = true,
+                             .copied = in_place ? NULL : &program->data[residual->index],
+                             .bytes = value_bytes(residual)};
+}
+
+void residual_begin(const struct residual *residual, void *dst)
+{
+    if (residual->copied)
+        memcpy(dst, *residual->copied, residual->bytes);
+}
+
+struct epilogue epilogue_with_clip(const struct epilogue *epilogue)
+{
+    struct epilogue e = *epilogue;
+    if (e.activation == ACTIVATION_RELU)
+        e = (struct epilogue){.activation = ACTIVATION_CLIP, .beta = INFINITY};
+    return e;
 }
 
 /* ---- weights ---- */

@@ -172,7 +172,7 @@ bool arena_fit(struct shared_arena *arena);
 bool arena_join(struct backend *backend, struct shared_arena *arena);
 void arena_leave(struct backend *backend); /* the backend may have no arena */
 
-/* ---- epilogues (epilogue.c) ---- */
+/* ---- epilogues (program.c) ---- */
 
 /* The value that a node's epilogue adds to its result. */
 struct residual {
