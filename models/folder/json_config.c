@@ -21,10 +21,7 @@ static enum status json_invalid(const char *text, size_t size, const char *end, 
 
 enum status json_parse(const char *text, size_t size, struct cJSON **ret, struct error *err)
 {
-    size_t blank = 0;
-    while (blank < size && strchr(" \t\r\n", text[blank]) && text[blank])
-        blank++;
-    if (blank == size)
+    if (text_skip_blanks(text, 0, size) == size)
         return error_set(err, STATUS_MODEL, "the file is empty");
     const char *end = NULL;
     *ret = cJSON_ParseWithLengthOpts(text, size, &end, false);

@@ -364,13 +364,6 @@ static enum status read_values(const cJSON *json, struct preprocess *p, struct e
     return STATUS_OK;
 }
 
-static void swap_floats(float *a, float *b)
-{
-    const float kept = *a;
-    *a = *b;
-    *b = kept;
-}
-
 static enum status read_channels(const cJSON *json, struct preprocess *p, struct error *err)
 {
     bool flip = false, flip_last = false, gray = false;
@@ -380,8 +373,11 @@ static enum status read_channels(const cJSON *json, struct preprocess *p, struct
     TRY(json_flag(json, "do_invert", false, &p->invert, err));
     p->channels = gray ? CHANNELS_GRAY : flip ? CHANNELS_BGR : CHANNELS_RGB;
     if (p->channels == CHANNELS_BGR && flip_last) { /* mean and std are in the order of RGB */
-        swap_floats(&p->mean[0], &p->mean[2]);
-        swap_floats(&p->std[0], &p->std[2]);
+        const float mean = p->mean[0], std = p->std[0];
+        p->mean[0] = p->mean[2];
+        p->mean[2] = mean;
+        p->std[0] = p->std[2];
+        p->std[2] = std;
     }
     return STATUS_OK;
 }

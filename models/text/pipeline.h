@@ -20,8 +20,7 @@
 
 struct vocabulary {
     /* A token that no text produces, such as sentencepiece's control and byte pieces, has the
-     * number -2 - id. Searches of
-     * texts skip negative numbers. */
+     * number -2 - id. Searches of texts skip negative numbers. */
     struct trie trie;
     size_t count;    /* the largest id + 1 */
     size_t distinct; /* number of different tokens */
