@@ -36,7 +36,7 @@ struct heads {
     const struct model *model;
     const struct graph *graph; /* the copy of the graph that has shapes for one photo */
     size_t count;
-    size_t outputs[16]; /* with more than 16, none is chosen */
+    size_t outputs[16]; /* if there are more than 16, none is chosen */
 };
 
 /* Returns K of an output [N, K] or [N, K, 1, 1] of floats. Returns 0 if K is unknown, if the output
@@ -105,8 +105,8 @@ static bool is_computed_from(const struct graph *graph, const struct value *from
 }
 
 /* False if another output is closer to the final scores: the graph computes scores from a vector,
- * or probabilities from logits. Outputs of the best class only (one number, or a TopK) are computed
- * from the scores, so the scores are preferred to them. */
+ * or probabilities from logits. An output of the best class only (one number, or a TopK) is
+ * computed from the scores, so the scores are preferred. */
 static bool is_last(const struct heads *heads, size_t i)
 {
     const struct value *own = head_value(heads, i);

@@ -190,8 +190,7 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
     for (size_t i = graph->input_count; i-- > 0;) {
         struct value *input = graph->inputs[i];
         const struct input_constant *named = find_named(constants, count, input->name);
-        /* These inputs stay. If one is unknown (`stranger`), clients send all of them as tensors.
-         */
+        /* These inputs stay. With an unknown input (`stranger`) clients send all as tensors. */
         if (i == model->image_input || word_input_is(model, input) ||
             (!named && !model->prompt.is_set && (stranger || model->image_input == SIZE_MAX)) ||
             (model->prompt.is_set && !find_known(model, input)))

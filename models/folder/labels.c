@@ -116,7 +116,7 @@ static bool parse_index(const char *text, size_t *ret)
     return digits > 0 && !text[digits] && *ret <= 10 * (size_t)LABELS_MAX;
 }
 
-/* Returns the text of "tench", or the last of ["n01440764", "tench"], which is the readable one. */
+/* Returns the text of "tench", or the last text of ["n01440764", "tench"], which is readable. */
 static const char *name_of(const cJSON *item)
 {
     if (cJSON_IsArray(item)) {

@@ -36,7 +36,7 @@ enum status labels_from_json(const struct cJSON *json, struct labels *ret,
 enum status labels_from_python(const char *text, struct labels *ret, struct error *err) MUST_USE;
 void labels_done(struct labels *labels);
 
-/* True if one of the names equals `label` of `length` bytes. *ret is the first such index. */
+/* True if one of the names equals `label` of `length` bytes. *ret is the index of the first. */
 bool labels_find(const char *const *names, size_t count, const char *label, size_t length,
                  size_t *ret);
 

@@ -1,4 +1,4 @@
-/* Prepares SAM's mask decoder: keeps two outputs, and lets it take 1 to 32 points.
+/* Prepares SAM's mask decoder: keeps two outputs, and lets the decoder take 1 to 32 points.
  *
  *     points [1, 32, 2], labels [1, 32] ──▶ those that are used ──▶ the graph as the file has it
  *

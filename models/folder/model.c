@@ -300,7 +300,7 @@ static struct task_facts facts_of(const struct onnx_model *onnx, const struct ta
 }
 
 /* Names the key points: by VitPose's labels, else by Ultralytics' metadata, {0: ['nose',
- * 'left_eye']}, of which the first class counts. Without names, five points of a face detector are
+ * 'left_eye']}, where the first class counts. Without names, five points of a face detector are
  * a face's, and 17 points are COCO's. */
 static enum status name_points(const struct onnx_model *onnx, struct model *model,
                                struct error *err)
@@ -329,7 +329,7 @@ static enum status name_points(const struct onnx_model *onnx, struct model *mode
 static enum status no_class(const struct model *model, bool is_own, const char *name, size_t length,
                             struct error *err)
 {
-    enum { MOST = 4096 }; /* at most so many labels are searched for a similar one */
+    enum { MOST = 4096 }; /* the most labels that are searched for a similar label */
     char word[64];
     const size_t count = model->labels.count < MOST ? model->labels.count : MOST;
     snprintf(word, sizeof word, "%.*s", (int)(length < 60 ? length : 60), name);
@@ -411,7 +411,7 @@ static enum status fill(struct model *model, const struct model_place *place, co
     model->metadata_count = onnx.metadata_count;
     model->file_bytes = onnx.file_bytes;
     TRY(find_calibration(place, &model->calibration, err));
-    /* Errors of these readers already name a file, which may be another than the model's. */
+    /* Errors of these readers already name a file, perhaps another file than the model's. */
     bool are_characters;
     TRY(read_labels(place, &onnx, model, &are_characters, err));
     model->texts.scale = 100;

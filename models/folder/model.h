@@ -36,7 +36,7 @@ struct onnx_metadata;
 struct word_input {
     enum word_form form;
     size_t input; /* WORDS_VECTORS: index of the graph's input, float32 [batch, count, size] */
-    size_t count, size; /* words that this input takes; length of a vector */
+    size_t count, size; /* `count`: words that this input takes; `size`: length of a vector */
 };
 
 /* How a decoder of masks (SAM) takes points. `is_set` is false for other models. */
@@ -49,12 +49,12 @@ struct mask_prompt {
     bool is_padded;        /* SAM, not SAM 2: photos are padded on the right and below */
 };
 
-/* Number of points in both inputs of a mask decoder. A request's points come first. The other
- * points have the label PROMPT_NO_POINT, and the graph drops them. */
+/* Number of points in each of the two inputs of a mask decoder. A request's points come first. The
+ * points after these have the label PROMPT_NO_POINT, and the graph drops them. */
 #define PROMPT_POINTS_MAX 32
 #define PROMPT_NO_POINT   (-100)
 
-#define MODEL_WORDS 64 /* limit of a request's words, if the file does not fix their number */
+#define MODEL_WORDS 64 /* limit of a request's words, if the file fixes no number of words */
 
 /* When the server loads a model, according to lensd.json. */
 enum model_load_when { MODEL_LOAD_DEFAULT, MODEL_LOAD_EAGER, MODEL_LOAD_LAZY };
@@ -70,7 +70,7 @@ struct model {
     struct graph *graph; /* NULL after model_drop_graph() */
     const struct onnx_metadata *metadata; /* of the file (onnx.h); in the graph's arena */
     size_t metadata_count;
-    struct labels labels;   /* of classes; TASK_TEXT: its characters, without the blank */
+    struct labels labels;   /* names of classes; TASK_TEXT: characters, without the blank */
     char labels_source[64]; /* "labels.txt", "index_to_name.json" …, if there are labels */
     struct preprocess preprocess;
     const char *preprocess_source; /* "preprocessor_config.json", "config.json (timm)",
@@ -103,7 +103,7 @@ struct model {
     struct labels point_names;     /* TASK_POSE: names of a box's key points; may be empty */
     struct graph_hash fingerprint; /* TASK_EMBEDDING: hash of the graph, stored with vectors */
     struct task task;              /* controls how /predict interprets the outputs */
-    /* Copies of the graph's inputs and outputs, in its order; they remain without the graph. */
+    /* Copies of the graph's inputs and outputs, in the same order, for use without the graph. */
     struct model_tensor *inputs, *outputs;
     size_t input_count, output_count;
     size_t parameter_count; /* elements of all constants in the graph */
@@ -155,7 +155,7 @@ enum status model_copy_files(const char *path, const char *labels, const char *f
 /* Removes a folder that holds files only. */
 void model_remove_files(const char *folder);
 
-/* Adds advice to session_create()'s error if the missing tokenizer may be its cause. */
+/* Adds advice to an error of session_create() that a missing tokenizer may cause. */
 static inline enum status model_advise(const struct model *model, enum status status,
                                        struct error *err)
 {

@@ -12,8 +12,8 @@
 #include "models/folder/model_internal.h"
 #include "models/folder/preprocess_config.h"
 
-/* If a side of the model's input is shorter than this, in pixels, the default scales the whole
- * photo, because a crop would lose too much of an icon or a digit. */
+/* If a side of the model's input has fewer pixels than this, the default preprocessing does not
+ * crop photos, because a crop would lose too much of an icon or a digit. */
 #define SMALL_INPUT 64
 
 /* ---- the image input ---- */
@@ -28,7 +28,7 @@ static bool is_pixel_dtype(enum dtype dtype)
     return dtype_is_float(dtype) || dtype == DTYPE_U8;
 }
 
-/* True for the shape [N, C, H, W], or [N, H, W, C] with *ret_last, with 1 or 3 channels. If dims[1]
+/* True for images with 1 or 3 channels, [N, C, H, W] or, with *ret_last, [N, H, W, C]. If dims[1]
  * is free and dims[3] is neither 1 nor 3, the shape is [N, C, H, W]. */
 static bool is_image(const struct value *input, bool *ret_last)
 {
@@ -258,8 +258,8 @@ static enum status put_batch_first(struct model *model, size_t i, struct error *
 }
 
 /* Changes PaddleDetection's rows of all photos, [batch x n, 6], to [batch, n, 6], so that photos
- * can share a pass. *ret_any: it changed them. If the number of rows depends on the photo, the
- * graph stays as it is, and a pass has one photo. */
+ * can share a pass. *ret_any: the graph has changed. If the number of rows depends on the photo,
+ * the graph stays as it is, and a pass has one photo. */
 static enum status split_rows(struct model *model, const struct graph *one, bool *ret_any,
                               struct error *err)
 {
@@ -299,7 +299,7 @@ static bool is_listed_before(const struct graph *graph, size_t i)
     return k < i;
 }
 
-/* Transposes all outputs that are [steps, batch, classes]. *ret_any: it found one. */
+/* Transposes all outputs that are [steps, batch, classes]. *ret_any: there is one. */
 static enum status transpose_all(struct model *model, const struct graph *one,
                                  const struct task_facts *facts, bool *ret_any, struct error *err)
 {
@@ -408,7 +408,7 @@ static void fit_encoder(struct model *model)
 }
 
 /* Sets the preprocessing of the layout's framework, if no file sets it. RT-DETR's resize is always
- * set, because Ultralytics' metadata does not tell that its photos are stretched. */
+ * set, because Ultralytics' metadata does not say that RT-DETR stretches photos. */
 static void fit_task(struct model *model)
 {
     struct preprocess *p = &model->preprocess;

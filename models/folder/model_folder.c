@@ -62,11 +62,11 @@ static void name_of_path(const char *path, char ret[static MODEL_PLACE_NAME])
 
 /* The result of listing a folder once. */
 struct survey {
-    char only[PATH_MAX]; /* a *.onnx file, the last one found */
+    char only[PATH_MAX]; /* the *.onnx file that was found last */
     size_t files;        /* *.onnx files */
     char
         checkpoint[NAME_MAX + 1]; /* a file that is not ONNX: weights, or else config.json; or "" */
-    uint64_t version;             /* highest N with N/model.onnx, or the wanted one */
+    uint64_t version;             /* the highest N with N/model.onnx, or the wanted N */
     bool has_version;
 };
 
@@ -235,8 +235,8 @@ bool model_find_half(const char *folder, char ret[static PATH_MAX], const char *
     return true;
 }
 
-/* Makes folders[0]/NAME, a half of a model, the model of `place`. Configurations are beside the
- * file, or in that folder. */
+/* Makes the file folders[0]/NAME, a half of a model, the model of `place`. Configurations are
+ * beside the file, or in the folder that was folders[0]. */
 static void set_half(struct model_place *place, const char *name)
 {
     memcpy(place->folders[1], place->folders[0], PATH_MAX);

@@ -15,7 +15,7 @@ struct model_place {
     char name[MODEL_PLACE_NAME], version[24];
     bool is_numbered; /* `file` is FOLDER/version/model.onnx */
     bool is_pipeline; /* `file` is a pipeline.json */
-    bool is_half;     /* `file` is one half of a model; its folder has the other one */
+    bool is_half;     /* `file` is one half of a model; the folder has the other half */
     bool is_encoder;  /* `file` is the half for photos; the other half makes masks */
     bool makes_masks; /* `file` is the half that makes masks */
     bool wants_texts; /* load the half for texts, from a file that has both halves */
@@ -102,7 +102,7 @@ enum status triton_config_read(char *text, size_t size, struct triton_config *re
 /* The numbered versions to serve. */
 struct version_policy {
     enum { VERSIONS_LATEST, VERSIONS_ALL, VERSIONS_SPECIFIC } kind;
-    size_t latest;         /* VERSIONS_LATEST: how many of the newest */
+    size_t latest;         /* VERSIONS_LATEST: the number of newest versions */
     uint64_t versions[64]; /* VERSIONS_SPECIFIC: their numbers */
     size_t count;
 };
@@ -126,8 +126,8 @@ enum status input_constants_read(const struct cJSON *item, struct input_constant
                                  size_t *ret_count, struct error *err) MUST_USE;
 
 /* Replaces inputs by numbers: the inputs in `constants` and, if lensd knows the values of all
- * others, those, too. Lists them in model->filled. STATUS_MODEL: a constant fits no input;
- * STATUS_NO_MEMORY. */
+ * other inputs, also these. Lists the replaced inputs in model->filled. STATUS_MODEL: a constant
+ * fits no input; STATUS_NO_MEMORY. */
 enum status model_fill_inputs(struct model *model, const struct input_constant *constants,
                               size_t count, struct error *err) MUST_USE;
 
@@ -201,7 +201,7 @@ enum status task_config_read(const struct model_place *place, const struct label
                              struct task_config *ret, struct error *err) MUST_USE;
 void task_config_done(struct task_config *config);
 
-/* Reads zero_shot.json, if any, into *ret, and replaces the labels by the file's if it has vectors
+/* Reads zero_shot.json, if any, into *ret. If the file has vectors, its labels replace *ret_labels
  * (models/folder/zero_shot_config.c). STATUS_MODEL names file and key; STATUS_NO_MEMORY. */
 enum status zero_shot_read(const struct model_place *place, struct zero_shot *ret,
                            struct labels *ret_labels, struct error *err) MUST_USE;
@@ -209,7 +209,7 @@ enum status zero_shot_read(const struct model_place *place, struct zero_shot *re
 /* Returns the index of the output that has one row of class scores per image
  * (models/folder/class_output.c). *ret_classes is the number of classes. `graph` is the model's,
  * with shapes for one photo. `wanted` is the output's name; NULL: unknown. SIZE_MAX: there is none,
- * several are possible, or the only one is named like boxes; `note` explains the last two.
+ * several are possible, or the only one is named like boxes; `note` explains the last two cases.
  * Otherwise `note` names the other outputs. */
 size_t class_output_find(const struct model *model, const struct graph *graph, const char *wanted,
                          size_t *ret_classes, char *note, size_t note_size);

@@ -82,7 +82,7 @@ static void keep_photo_outputs(struct division *d)
     }
 }
 
-/* Reads a constant scalar, or e to the power of one. Returns false for other values. */
+/* Reads a constant scalar, or the exponential of a constant scalar. False for other values. */
 static bool is_factor(const struct value *value, float *ret)
 {
     while (value && value->producer &&
@@ -144,7 +144,7 @@ static enum status prune_graph(struct division *d, uint8_t from, struct error *e
 }
 
 /* Replaces an input for tokens by ones. The detector now gets vectors, and uses tokens only to see
- * which words are present: those with a token of 1. A file may have very many tokens, so an Expand
+ * which words are present: words with a token of 1. A file may have very many tokens, so an Expand
  * makes the ones when a session is compiled, within its memory limit. */
 static void replace_tokens(struct edit *edit, struct value *input, int64_t count)
 {

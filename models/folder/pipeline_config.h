@@ -22,7 +22,7 @@
 #define PIPELINE_FILE       "pipeline.json"
 #define PIPELINE_STAGES_MAX 3
 #define STAGE_LABELS_MAX    32
-/* The model's own size, and DEPLOYMENT_SIZES = 4 others: a model keeps no more at a time. */
+/* A model keeps at most its own size and DEPLOYMENT_SIZES = 4 other sizes. */
 #define STAGE_SIZES_MAX     5
 #define STAGE_CROPS_MAX     1000
 #define STAGE_CROPS_DEFAULT 100

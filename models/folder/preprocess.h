@@ -9,7 +9,8 @@
 
 #include "engine/base/status.h"
 
-/* Filters of Pillow, numbered as in Pillow and in Hugging Face's "resample"; then two others. */
+/* Filters of Pillow, numbered as in Pillow and in Hugging Face's "resample"; then two other
+ * filters. */
 enum resample {
     RESAMPLE_NEAREST = 0,
     RESAMPLE_LANCZOS = 1,
@@ -40,7 +41,7 @@ enum channel_order {
 
 struct preprocess {
     bool pads_square; /* before the resize, black pixels on the right or below make the photo a
-                         square (OWLv2); nothing is cropped then */
+                         square (OWLv2), and nothing is cropped */
     double first_width, first_height; /* crop first to these shares of the short side; 0: no crop */
     enum resize_rule resize;
     enum resample resample;

@@ -42,5 +42,6 @@ enum status preprocess_from_metadata(const char *size, const char *task, struct 
                                      struct error *err) MUST_USE;
 
 /* Adapts sizes to those of the model's input (pixels). Resize and crop change by the same ratio:
- * ImageNet's 256 / 224 becomes 342 / 299; a size of 0 becomes the model's. True if any changed. */
+ * ImageNet's 256 / 224 becomes 342 / 299; a size of 0 becomes the model's. True if a size has
+ * changed. */
 bool preprocess_fit(struct preprocess *p, int width, int height);

@@ -383,8 +383,8 @@ static enum status add_part(struct repository *repository, const char *folder, c
 /* Fills the stages of a pipeline of Immich's, except the names of their models. */
 static void immich_stages(bool is_text, struct pipeline_config *ret)
 {
-    /* For photos of 4:3 and 16:9 with a short side of 736, Immich's default maxResolution. No more
-     * sizes, because each takes memory and time to load. */
+    /* For photos of 4:3 and 16:9 with a short side of 736, Immich's default maxResolution. More
+     * sizes would take more memory and more time to load. */
     static const struct stage_size pages[] = {{992, 736}, {736, 992}, {1312, 736}, {736, 1312}};
     static const struct stage_size lines[] = {{320, 48}, {640, 48}, {1280, 48}};
     struct pipeline_stage *first = &ret->stages[0], *second = &ret->stages[1];

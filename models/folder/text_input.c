@@ -8,7 +8,7 @@
 
 #define TEXT_FILE_LENGTH_MAX 65536 /* most tokens per row that a file may fix */
 #define SHORTEST_ROW         16    /* tokens; shorter rows are hardly faster */
-#define SHORTEST_PART        16 /* a row has at least this fraction, 1 / 16, of the full length */
+#define SHORTEST_PART        16    /* a row has at least 1 / 16 of the full length */
 
 enum text_input_kind text_input_named(const char *name)
 {

@@ -8,10 +8,9 @@
 #include "models/text/tokenizer.h"
 
 #define TEXT_INPUTS_MAX 3
-/* Most tokens per row: beside a photo, unless the file fixes the number (256 as in Grounding DINO);
- * of a text alone, unless the file or the tokenizer's padding fixes it. */
-#define TEXT_BESIDE_MAX 256
-#define TEXT_LENGTH_MAX 512
+/* The most tokens per row, unless the model's file fixes the number. */
+#define TEXT_BESIDE_MAX 256 /* beside a photo, as in Grounding DINO */
+#define TEXT_LENGTH_MAX 512 /* of a text alone, unless the tokenizer's padding fixes the number */
 
 /* Zeroed: the model takes no texts. Immutable after load; free with text_input_done(). */
 struct text_input {
@@ -20,8 +19,8 @@ struct text_input {
     bool allows_short_rows;                      /* short texts may have short rows */
     size_t input_count;                          /* inputs that take tokens */
     enum text_input_kind kinds[TEXT_INPUTS_MAX]; /* kind of each input, in the graph's order */
-    size_t at[TEXT_INPUTS_MAX];                  /* their indexes among the graph's inputs */
-    bool are_32[TEXT_INPUTS_MAX];                /* their dtype: int32, else int64 */
+    size_t at[TEXT_INPUTS_MAX];                  /* indexes of these inputs in the graph */
+    bool are_32[TEXT_INPUTS_MAX];                /* dtype of each input: int32, else int64 */
 };
 
 /* Returns the kind of an input for tokens with this name; TEXT_NONE: there is none. */
@@ -58,7 +57,7 @@ struct text_item {
 /* Texts as rows of a model's inputs. Zeroed: no texts. */
 struct text_rows {
     void *inputs[TEXT_INPUTS_MAX]; /* count rows of `length` int32 or int64 each; owned */
-    size_t tokens, longest;        /* tokens without padding: of all texts; of the longest text */
+    size_t tokens, longest;        /* without padding; `longest`: of the longest text */
 };
 
 /* Makes the rows of `count` texts. With `truncate` a text that is too long is truncated.
