@@ -18,7 +18,7 @@
 
 #define DEFAULT_MAX_QUEUE 256
 
-/* Memory of threads, kernels' code and the heap, in addition to models. */
+/* Memory that threads, kernels' code and the heap need beside the models. */
 #define OWN_MEMORY ((size_t)32 << 20)
 
 /* Lanes on the CPU share its cores evenly. Returns 0 for a single lane: its session chooses. */
@@ -596,7 +596,7 @@ bool model_host_drain(struct model_host *host, int grace_ms)
 {
     int64_t until = clock_now() + (int64_t)(grace_ms > 0 ? grace_ms : 0) * 1000000;
     pthread_mutex_lock(&host->lock);
-    host->draining = true; /* from now on no model is added, and no request waits for a model */
+    host->draining = true; /* from now on no model is added, and no request waits for a load */
     table_update_state_locked(host);
     table_settle_and_unlock(host, NULL);
 

@@ -12,16 +12,13 @@
  * Rows of raw-tensor requests share batches with images: a worker copies a row into its slot. When
  * the last image of a request is done, a thread of the model host calls the request's on_done.
  *
- * docs/design.md lists the files in the order in which a request and a model pass them.
- * model_table.c is the table of models and versions; model_load.c, model_demand.c and model_sizes.c
- * change it.
+ * docs/design.md lists the files in the order in which a request and a model pass through them.
+ * model_table.h names the files of the model host. A new version replaces the old one without
+ * interruption: no request is refused because of a replacement.
  *
- * Versions are replaced without interruption: the new one is compiled and warmed up, the table
- * switches to it in one step, and the old one ends after it has answered its requests. No request
- * is refused because of a replacement.
- *
- * Locks: one for the table of models, one per scheduler, one for the pool. No thread holds two of
- * them, or one of them during a decode, a forward pass, a copy of pixels or a callback. */
+ * Locks: the table of models, each scheduler and the pool have one lock each. No thread holds two
+ * of these locks, or one of them during a decode, a forward pass, a copy of pixels or a callback.
+ */
 #pragma once
 
 #include <stdatomic.h>
@@ -43,7 +40,7 @@ enum model_host_state {
     MODEL_HOST_READY,
     MODEL_HOST_DRAINING,
     MODEL_HOST_FAILED,   /* a required model did not load */
-    MODEL_HOST_STUCK,    /* model_host_is_stuck(); only model_host_readiness() returns it */
+    MODEL_HOST_STUCK,    /* a pass is stuck; only model_host_readiness() returns this state */
     MODEL_HOST_UNLOADED, /* models were unloaded, or none was found; nothing is being loaded */
 };
 
@@ -60,8 +57,8 @@ enum model_state {
 /* The reason why a version is not loaded. */
 enum unload_cause {
     UNLOAD_NOT_YET,  /* no request has needed it yet */
-    UNLOAD_ASKED,    /* by POST /v2/repository/models/M/unload: requests do not load it */
-    UNLOAD_IDLE,     /* no request within the model's idle time */
+    UNLOAD_ASKED,    /* POST /v2/repository/models/M/unload asked for it; requests cannot load it */
+    UNLOAD_IDLE,     /* the model had no request within its idle time */
     UNLOAD_MEMORY,   /* another model needed the memory */
     UNLOAD_REPLACED, /* loaded again from new files; the state stays MODEL_READY */
     UNLOAD_CAUSES
@@ -83,16 +80,16 @@ struct model_host_options {
                                          shared by the CPU lanes of a model */
     int workers;                      /* decode threads; 0 = all available cores */
     int max_batch;                    /* 1 … 256; 0 = the model's own (config.pbtxt), else 8 */
-    size_t memory_limits[DEVICE_MAX]; /* bytes of each device for all models together. 0: nine
-                                         tenths of a GPU's memory; for the CPU about 70 % of the
+    size_t memory_limits[DEVICE_MAX]; /* bytes of each device for all models together. 0: on a GPU
+                                         nine tenths of its memory, on a CPU about 70 % of the
                                          memory that the process may use */
     size_t max_queue; /* limit of admitted images without an answer, per model: 1 … 2^20; 0: 256 */
-    size_t max_queue_bytes; /* limit of images that wait for a worker, per model; 0: none */
+    size_t max_queue_bytes; /* limit of bytes of images in the queue, per model; 0: none */
     int64_t max_queue_ms;   /* limit of the predicted milliseconds until an answer; 0: none */
     struct image_limits limits;
     bool fast_decode;                        /* let image_decode() reduce photos */
-    const struct task_options *task_options; /* override the models' own; borrowed; NULL: none */
-    const char *default_model; /* for requests that name no model; borrowed; or NULL */
+    const struct task_options *task_options; /* override the models' options; borrowed; or NULL */
+    const char *default_model; /* the model for requests that name none; borrowed; or NULL */
     int64_t idle_unload_ms;    /* idle time before a model is unloaded; 0: never; a model's file or
                                   a request can override it */
     bool ready_strict; /* model_host_readiness() requires every model that existed at start */
@@ -111,14 +108,14 @@ struct predict_image {
     const char *name;           /* field or file name for the answer; borrowed; may be NULL */
     struct error preset; /* status != OK: the image is invalid (bad base64 …) and does not run */
 
-    enum status status;             /* of this image alone */
+    enum status status;             /* the result of this image alone */
     struct error error;             /* set when status != OK */
-    uint32_t width, height;         /* upright, after decoding */
+    uint32_t width, height;         /* of the decoded photo, turned upright */
     struct prediction *predictions; /* top-k, best first; freed by predict_request_free_results */
     size_t prediction_count;
     struct task_answer answer;    /* for tasks other than classification; freed like predictions */
-    uint64_t frame;               /* not read by the model host: number of the frame with ?track=;
-                                     0: none */
+    uint64_t frame;               /* not read by the model host: with ?track=, the frame's number in
+                                     its track; 0: none */
     struct predict_image **crops; /* set by stages.c, or NULL: for each box its crop with the next
                                      stage's answer; an entry is NULL if its box has no crop.
                                      Freed like predictions */
@@ -127,7 +124,7 @@ struct predict_image {
     struct tensor **outputs; /* with raw_outputs: a tensor for each output of the model, NULL if not
                                 wanted, first dimension 1 if it has rows; freed by
                                 predict_request_free_results() */
-    int batch;               /* images of the pass that it ran in */
+    int batch;               /* number of images in the pass that computed this image */
     struct device_id device;
     /* Milliseconds of each phase; 0 for a phase that the image has not reached. queue_ms: the waits
      * for a worker and for a lane together. forward_ms: the pass of the whole batch. */
@@ -138,14 +135,14 @@ struct predict_image {
 
     struct predict_request *request; /* private to the model host */
     struct batch_item entry;         /* private: its place in the queue and in batches */
-    bool has_moved; /* private: a device failed, and the image went to another lane */
+    bool has_moved; /* private: it went to another lane after a device had failed */
     STAILQ_ENTRY(predict_image) deferred; /* private: links the images that workers are to answer */
     int64_t since;                        /* private: clock_now() when its current phase began */
 };
 
 /* What model_host_acquire_size() does if the size is not compiled. */
 enum size_choice {
-    SIZE_EXACT,            /* use no other size */
+    SIZE_EXACT,            /* use only the requested size */
     SIZE_NEAREST_IF_SHORT, /* use the nearest compiled size if memory has no room for this one */
     SIZE_NEAREST,          /* use the nearest compiled size */
 };
@@ -155,7 +152,7 @@ struct model_entry;
 #define REQUEST_WORD_INPUTS 8
 
 /* Words that a detector looks for in the photos of a request. rows[i] has bytes[i] bytes for input
- * i of the model; it is NULL for the photo's input. Borrowed until on_done. */
+ * i of the model; for the photo's input rows[i] is NULL. Borrowed until on_done. */
 struct request_words {
     struct task_words words;
     const void *rows[REQUEST_WORD_INPUTS];
@@ -166,7 +163,7 @@ struct predict_request {
     struct predict_image *images;
     size_t image_count;
     const char *model; /* NULL: the default model; borrowed until on_done */
-    int height, width; /* the wanted photo size of the model; 0: its own size */
+    int height, width; /* the size for which the model should be compiled; 0: the model's own */
     enum size_choice size_choice;
     bool waits_for_sizes; /* model_host_await() also waits until the sizes that the stages of its
                              pipeline name are compiled */
@@ -190,7 +187,7 @@ struct predict_request {
     struct request_parts *parts; /* not read by the model host: the request's parts, or NULL */
     bool decode_only;            /* return the photos as pixels: no forward pass, no predictions */
     bool raw_outputs;            /* return the model's outputs unchanged, no predictions */
-    const bool *wanted_outputs;  /* of output_count; NULL: all; borrowed until on_done */
+    const bool *wanted_outputs;  /* one per output; NULL: all; borrowed until on_done */
     const bool *binary_outputs;  /* not read by the model host: outputs to send in binary; NULL:
                                     none */
     bool wants_picture;          /* not read by the model host: answer with the annotated photo */
@@ -198,7 +195,7 @@ struct predict_request {
     bool asks_top_k; /* the client has set top_k: refuse it if the model does not use it */
     bool ignores_unused_options;   /* accept options that the model does not use */
     struct task_options *options;  /* borrowed; submit looks up class names; NULL: the model's */
-    int64_t started;               /* clock_now() at the request line, for total times */
+    int64_t started;               /* clock_now() when the request line arrived, for total times */
     int64_t deadline;              /* clock_now() from which on the answer is useless; 0: none */
     enum admission_kind admission; /* for a request in parts; see admission.h */
     int priority;    /* 1 (goes first) … 8 (last); 0: the default, QUEUE_DEFAULT_PRIORITY */
@@ -210,7 +207,7 @@ struct predict_request {
     void *context;
 
     const struct model
-        *used_model; /* set by submit, without its graph; valid until the results are freed */
+        *used_model; /* set by submit; has no graph; valid until the results are freed */
     struct deployment *deployment; /* set by submit: the deployment that answers */
     struct metric
         *write_seconds; /* set by submit: the histogram for the time to write the answer; or NULL */
@@ -218,7 +215,7 @@ struct predict_request {
     size_t held_count;
     TAILQ_ENTRY(predict_request) waiting; /* private: links the requests that wait for a load */
     bool is_waiting;                      /* private */
-    _Atomic size_t pending; /* private: unanswered images, plus 1 for each other user */
+    _Atomic size_t pending; /* private: unanswered images, plus 1 for each pin and other user */
 };
 
 struct model_host;
@@ -230,9 +227,9 @@ enum status model_host_create(const struct model_host_options *options, struct m
 
 /* From now on submit returns STATUS_DRAINING. Waits until every admitted image is answered or
  * `grace_ms` milliseconds are over. Then images whose forward pass has not begun fail with
- * STATUS_DRAINING, and only decodes and forward passes that run are waited for. When it returns,
- * every on_done has returned. True if everything was answered within the grace time. Do not call it
- * from the model host's own threads. */
+ * STATUS_DRAINING, and it waits only for decodes and forward passes that are running. When it
+ * returns, every on_done has returned. Returns true if everything was answered within the grace
+ * time. Do not call it from the model host's own threads. */
 bool model_host_drain(struct model_host *host, int grace_ms);
 
 /* Ends all threads, frees sessions and models; drains without grace first, if necessary. No other
@@ -288,8 +285,8 @@ enum status model_host_find_text(struct model_host *host, const char *name, char
 enum status model_host_check_sizes(struct model_host *host, const char *name, const char *version,
                                    struct error *err) MUST_USE;
 
-/* Compares the precisions of the next version that serves in fp32 until they are compared. If
- * another precision wins, a session of that precision replaces the fp32 one, as with
+/* Compares fp32 with other precisions for the next version that is waiting for this. If another
+ * precision wins, a session of that precision replaces the fp32 one, as with
  * model_host_add_model(), and this is logged. A failure is shown as the reason for fp32. If *cancel
  * becomes 1, the next call begins again. Returns false if no version is left. Call it from the
  * thread that adds models. */
@@ -307,7 +304,7 @@ bool model_host_hold(struct model_host *host, struct predict_request *request);
  * (model_host_cancel()), or the deadline passes; submitting then returns the error. After on_done
  * the caller submits the request with another on_done. STATUS_NOT_READY (the deadline is before the
  * predicted end of the loads) and STATUS_OVERLOADED (too many requests wait) set
- * *ret_retry_after_s; on_done is not called. */
+ * *ret_retry_after_s; then on_done is not called. */
 enum status model_host_await(struct model_host *host, struct predict_request *request,
                              int *ret_retry_after_s, struct error *err) MUST_USE;
 
@@ -317,8 +314,8 @@ void model_host_end_waits(struct model_host *host);
 /* Writes name and version of the next model to load for a request. False if there is none. */
 bool model_host_next_load(struct model_host *host, char name[static 128], char version[static 16]);
 
-/* Unloads models that have been idle for long enough. Returns the time (clock_now()) for the next
- * call. From the thread that loads. */
+/* Unloads models that have been idle for long enough. Returns when to call it again (clock_now()).
+ * Only the thread that loads calls it. */
 int64_t model_host_unload_idle(struct model_host *host);
 
 /* ---- sizes ---- */
@@ -343,7 +340,7 @@ enum status model_host_acquire_size(struct model_host *host, struct deployment *
 struct deployment *model_host_acquire_length(struct model_host *host,
                                              const struct deployment *deployment, size_t tokens);
 
-/* Callbacks for the thread that adds models. */
+/* Callbacks of the loader, the thread that adds models. */
 struct model_host_source {
     /* Called from any thread when there is work: a client needs a model that is not loaded, or a
      * size that is not compiled, or has used a model that must soon be unloaded. Or NULL. */
@@ -374,7 +371,8 @@ bool model_host_make_size(struct model_host *host, const _Atomic int *cancel);
 
 /* Stops serving `version` of a model (NULL: all its versions). Returns when they have answered
  * their requests. With `forget` the model is removed from the table, otherwise it is shown as
- * MODEL_UNLOADED. STATUS_NOT_FOUND: there is none. Not from the model host's own threads. */
+ * MODEL_UNLOADED. STATUS_NOT_FOUND: there is no such version. Not from the model host's own
+ * threads. */
 enum status model_host_remove_model(struct model_host *host, const char *name, const char *version,
                                     bool forget, struct error *err) MUST_USE;
 
@@ -402,7 +400,7 @@ void model_host_announce(struct model_host *host, const char *name, const char *
 void model_host_fail(struct model_host *host, const char *name, const char *version,
                      const char *failure);
 
-/* Clears the failures of ready versions, because nothing prevents their replacement any more. */
+/* Clears the failures of a model's ready versions: their replacement may succeed now. */
 void model_host_clear_failure(struct model_host *host, const char *name);
 
 /* Call it when every model that existed at start has been tried. From then on the model host is
@@ -443,7 +441,7 @@ enum status model_host_would_admit(struct model_host *host, const struct predict
 
 /* Copies the name of the model for requests that name none to `size` bytes, whether it is ready or
  * not: options.default_model, else the only model, or the pipeline whose stages are all the other
- * models. It stays the default while it is unloaded. False and "" if there is none. */
+ * models. An unloaded model stays the default. Returns false, and "", if there is none. */
 bool model_host_default(struct model_host *host, char *ret, size_t size);
 
 /* True if a request can name another model than the default. */
@@ -455,8 +453,8 @@ bool model_host_has_choice(struct model_host *host);
 bool predict_request_pin(struct predict_request *request);
 
 /* Cancels a pinned request, because its client has gone. Its queued images are answered with
- * STATUS_CANCELLED at once, to make room, its other images when their turn comes. Releases the pin;
- * on_done may be called from here. */
+ * STATUS_CANCELLED at once, to make room, its other images when their turn comes. Releases the pin,
+ * and may call on_done. */
 void model_host_cancel(struct model_host *host, struct predict_request *request);
 
 /* Frees results that the model host allocated in the request (predictions, outputs) and releases
@@ -476,11 +474,11 @@ struct model_brief {
     uint64_t parameter_bytes, file_bytes;
     bool takes_images;   /* requests can contain photos */
     bool takes_texts;    /* it answers texts with vectors */
-    bool answers_photos; /* POST /predict answers them */
+    bool answers_photos; /* POST /predict answers photos */
     enum task_kind task;
     char task_evidence[240];
-    float confidence, iou;       /* thresholds of its task; negative: it has none */
-    int width, height, channels; /* of the photos; 0: it takes none */
+    float confidence, iou;       /* thresholds of the task; negative: the task has none */
+    int width, height, channels; /* of the photos; 0: the model takes no photos */
     size_t class_count;
 };
 
@@ -491,10 +489,10 @@ struct model_status {
     double progress;         /* 0 … 1 while loading; never decreases */
     const char *phase;       /* "waiting", "reading", "optimising", "compiling" or "measuring" */
     int seconds_left;        /* while loading: an estimate */
-    char failure[480];       /* why it failed; with MODEL_READY: why its replacement failed */
-    bool can_answer;         /* it is ready, or a request can load it */
+    char failure[480];       /* why the load failed; with MODEL_READY: why its replacement failed */
+    bool can_answer;         /* the model is ready, or a request can load it */
     enum unload_cause cause; /* for MODEL_UNLOADING and MODEL_UNLOADED */
-    uint64_t loads, unloads[UNLOAD_CAUSES]; /* counts so far; unloads by cause */
+    uint64_t loads, unloads[UNLOAD_CAUSES]; /* numbers of loads, and of unloads by cause */
     double load_seconds;                    /* of the last load */
     size_t lane_count;
     struct session_info lanes[DEVICE_MAX];
@@ -503,7 +501,7 @@ struct model_status {
     size_t queued;            /* admitted images that wait for a decode worker */
     size_t in_flight;         /* admitted images in a later phase: decode, slot, forward, answer */
     int64_t still_ns;         /* nanoseconds without an answer while images wait; 0: none waits */
-    struct model_brief brief; /* of a pipeline's first model */
+    struct model_brief brief; /* for a pipeline, that of its first model */
     bool is_default;
     char stages[PIPELINE_STAGES_MAX][128]; /* names of a pipeline's models */
     size_t stage_count;                    /* 0: not a pipeline */

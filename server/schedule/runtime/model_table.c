@@ -532,11 +532,11 @@ void table_retire(struct model_host *host)
     bool has_retired = false;
     pthread_mutex_lock(&host->lock);
     while ((deployment = host->retiring) != NULL) {
-        wait_unused_locked(host, deployment); /* users may still submit */
+        wait_unused_locked(host, deployment); /* its users may still submit */
         pthread_mutex_unlock(&host->lock);
         deployment_retire(deployment);
         pthread_mutex_lock(&host->lock);
-        wait_unused_locked(host, deployment); /* a drain may use deployments on the list */
+        wait_unused_locked(host, deployment); /* a drain may have begun to use it */
         host->retiring = deployment->next_retiring;
         TAILQ_REMOVE(&host->deployments, deployment, of_host);
         deployment->has_left = has_retired = true;
@@ -546,11 +546,11 @@ void table_retire(struct model_host *host)
     }
     pthread_mutex_unlock(&host->lock);
     if (has_retired)
-        malloc_trim(0); /* returns the memory of their weights to the system */
+        malloc_trim(0); /* returns the memory of the freed weights to the system */
 }
 
 /* Memory has become free: sizes that failed for lack of memory are compiled when they are requested
- * again. Other failures are still remembered. */
+ * again. Records of other failures stay. */
 static void forget_shortages_locked(struct model_host *host)
 {
     for (size_t i = 0; i < host->entry_count; i++) {

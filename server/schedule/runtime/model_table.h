@@ -12,12 +12,12 @@
 
 #include "server/schedule/runtime/lane.h"
 
-/* Number of sizes whose failures are remembered. */
+/* The most sizes of a model whose failures are recorded. */
 #define FAILED_SIZES 16
 
 struct failed_size {
     struct stage_size size; /* 0 x 0: empty */
-    bool is_short; /* memory was short; forgotten when a model is unloaded by the API or removed */
+    bool is_short;          /* memory was short; emptied when memory may have become free */
     char why[300];
 };
 
@@ -31,30 +31,30 @@ struct model_entry {
     bool was_ready;   /* table_can_answer() has been true */
     double progress;
     const char *phase; /* static text: the current phase of the load */
-    int64_t begun;     /* clock_now() at the load's start, or at its first report of progress */
+    int64_t begun;     /* clock_now() when the load began or first reported progress */
     char failure[sizeof((struct model_status *)0)->failure];
     struct deployment *deployment;  /* exactly while state is MODEL_READY, except for pipelines */
     struct pipeline_config *stages; /* of a pipeline, exactly while state is MODEL_READY; owned */
-    struct model_brief brief;       /* zeroed until it has been read */
+    struct model_brief brief;       /* zeroed until the files have been read */
 
     struct model_host *host;
-    _Atomic int refs;        /* the table's and one for each request that holds it */
-    _Atomic int64_t used;    /* clock_now() when it was last held, released or loaded */
-    _Atomic int64_t keep_ns; /* keep_alive_ns of the last request, instead of `idle_ns`; negative:
-                                none */
-    int64_t idle_ns;         /* nanoseconds without a request before it is unloaded; INT64_MAX:
-                                never */
+    _Atomic int refs;        /* one for the table, and one for each request that holds the entry */
+    _Atomic int64_t used;    /* clock_now() when the entry was last held, released or loaded */
+    _Atomic int64_t keep_ns; /* keep_alive_ns of the last request, which replaces `idle_ns`;
+                                negative: the request had none */
+    int64_t idle_ns;         /* nanoseconds without a request before the model is unloaded;
+                                INT64_MAX: never */
     enum unload_cause cause; /* for MODEL_UNLOADING and MODEL_UNLOADED */
-    bool on_demand;          /* while it is loading, requests wait for it instead of failing */
+    bool on_demand;          /* while the model is loading, requests wait instead of failing */
     int64_t wanted_at; /* clock_now() when the first request began to wait for a load; 0: none */
-    /* L(b) of the last deployment; size 0 ends the list */
+    /* L(b) of the last deployment; an element of size 0 ends the list */
     struct session_batch known[SESSION_MAX_BATCHES];
-    size_t took[DEVICE_MAX]; /* bytes that its last load uses on each of options.devices */
+    size_t took[DEVICE_MAX]; /* bytes that the last deployment uses on each of options.devices */
     uint64_t loads, unloads[UNLOAD_CAUSES];
-    double load_seconds; /* seconds that its last load took */
+    double load_seconds; /* duration of the last load */
 
     /* For a model whose file does not fix height and width, while it is ready. */
-    struct deployment *sizes[DEPLOYMENT_SIZES]; /* in addition to `deployment`; NULL: empty */
+    struct deployment *sizes[DEPLOYMENT_SIZES]; /* beside `deployment`; NULL: the place is empty */
     struct stage_size wanted;                   /* the size to compile next; 0 x 0: none */
     struct failed_size failed[FAILED_SIZES];
     size_t replaced_failures; /* failures that have replaced another one in `failed` */
@@ -64,7 +64,7 @@ struct model_host {
     struct model_host_options options; /* immutable, with defaults filled in */
     struct pool *pool;
     struct device_budgets budget;
-    struct device_queue device_queues[DEVICE_MAX]; /* of options.devices */
+    struct device_queue device_queues[DEVICE_MAX]; /* one for each of options.devices */
     _Atomic int state;                             /* enum model_host_state */
 
     pthread_mutex_t lock;
@@ -81,7 +81,7 @@ struct model_host {
     struct deployment *retiring;           /* out of the table, not freed yet */
     TAILQ_HEAD(, predict_request) waiting; /* requests that wait for a load, oldest first */
     size_t waiting_count;
-    /* table_sizes_to_come_locked(), for model_table.c, which must not include model_sizes.c */
+    /* table_sizes_to_come_locked(), because model_table.c must not call model_sizes.c */
     int (*sizes_to_come)(struct model_host *host, const struct pipeline_config *stages);
 };
 
@@ -128,13 +128,13 @@ void deployment_end(struct deployment *deployment);
 /* Recomputes `state`; call it after every change of the table. */
 void table_update_state_locked(struct model_host *host);
 
-/* The entry that answers for a name (NULL: the default model): that of the version, if one is
- * named; else the newest that can answer; else the newest, whose state says why. NULL: there is
+/* Returns the entry of `version`. If `version` is NULL or "", returns the newest version of the
+ * name that can answer, or else the newest one. `name` NULL: the default model. NULL: there is
  * none. */
 struct model_entry *table_find_locked(struct model_host *host, const char *name,
                                       const char *version);
 
-/* The name of the model for requests that name none; NULL: there is none. */
+/* Returns the name of the default model; NULL: there is none. */
 const char *table_default_locked(const struct model_host *host);
 
 /* Estimated seconds until a loading model is ready, from its progress so far; at least 1. */
@@ -190,7 +190,7 @@ void table_fail_locked(struct model_host *host, struct model_entry *entry, const
 size_t table_find_needed_locked(struct model_host *host, const struct predict_request *request,
                                 struct model_entry *ret[static PIPELINE_STAGES_MAX]);
 
-/* True if requests for the entry have to wait; then makes the loader load the entry. */
+/* If the entry is not ready, marks it for the loader, and returns true: requests have to wait. */
 bool table_want_locked(struct model_entry *entry);
 
 /* Makes a request hold the entries that it needs. Returns false if it has to wait for a load. */
@@ -213,10 +213,10 @@ void table_settle_and_unlock(struct model_host *host, const struct model_entry *
 void table_let_go(struct predict_request *request);
 
 /* Unloads idle models, the least recently used first, until a load of this model is likely to fit.
- * From the thread that loads. */
+ * Only the thread that loads calls it. */
 void table_make_room(struct model_host *host, const struct model *model);
 
-/* Unloads the least recently used idle model except the named one. False if all are busy. */
+/* Unloads the least recently used idle model except `name`. Returns false if there is none. */
 bool table_unload_oldest(struct model_host *host, const char *name);
 
 /* Writes "; in memory are a (120.0 MiB, in use), b (80.0 MiB)": the loaded models except the named
@@ -246,5 +246,5 @@ enum status table_carry_sizes(struct model_host *host, const struct deployment *
                               struct deployment *ret[static DEPLOYMENT_SIZES],
                               struct error *err) MUST_USE;
 
-/* Sets in the budget how many loads will follow the current one. */
+/* Tells the budget how many loads will follow the current one. */
 void table_plan_memory(struct model_host *host);
