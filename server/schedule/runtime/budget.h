@@ -18,8 +18,8 @@
 struct shared_arena;
 
 struct device_budgets {
-    /* The budget of photos and tensors of runs together, for session_options.run_memory: the memory
-     * that models leave. */
+    /* One budget for photos and for tensors of runs: the host memory that models leave. For
+     * session_options.run_memory. */
     struct memory_budget run;
 
     /* private to budget.c */
@@ -34,7 +34,7 @@ struct device_budgets {
     pthread_cond_t picture_done; /* memory of a photo or a model has become free */
 };
 
-/* The limit of devices[i] is limits[i] bytes; if that is 0, most of `host` for the CPU, and nine
+/* Sets the limit of devices[i] to limits[i] bytes. 0 means 31/32 of `host` for the CPU, and nine
  * tenths of a GPU's memory, if known. Other devices have no limit. `host`: bytes for photos,
  * tensors of runs and the CPU's models together; 0: no limit. */
 void budget_init(struct device_budgets *budget, const struct device_id *devices,
@@ -53,21 +53,21 @@ void budget_expect(struct device_budgets *budget, int loads);
  * result is for session_options.batch_memory. */
 size_t budget_batch_share(struct device_budgets *budget, struct device_id device, int sharers);
 
-/* Books bytes of a device, or releases them. */
+/* Books bytes of a device, or releases booked bytes. */
 void budget_book(struct device_budgets *budget, struct device_id device, size_t bytes);
 void budget_return(struct device_budgets *budget, struct device_id device, size_t bytes);
 
-/* Books the arena's present size instead of its former size. Any thread. */
+/* Books the arena's present size in place of the size that was booked before. Any thread. */
 void budget_book_arena(struct device_budgets *budget, struct device_id device,
                        struct shared_arena *arena);
 
-/* Books `bytes` for a photo. STATUS_TIMEOUT (err is not set) if they are not free; then it has
- * waited until some memory became free, but not longer than 50 ms. STATUS_TOO_LARGE: models leave
- * less memory. */
+/* Books `bytes` for a photo. STATUS_TIMEOUT (err is not set): they are not free, and the call has
+ * waited until some memory became free, at most 50 ms. STATUS_TOO_LARGE: models leave less memory.
+ */
 enum status budget_take_picture(struct device_budgets *budget, size_t bytes,
                                 struct error *err) MUST_USE;
 void budget_give_picture(struct device_budgets *budget, size_t bytes);
 
-/* Returns the bytes of a device that are booked now. *ret_limit (may be NULL) is its limit; 0:
- * none. */
+/* Returns the bytes of a device that are booked now. *ret_limit (may be NULL) is the device's
+ * limit; 0: no limit. */
 size_t budget_used(struct device_budgets *budget, struct device_id device, size_t *ret_limit);

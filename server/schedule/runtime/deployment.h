@@ -23,7 +23,7 @@
 #include "server/schedule/policy/batcher.h"
 #include "server/schedule/runtime/meters.h"
 
-/* How many there were, and their nanoseconds together. */
+/* A number of events and the sum of their durations. */
 struct deployment_count {
     uint64_t count, ns;
 };
@@ -33,21 +33,20 @@ struct deployment_stats {
     uint64_t last_inference_ms; /* wall-clock time of the last request, milliseconds since 1970 */
     uint64_t inference_count;   /* images and rows answered without an error */
     uint64_t execution_count;   /* successful forward passes */
-    /* Requests: `success` and `fail` have the time from first byte to answer, the next four the
-     * time of the slowest image in each phase. cache_hit: requests answered from the response
-     * cache, with the look-up times; cache_miss: answers stored in it, with the times to store
-     * them. */
+    /* success, fail: requests, from first byte to answer. queue, input, infer, output: successful
+     * requests, the slowest image's time in the phase. cache_hit: requests answered from the
+     * response cache, time to look up. cache_miss: answers put into this cache, time to store. */
     struct deployment_count success, fail, queue, input, infer, output, cache_hit, cache_miss;
     struct deployment_batch {
         struct deployment_count input, infer, output;
-    } batches[BATCHER_MAX_BATCH + 1]; /* index: images of a forward pass */
+    } batches[BATCHER_MAX_BATCH + 1]; /* index: number of images in a pass */
 };
 
 /* The most image sizes, besides the model's own, for which a model is compiled at a time. */
 #define DEPLOYMENT_SIZES 4
 
 struct deployment {
-    struct model *model; /* owned; without its graph after compilation */
+    struct model *model; /* owned; has no graph after the compilation */
     /* Changes with each load of the version or change of its precision; its sizes share it. */
     _Atomic uint64_t generation;
     /* The leading dimension of every input and output is the batch: a request may have any number
@@ -56,29 +55,30 @@ struct deployment {
     int max_batch; /* rows per forward pass */
     size_t input_count, output_count;
     struct served_tensor *inputs, *outputs; /* in the file's order; owned */
-    size_t max_rows;                        /* most rows of a request: the queue's limit */
-    size_t image_input;                     /* input that takes [H, W, C] of image_dtype; SIZE_MAX:
-                                               none */
+    size_t max_rows;    /* most rows of a request: model_host_options.max_queue */
+    size_t image_input; /* index of the input for photos, [H, W, C] of image_dtype;
+                           SIZE_MAX: none */
     enum dtype image_dtype;
     bool takes_images;   /* requests can contain photos: deployment_image_input() */
     size_t output;       /* index of the class scores, or of the task's first output */
     size_t class_count;  /* classes of a classifier; 0: unknown before a run, or no classifier */
-    char no_answer[320]; /* a sentence with the reason why photos get no answer; "" if they do */
-    struct text_cache *text_cache; /* for texts, or for photos of a mask decoder; owned; or NULL */
+    char no_answer[320]; /* a sentence: why photos get no answer; "" if they get one */
+    struct text_cache *text_cache; /* of texts, or of photos for a mask decoder; owned; or NULL */
     pthread_mutex_t stats_lock;    /* guards `stats` */
     struct deployment_stats stats;
-    struct meters meters; /* the scheduler's metrics; requests that outlive it use them, too */
+    struct meters
+        meters; /* the scheduler's metrics; also used by requests that outlive the scheduler */
 
     struct scheduler *scheduler; /* like `lanes`, exists until deployment_end() */
     struct lane *lanes[DEVICE_MAX];
     size_t lane_count;
-    double load_ms;   /* CPU time of the thread that created it */
+    double load_ms;   /* CPU time of the thread that created the deployment */
     _Atomic int refs; /* the creator's and one for each request */
 
     /* Members for the model host, guarded by its lock. */
     struct precision_choice choices[DEVICE_KINDS]; /* index: device_kind; unset while `why` is "" */
     size_t users;  /* callers between model_host_acquire() and model_host_release(), or in submit */
-    bool has_left; /* it has left the table and `retiring`: do not use its scheduler */
+    bool has_left; /* it is neither in the table nor in `retiring`: do not use its scheduler */
     struct deployment *next_retiring;
     TAILQ_ENTRY(deployment) of_host; /* in model_host.deployments */
     int64_t used_at;                 /* clock_now() when this size was last used */
@@ -116,8 +116,8 @@ void deployment_note_cache_hit(struct deployment *deployment, int64_t started, d
 void deployment_note_cache_miss(struct deployment *deployment, double ms);
 
 /* Counts a successful forward pass of `rows` rows: `input_ms` is the time to prepare the slowest
- * row, `infer_ms` that of the pass. Call it before the rows are answered, so that a client finds
- * its rows counted. */
+ * row, `infer_ms` the duration of the pass. Call it before the rows are answered, so that a client
+ * finds its rows counted. */
 void deployment_note_run(struct deployment *deployment, int rows, double input_ms, double infer_ms);
 
 /* Counts the time to answer the rows of a successful forward pass. */

@@ -20,7 +20,7 @@ struct building {
     struct deployment *deployment;
 };
 
-/* The share of a load's progress for reading its files. */
+/* The part of a load's progress (1) that counts for reading the files. */
 #define PROGRESS_READ 0.02
 
 static void on_lane_progress(void *context, const char *phase, double fraction)
@@ -34,7 +34,7 @@ static void on_lane_progress(void *context, const char *phase, double fraction)
                              PROGRESS_READ + (1 - PROGRESS_READ) * share);
 }
 
-/* The operator's option is a limit; below it config.pbtxt overrides the default. */
+/* --max-batch is a limit, and the default. Below the limit config.pbtxt chooses. */
 static int choose_max_batch(const struct model_host_options *options, const struct model *model)
 {
     if (!deployment_may_batch(model))
@@ -168,7 +168,7 @@ static enum status create_lanes(struct building *building, struct error *err)
     const struct model *model = options->model;
     struct deployment *deployment = building->deployment;
     const struct session_pixels pixels = pixels_of(model);
-    malloc_trim(0); /* earlier sessions have fragmented the heap */
+    malloc_trim(0); /* because earlier sessions have fragmented the heap */
     if (options->on_progress)
         options->on_progress(options->progress_context, "reading", PROGRESS_READ);
     for (size_t i = 0; i < options->host->options.device_count; i++) {

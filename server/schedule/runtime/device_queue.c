@@ -1,5 +1,5 @@
-/* Start-time fair queueing with one server. `clock` is the device's virtual time: the used time of
- * the lane with the last turn. The used time of a lane that was idle is raised to `clock`.
+/* Start-time fair queueing with one server. `clock` is the device's virtual time: `used` of the
+ * lane with the last turn. `used` of a lane that was idle is raised to `clock`.
  *
  * device_turn_end() passes the device directly to the next lane, so that no third lane can take it
  * in between. */

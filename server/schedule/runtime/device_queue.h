@@ -1,9 +1,9 @@
 /* The fair queue of a device: lanes of several models share it by measured time.
  *
  * One lane uses a device at a time; on a CPU two would compete for the cores. The next turn goes to
- * the waiting lane that has used the least time. A lane that was idle starts at the level of the
- * others, so it cannot save up time. A lane gets a free device at once. So two models with passes
- * of 100 ms and 10 ms get equal time while both have work.
+ * the waiting lane that has used the least time. A lane that was idle starts with the used time
+ * of the last lane, so it cannot save up time. A lane gets a free device at once. So two models
+ * with passes of 100 ms and 10 ms get equal time while both have work.
  *
  * Thread-safe; a struct device_turn belongs to one lane's thread. One lock per device, held for a
  * few instructions, never together with another one. */
@@ -20,7 +20,7 @@ TAILQ_HEAD(device_turns, device_turn);
 
 /* The queue of one device. */
 struct device_queue {
-    /* The arena of the sessions that take turns on this device. It outlives them all. */
+    /* The arena of the sessions that take turns on this device; outlives these sessions. */
     struct shared_arena arena;
 
     /* private to device_queue.c */
@@ -31,8 +31,8 @@ struct device_queue {
     int64_t clock;
 };
 
-/* A lane's place in a device's queue. The members are private to device_queue.c; its lock guards
- * them. */
+/* A lane's place in a device's queue. The members are private to device_queue.c; the queue's lock
+ * guards them. */
 struct device_turn {
     struct device_queue *queue;
     TAILQ_ENTRY(device_turn) entry; /* in the list of turns, while `waits` */
@@ -56,6 +56,6 @@ bool device_turn_is_contended(struct device_turn *turn);
 
 /* Gives the device back after `used` nanoseconds. With `wants_more` it also queues the lane for its
  * next turn; the lane answers its images, and then calls device_turn_begin() (or device_turn_end()
- * without `wants_more`). If it queued only after its answers, a lane with short passes would wait
- * each time for a lane with long passes. */
+ * without `wants_more`). If lanes queued only after their answers, a lane with short passes
+ * would wait for each pass of a lane with long passes. */
 void device_turn_end(struct device_turn *turn, int64_t used, bool wants_more);

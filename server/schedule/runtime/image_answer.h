@@ -17,6 +17,6 @@ enum status image_answer_of(const struct model *model, const struct tensor *cons
 enum status image_place(const struct preprocess *p, const struct predict_image *image,
                         struct task_geometry *ret, struct error *err) MUST_USE;
 
-/* The name of a class in a request's answers: a text of the request, or the model's label; NULL if
- * it has none. */
+/* Returns the name of a class in a request's answers: the request's text, or the model's label.
+ * NULL: the class has no name. */
 const char *predict_class_name(const struct predict_request *request, size_t index);

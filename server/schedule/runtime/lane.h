@@ -21,10 +21,10 @@
 
 /* A batch that the lane has taken, or some of its images that run again, and their pass. */
 struct lane_pass {
-    struct batch batch; /* loses images that no client waits for */
+    struct batch batch; /* without images that no client waits for any more */
     bool is_submitted;
     bool has_ended;     /* `forward_ms` and `ended` are set */
-    enum status status; /* of session_submit(), then of the pass */
+    enum status status; /* of session_submit(), later of the pass */
     struct error error;
     double copy_in_ms, forward_ms;
     int64_t begun, ended;
@@ -41,7 +41,7 @@ struct lane {
     struct session_info info; /* session_info() at the lane's creation */
     size_t input_count;
     struct device_budgets *budget;
-    struct shared_arena *arena; /* of the device's queue */
+    struct shared_arena *arena; /* the arena of the device's queue */
     size_t needs;               /* bytes that the lane uses on its device */
     size_t booked;              /* the part of `needs` that is not in `arena` */
     struct scheduler *scheduler;
@@ -49,7 +49,7 @@ struct lane {
     int index; /* index of this lane in its scheduler */
     bool started;
     pthread_t thread;
-    sem_t warm;          /* posted once by the thread */
+    sem_t warm;          /* posted by the lane's thread after the warm-up */
     enum status entered; /* session_enter()'s result, set before `warm` */
     struct error refusal;
 
@@ -57,7 +57,8 @@ struct lane {
     struct device_turn borrowed; /* the turn of the thread that borrows the session */
     int64_t borrowed_at;         /* clock_now() */
 
-    _Atomic int64_t stuck_at; /* clock_now() when the current pass counts as stuck; 0: no pass */
+    _Atomic int64_t
+        stuck_at; /* from this time (clock_now()) on the current pass is stuck; 0: no pass */
 
     pthread_mutex_t lock;
     int64_t quarantined_since; /* written by the lane's thread, under lock; 0: the lane works */
@@ -66,9 +67,9 @@ struct lane {
     /* used only by the lane's thread */
     struct device_turn turn;
     int64_t turn_used;             /* nanoseconds that passes of this turn have used */
-    struct error device_error;     /* from the last failed probe */
-    const struct tensor **outputs; /* of the last run; as many as the session has outputs */
-    const void **inputs;           /* of a probe or the warm-up; input_count */
+    struct error device_error;     /* the error of the last failed probe */
+    const struct tensor **outputs; /* the outputs of the last run */
+    const void **inputs;           /* the inputs of a probe or of the warm-up */
     struct lane_pass inflight[BATCHER_MAX_DEPTH];
     int first_inflight, inflight_count;
     int64_t ended;                                /* end of the last pass */
@@ -77,8 +78,9 @@ struct lane {
     struct lane_meters meters;
     struct batch_layout retry_layout;
     void *retry_rows; /* inputs of a batch of the smallest size: for retries, probes and warm-up */
-    uint8_t *retry_marks;        /* session_request.are_pixels for `retry_rows` */
-    const struct batch *running; /* the batch whose pass is being collected; NULL: a probe */
+    uint8_t *retry_marks; /* session_request.are_pixels for `retry_rows` */
+    const struct batch
+        *running; /* the batch whose pass is being collected; NULL: none, or a probe */
 };
 
 /* The compiled size for a pass of `batch` images. */
@@ -104,8 +106,8 @@ void lane_return(void *lane);
 /* Reports whether the lane is stuck, or quarantined because its device fails. Any thread. */
 void lane_describe_health(struct lane *lane, struct lane_health *ret);
 
-/* True if a pass takes far too long, or runs although the grace time of a shutdown is over. Any
- * thread. */
+/* True if a pass takes far too long, or still runs after the grace time of a shutdown. Any thread.
+ */
 bool lane_is_stuck(const struct lane *lane);
 
 /* Starts the thread as lane `index` (0, 1 …) of `scheduler`, which must outlive it.
@@ -147,7 +149,7 @@ int lane_run_sub_batches(struct lane *lane, const struct lane_pass *pass);
 void lane_answer_images(struct lane *lane, const struct lane_pass *pass);
 
 /* For session_set_stop(): returns true, to stop the run, if no client waits for an image of the
- * pass or the grace time is over. `lane` is a struct lane. On the thread that runs the session. */
+ * pass or the grace time is over. `lane` is a struct lane. The session's thread calls it. */
 bool lane_is_unwanted(void *lane);
 
 /* Ends the lane's turn on the device. If images are ready, it also queues for the next turn. */
@@ -161,9 +163,10 @@ bool lane_device_is_well(struct lane *lane);
 /* The time (clock_now()) from which on a pass of `batch` that begins now counts as stuck. */
 int64_t lane_stuck_time(const struct lane *lane, const struct batch *batch);
 
-/* Handles a device failure: the images from number `answered` on go to other lanes. Those that have
- * moved before, or all if no other lane works, fail. Returns how many images of the batch are
- * finished. */
+/* Handles a device failure: the images from number `answered` on go to other lanes. An image fails
+ * if it has moved before, or if no other lane works. Returns how many images of the batch are
+ * finished.
+ */
 int lane_give_up_device(struct lane *lane, struct batch *batch, int answered);
 
 /* Waits in quarantine. Returns true when the device works again, false when the lane must end. */

@@ -13,7 +13,7 @@
 #include "engine/base/clock.h"
 #include "server/observe/log.h"
 
-/* Number of consecutive failed probes, after the failed pass, that quarantine a device. */
+/* A device is quarantined if this number of probes fail after a failed pass. */
 #define PROBES 2
 
 #define SECOND      INT64_C(1000000000)
@@ -21,7 +21,8 @@
 #define MOST_PAUSE  (30 * SECOND)
 
 /* A pass is stuck if it takes STUCK_PASSES times its prediction, and at least STUCK_LEAST. It is
- * also stuck if it ignores a stop and runs STUCK_LATE past all its deadlines. Nanoseconds. */
+ * also stuck if it ignores a stop and runs until STUCK_LATE after the last deadline of its images.
+ * Nanoseconds. */
 #define STUCK_PASSES 100
 #define STUCK_LEAST  (60 * SECOND)
 #define STUCK_LATE   (10 * SECOND)
@@ -101,7 +102,8 @@ static void quarantine(struct lane *lane, const char *reason)
     scheduler_quarantine(lane->scheduler, lane->index, text);
 }
 
-/* Informs the scheduler first, so that a client which reads that the lane works can send images. */
+/* Informs the scheduler first: a client that reads in /devices that the lane works can send images.
+ */
 static void end_quarantine(struct lane *lane)
 {
     scheduler_end_quarantine(lane->scheduler, lane->index);
@@ -151,7 +153,8 @@ bool lane_stay_quarantined(struct lane *lane)
         case QUARANTINE_END:
             return false;
         case QUARANTINE_FAIL:
-            scheduler_drop_unwanted(lane->scheduler, &batch); /* all images: no lane is left */
+            scheduler_drop_unwanted(lane->scheduler,
+                                    &batch); /* drops all images, because no lane works */
             scheduler_give_back(lane->scheduler, &batch);
             scheduler_answered(lane->scheduler, (size_t)(batch.taken - batch.count));
             break;

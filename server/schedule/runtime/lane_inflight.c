@@ -13,7 +13,7 @@
 
 #include "engine/base/clock.h"
 
-/* Moves images over the gaps that failed and dropped images have left. */
+/* Moves images into the gaps that failed and dropped images have left. */
 static void close_gaps(struct lane *lane, struct batch *batch)
 {
     struct batch_move moves[BATCHER_MAX_BATCH];
@@ -63,7 +63,7 @@ static void inflight_begin(struct lane *lane, const struct batch *taken)
 static int64_t nearly_free(struct lane *lane)
 {
     static const int64_t at_least = 100000, share = 8, look = 1000000000;
-    if (lane->info.streams) /* a run's end wakes the lane earlier */
+    if (lane->info.streams) /* the end of a run wakes the lane before this time */
         return clock_now() + look;
     const struct lane_pass *inflight = inflight_at(lane, 0);
     const int64_t pass = scheduler_latency(lane->scheduler, lane->index, inflight->batch.count);
@@ -71,8 +71,9 @@ static int64_t nearly_free(struct lane *lane)
     return begun + pass - pass / share - at_least;
 }
 
-/* Takes batches to run after the current one: closed ones, or any when the device is nearly free.
- * With streams: any, to run them at the same time, while there are images for all streams. */
+/* Takes batches to run after the current one: closed batches, and the forming one when the device
+ * is nearly free. With streams: any batch, to run at the same time, while all streams have images.
+ */
 static void inflight_fill(struct lane *lane)
 {
     struct batch batch;
@@ -117,7 +118,7 @@ static void inflight_run_alone(struct lane *lane, struct lane_pass *inflight)
     scheduler_answered(lane->scheduler, (size_t)(dropped + answered));
 }
 
-/* True for a batch above the cap, which is not submitted but run in sub-batches. */
+/* True for a batch above the cap, which runs in sub-batches instead of being submitted. */
 static bool exceeds_cap(const struct lane_pass *inflight)
 {
     return !inflight->is_submitted && inflight->status == STATUS_OK;

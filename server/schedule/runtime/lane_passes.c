@@ -103,8 +103,8 @@ static void mark_wanted(const struct lane *lane, const struct batch *batch, bool
     }
 }
 
-/* Copies the inputs of a retry to `retry_rows`. Its padding must be zeros, not other images or old
- * data in the slots behind it, which may have caused the failure. */
+/* Copies the inputs of a retry to `retry_rows`. The padding of a retry must be zeros: other images
+ * or old data in the slots after its images may have caused the failure. */
 static void pad_inputs(struct lane *lane, int padded, const void **inputs,
                        struct session_request *run)
 {
@@ -124,7 +124,7 @@ static void pad_inputs(struct lane *lane, int padded, const void **inputs,
     run->valid_rows = padded;
 }
 
-/* True if each stream will have an image, of this batch of `images` or of another. With fewer
+/* True if each stream will have an image, of this batch of `images` or of another batch. With fewer
  * images some threads would be idle. */
 static bool fills_streams(struct lane *lane, int images)
 {
@@ -360,7 +360,7 @@ static enum sub_batch_end run_sub_batch(struct lane *lane, const struct lane_pas
                    1);
         return SUB_BATCH_AGAIN;
     }
-    /* The outputs are in other memory, so the batch's buffer is released before the answers. */
+    /* The outputs are not in the batch's buffer, so release the buffer before the answers. */
     if (is_last) {
         scheduler_release(lane->scheduler, &whole->batch);
         if (lane->inflight_count == 0)

@@ -3,10 +3,10 @@
  * Triton.
  *
  * Phases (lensd_phase_seconds) of a request: read (first byte to admission), write (answer ready to
- * last byte sent); of an image: decode, preprocess, queue, and with the label device copy_in and
- * forward, which take as long as those of the batch, and copy_out (end of the pass to the image's
- * answer). A hit in the response cache counts in lensd_latency_seconds, but not as an image. A
- * split for the cause "memory" (lensd_batch_splits_total) also lowered the cap.
+ * last byte sent). Phases of an image: decode, preprocess, queue, and with the label device copy_in
+ * and forward (both those of its batch) and copy_out (end of the pass to the image's answer). A hit
+ * in the response cache counts in lensd_latency_seconds, but not as an image. A split for the cause
+ * "memory" (lensd_batch_splits_total) also lowered the cap.
  *
  * For Triton's metrics a request is one HTTP request. It fails if one of its images fails; its
  * times are those of its slowest image.
@@ -36,7 +36,7 @@ struct triton_meters {
 };
 
 struct meters {
-    struct metrics *metrics; /* borrowed; may be NULL, then nothing is counted */
+    struct metrics *metrics; /* borrowed; NULL: nothing is counted */
     char labels[272];        /* model="…" */
     struct metric *images_ok;
     struct metric *detections; /* for a detector; otherwise NULL */
@@ -48,8 +48,8 @@ struct meters {
     struct triton_meters triton;
 };
 
-/* Registers the series of a model. `finds_boxes`: its answers are boxes, which are counted.
- * `metrics` is borrowed. If `version` is NULL, it is "1". */
+/* Registers the series of a model. `finds_boxes`: the model's answers are boxes, which are counted.
+ * `metrics` is borrowed. `version` NULL means "1". */
 void meters_init(struct meters *meters, struct metrics *metrics, const char *model,
                  const char *version, bool finds_boxes);
 
@@ -70,12 +70,12 @@ void lane_meters_init(struct lane_meters *lane, const struct meters *meters,
 /* Counts an image that was answered with `status`. */
 void meters_image(struct meters *meters, enum status status);
 
-/* The milliseconds of a request, and in each phase those of its slowest image. */
+/* Milliseconds: `total` of the request, the others of its slowest image in each phase. */
 struct request_times {
     double total, queue, input, infer, output;
 };
 
-/* Counts a request; called before its on_done. `status` is that of its first failed image. */
+/* Counts a request; call it before on_done. `status` is that of the first failed image. */
 void meters_request(struct meters *meters, enum status status, const struct request_times *times);
 
 /* Records that an admitted image was answered after `actual` nanoseconds, and that `predicted` were
@@ -85,6 +85,6 @@ void meters_prediction(struct meters *meters, int64_t predicted, int64_t actual)
 /* Counts a request for `images` that the model's scheduler refused. */
 void meters_refusal(struct meters *meters, enum status cause, size_t images);
 
-/* Counts, with an empty model name, a request for `images` that was refused before a scheduler was
- * found for it. */
+/* Counts, with an empty model name, a request for `images` that was refused before its model was
+ * found. */
 void meters_refused_unknown(struct metrics *metrics, enum status cause, size_t images);

@@ -36,13 +36,14 @@ void table_let_go(struct predict_request *request)
         const int64_t keep = atomic_load(&entry->keep_ns);
         atomic_store(&entry->used, clock_now());
         table_unref_entry(entry);
-        if (keep >= 0 && keep != INT64_MAX) /* `keep` may end before the loader's next check */
+        if (keep >= 0 && keep != INT64_MAX) /* the time may end before the loader's next check */
             wake_loader(host);
     }
     request->held_count = 0;
 }
 
-/* Estimates the seconds until the request's models are loaded; one never loaded before adds 0. */
+/* Estimates the seconds until the request's models are loaded. A model that was never loaded counts
+ * as 0. */
 static double seconds_to_wait_locked(struct model_host *host, const struct predict_request *request)
 {
     struct model_entry *needed[PIPELINE_STAGES_MAX];
@@ -124,7 +125,7 @@ static bool is_idle_locked(const struct model_entry *entry)
     return is_idle;
 }
 
-/* Unloads a model; later requests wait until it is loaded again. Unlocks. */
+/* Unloads a model, and unlocks. Later requests wait until the model is loaded again. */
 static void unload_and_unlock(struct model_host *host, struct model_entry *entry,
                               enum unload_cause cause)
 {

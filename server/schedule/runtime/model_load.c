@@ -123,8 +123,8 @@ static enum status publish(const struct loading *loading, struct deployment *dep
     return status;
 }
 
-/* Copies the times per batch size of the model's last deployment. Returns false if there was none,
- * or the files have changed. */
+/* Copies L(b) of the model's last deployment. Returns false if there was no deployment, or if the
+ * files have changed. */
 static bool recall_times(struct model_host *host, const struct model *model,
                          struct session_batch ret[static SESSION_MAX_BATCHES])
 {
@@ -157,7 +157,7 @@ static enum status check_batches(struct model_host *host, const struct deploymen
                      deployment->max_batch, before);
 }
 
-/* Applies the host's options to a model that has been read. Frees it on failure. */
+/* Applies the host's options to a model that has been read. Frees the model on failure. */
 static enum status prepare_model(struct model_host *host, struct model *model, struct error *err)
 {
     if (host->options.task_options)
@@ -168,7 +168,7 @@ static enum status prepare_model(struct model_host *host, struct model *model, s
     return status;
 }
 
-/* Calls deployment_create(). While memory is short, unloads an idle model and calls it again. */
+/* Calls deployment_create(); as long as memory is short, unloads an idle model and tries again. */
 static enum status create_with_room(struct model_host *host, struct deployment_options *options,
                                     const char *name, const char *version, struct deployment **ret,
                                     struct error *err)
@@ -348,8 +348,8 @@ static void skip_trial(struct model_host *host, struct deployment *deployment, c
     }
 }
 
-/* Replaces the fp32 deployment by one of the chosen precision. After a failure it is still served,
- * because only this thread takes deployments out of the table. */
+/* Replaces the fp32 deployment by one of the chosen precision. After a failure the fp32 one is
+ * still in the table, because only this thread takes deployments out. */
 static void change_over(struct model_host *host, struct deployment *fp32, struct model *model,
                         const struct precision_choice *choices, const _Atomic int *cancel)
 {

@@ -21,9 +21,9 @@ struct stage_crop {
     size_t box;                    /* index of the cropped box in the parent's answer */
     const struct stage_size *size; /* NULL: the request's size, or the model's own */
     struct predict_image *result;  /* the crop's answer; NULL: not submitted yet */
-    bool is_body;                  /* made for a RESIZE_BODY model; map_bodies() needs `map` */
-    double map[6];                 /* from pixels of the crop to pixels of `whole` */
-    struct image whole;            /* the image that contains the box */
+    bool is_body;                  /* the crop is for a RESIZE_BODY model, and `map` is set */
+    double map[6];                 /* maps pixels of the crop to pixels of `whole` */
+    struct image whole;            /* the image from which the crop was cut */
 };
 
 /* ---- before the first part ---- */
@@ -195,7 +195,7 @@ static void answer_photos(struct staged_request *staged)
         struct stage_crop *crop = &staged->crops[0][i];
         struct predict_image *from = crop->result, *photo = crop->parent;
         struct predict_image answered = *from;
-        /* The photo keeps these fields. */
+        /* These members stay those of the photo. */
         answered.data = photo->data;
         answered.size = photo->size;
         answered.name = photo->name;
@@ -423,7 +423,7 @@ static enum status cut_picture(struct staged_request *staged, const struct stage
     return status;
 }
 
-/* Turns a crop if its class says so. A failure is stored in the crop. */
+/* Copies a crop, turned if its class means upside down. A failure is stored in the copy. */
 static void turn_crop(const struct staged_request *staged, const struct stage_crop *from,
                       struct stage_crop *ret)
 {
@@ -562,7 +562,8 @@ static enum status ask_room(const struct staged_request *staged, size_t at, int 
 {
     const struct pipeline_stage *stage = &staged->config->stages[at];
     struct predict_request crop = {.model = stage->model,
-                                   .size_choice = SIZE_NEAREST, /* the size may be compiled later */
+                                   .size_choice =
+                                       SIZE_NEAREST, /* because the size may not be compiled yet */
                                    .admission = ADMIT_BEFORE_CROPS,
                                    .deadline = staged->parts.whole->deadline,
                                    .priority = staged->parts.whole->priority,

@@ -1,5 +1,5 @@
 /* The plan of a pipeline.json (models/folder/pipeline_config.h): the first stage's model gets the
- * photos, each later model gets crops of the boxes of the stage before. */
+ * photos, each later model gets crops of the boxes that the stage before has found. */
 #pragma once
 
 #include "models/folder/pipeline_config.h"
@@ -19,13 +19,13 @@ struct staged_request {
     void *context;
 
     /* private */
-    size_t stage;                /* the stage whose crops wait or are being predicted */
-    struct task_options options; /* for the stages after the first */
+    size_t stage;                                  /* index of the stage whose crops wait or run */
+    struct task_options options;                   /* for the stages after the first */
     struct stage_crop *crops[PIPELINE_STAGES_MAX]; /* inputs of each stage's model */
     size_t counts[PIPELINE_STAGES_MAX];            /* lengths of `crops` */
     bool keep_aspect[PIPELINE_STAGES_MAX];         /* the model's resize keeps the aspect ratio */
-    struct preprocess body_preprocess[PIPELINE_STAGES_MAX]; /* the model's if it has RESIZE_BODY;
-                                                               else width is 0 */
+    struct preprocess body_preprocess[PIPELINE_STAGES_MAX]; /* of a model with RESIZE_BODY; other
+                                                               models: width is 0 */
     size_t
         rooms[PIPELINE_STAGES_MAX]; /* most crops of a part, to leave room in the model's queue */
 };

@@ -14,7 +14,7 @@ struct kept_text {
     char *text; /* NULL: the place is empty */
     float *vector;
     size_t size;
-    uint64_t used; /* number of its last use */
+    uint64_t used; /* text_cache.uses when it was last used */
 };
 
 struct text_cache {

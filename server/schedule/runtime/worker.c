@@ -20,7 +20,7 @@ struct worker {
     struct image_decoder *decoder;
     struct transform *transform;
     struct image_memory memory;
-    const struct predict_image *image; /* that is being decoded */
+    const struct predict_image *image; /* the image that is being decoded */
 };
 
 static enum status take_memory(void *context, size_t bytes, struct error *err)
@@ -78,8 +78,8 @@ static void *worker_start(void *host)
     return worker;
 }
 
-/* Frees this worker's buffers. Once no worker has work, gives the system the memory that malloc()
- * keeps. */
+/* Frees this worker's buffers. If no worker has work, also returns malloc()'s free memory to the
+ * system. */
 static void worker_rest(void *state, bool is_last)
 {
     struct worker *worker = state;
