@@ -1,9 +1,10 @@
-/* Functions on single elements. A launch has one dtype for an operand, so no warp diverges. */
+/* Functions on elements of any dtype. All threads of a launch have the same dtypes, so no warp
+ * diverges. */
 #pragma once
 
 #include "engine/cuda/kernels/device.cuh"
 
-/* dtypes and their C++ types; BOOL and I64 are handled separately */
+/* Lists dtypes and their C++ types, without BOOL and I64. */
 #define NUMBERS(X)                                                                                 \
     X(DTYPE_F32, float)                                                                            \
     X(DTYPE_F16, __half)                                                                           \

@@ -3,8 +3,9 @@
  * On tensor cores a block computes 64 rows of one matrix, and each warp 16 of them. The block loops
  * over tiles of 64 keys and keeps a tile's scores in registers. It also keeps each row's maximum
  * and sum so far, and rescales the sum when the maximum grows (online softmax: Milakov and
- * Gimelshein, 2018; FlashAttention-2). While it computes on one tile of k and v, the next tile is
- * copied into the other of two buffers. What does not fit tensor cores uses one block per row. */
+ * Gimelshein, 2018; FlashAttention-2). While the block computes on one tile of k and v, the next
+ * tile is copied into a second buffer. Attention that does not fit tensor cores uses one block per
+ * row. */
 #include "engine/cuda/kernels/tensor_core.cuh"
 
 namespace
@@ -94,7 +95,7 @@ __device__ static inline float quad_sum(float x)
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/* A lane's state of its two rows during the loop over keys. */
+/* What a lane knows of its two rows during the loop over keys. */
 template <int DEPTH> struct row_state {
     float greatest[2], sum[2];
     float y[DEPTH / 8][4];
@@ -177,7 +178,7 @@ __device__ static inline void store_rows(const row_state<DEPTH> &state, const cu
     const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     UNROLLED(r, 2) {
         const int row = first + g + r * 8;
-        const float sum = quad_sum(state.sum[r]); /* all lanes must call it */
+        const float sum = quad_sum(state.sum[r]); /* all lanes must call quad_sum() */
         const bool is_undefined = sum != sum || state.greatest[r] == -INFINITY;
         const float factor = is_undefined ? NAN : 1.0f / sum;
         if (row >= a.rows)
@@ -225,7 +226,7 @@ __global__ void __launch_bounds__(BLOCK)
     uint32_t q[DEPTH / 16][4];
     for (int key = 0, slot = 0; key < a.keys; key += TILE, slot ^= 1) {
         copies_wait<0>();
-        __syncthreads(); /* now all threads see this slot, and have read the other one */
+        __syncthreads(); /* all threads see this slot, and have read the other slot */
         if (key == 0) {
             UNROLLED(i, DEPTH / 16)
                 load_matrices(q[i],
@@ -319,7 +320,7 @@ __global__ void attention_row_kernel(cuda_attention_data data, cuda_attention a)
         scores[key] = exp_of(scores[key] - greatest); /* NaN if all scores are -inf */
         sum += scores[key];
     }
-    /* The barriers inside also make all scores visible to all threads. */
+    /* The barriers in block_join() also make all scores visible to all threads. */
     sum = block_join<BLOCK>(sum, partial, [](float a, float b) { return a + b; });
     for (int d = (int)threadIdx.x; d < a.width; d += BLOCK) {
         float x = 0;

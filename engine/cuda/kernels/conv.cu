@@ -3,11 +3,13 @@
  *     y[p, m] = sum over k of x[p, k] * weights[m, k]
  *
  * where p is an output position, m an output channel, and k = (row, column, channel) of the window.
- * These kernels use no tensor cores. They run float32 without TF32 and what conv_tensor.cu refuses,
- * except depthwise convolutions (depthwise.cu). Groups of few channels use a thread per output. */
+ * These kernels use no tensor cores. They run float32 without TF32, and convolutions that
+ * conv_tensor.cu refuses, except depthwise convolutions (depthwise.cu). For groups of few channels
+ * a thread computes an output. */
 #include "engine/cuda/kernels/device.cuh"
 
-/* The window of an output position: image n of x, and its first row and column, maybe negative. */
+/* The window of an output position: its image n in x, and its first row and column, which may be
+ * negative. */
 struct position {
     int n, h, w;
 };

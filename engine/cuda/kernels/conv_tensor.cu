@@ -1,6 +1,6 @@
 /* Convolutions over [N, H, W, C] images of float16, bfloat16, or float32 as TF32, on tensor cores;
- * conv_tiles.cuh describes them. Sums are float32. They pass through shared memory once, so that
- * bias, residual, activation and y are handled 16 bytes at a time. With too few tiles for the
+ * conv_tiles.cuh describes the method. Sums are float32. They pass through shared memory once, so
+ * that bias, residual, activation and y are handled 16 bytes at a time. With too few tiles for the
  * processors (small batches), k is divided among `splits` blocks; split_sum_kernel adds up their
  * float32 sums. */
 #include "engine/cuda/kernels/conv_tiles.cuh"
@@ -43,8 +43,8 @@ struct float_finish {
 
 struct tile_traits {
     int positions, channels, depth, shared;
-    double pace; /* estimated share of a multiprocessor's peak rate; depends on bytes read per
-                    product */
+    double pace; /* estimated share of a multiprocessor's peak rate; the share is lower if more
+                    bytes are read per product */
 };
 
 #define TILE_TRAITS(number, p, c, d, wp, wc, s, b)                                                 \
@@ -132,7 +132,7 @@ int cuda_conv_candidates(int dtype, const struct cuda_conv *conv, size_t shared_
                 found[count++] = estimate_of(c, t, splits, processors);
         }
     }
-    for (int i = 1; i < count; i++) /* sort: the shortest estimated time first */
+    for (int i = 1; i < count; i++) /* sorts by estimated time */
         for (int k = i; k > 0 && found[k].time < found[k - 1].time; k--) {
             estimate other = found[k];
             found[k] = found[k - 1];

@@ -49,14 +49,15 @@ template <int POSITIONS_, int CHANNELS_, int DEPTH_, int WARP_POSITIONS_, int WA
 struct conv_tile {
     static constexpr int POSITIONS = POSITIONS_, CHANNELS = CHANNELS_, DEPTH = DEPTH_;
     static constexpr int WARP_POSITIONS = WARP_POSITIONS_, WARP_CHANNELS = WARP_CHANNELS_;
-    static constexpr int STAGES = STAGES_, BLOCKS = BLOCKS_; /* BLOCKS: per multiprocessor */
+    static constexpr int STAGES = STAGES_, BLOCKS = BLOCKS_; /* BLOCKS: blocks per multiprocessor */
     static constexpr int ACROSS = CHANNELS / WARP_CHANNELS;
     static constexpr int WARPS = POSITIONS / WARP_POSITIONS * ACROSS;
     static constexpr int THREADS_ = 32 * WARPS;
     static constexpr int STAGE = (POSITIONS + CHANNELS) * DEPTH; /* numbers */
     static constexpr int PITCH = WARP_CHANNELS + 8;              /* row length in store_tile() */
     static constexpr int SHARED = 2 * STAGE * STAGES;            /* bytes */
-    /* SLABS of a warp's DOWN groups of 16 positions fit, as sums, into the memory of the stages. */
+    /* A warp has sums of DOWN groups of 16 positions. The stages' memory has room for SLABS of
+     * them. */
     static constexpr int SLAB = WARPS * 16 * PITCH * 4, DOWN = WARP_POSITIONS / 16;
     static constexpr int SLABS = DOWN * SLAB <= SHARED       ? DOWN
                                  : DOWN / 2 * SLAB <= SHARED ? DOWN / 2
@@ -88,8 +89,8 @@ TILES(TILE_TYPE)
 /* How a convolution is divided among blocks. */
 template <typename S> struct conv_split {
     int tiles_across; /* tiles of channels per group */
-    int steps, each;  /* number of steps of Tile::DEPTH: in total, and per block */
-    int splits;       /* number of blocks that share a tile; each has work */
+    int steps, each;  /* steps of Tile::DEPTH: of all blocks of a tile, and of each */
+    int splits;       /* number of blocks that share a tile; every block has steps */
     S *sums;          /* [splits, positions, m] instead of y; NULL: write y */
 };
 
@@ -145,7 +146,7 @@ template <typename T, typename Tile, int VEC> struct image_copies {
     int corner[ROWS]; /* row and column of a window's first position, 16 bits each, signed */
     int place;        /* index in the tile of the first row's piece */
     int r, s, channel;
-    const T *outside; /* a piece of padding, if that is not zero */
+    const T *outside; /* a piece of padding, if padding is not zero */
 
     __device__ inline void start(const T *x, const cuda_conv &c, int positions, int first,
                                  int group, int k, const T *padding = nullptr)
@@ -280,7 +281,8 @@ __device__ static inline void multiply_tile(T *ring, const T *x, const T *weight
             images.copy(slot, c);
             filters.copy(slot + Tile::POSITIONS * Tile::DEPTH, c);
         }
-        copies_commit(); /* one group per step, even an empty one, to keep counting simple */
+        copies_commit(); /* every step has a group, which may be empty, so that groups count steps
+                          */
     }
     int reads = 0, fills = Tile::STAGES - 1;
     for (int step = 0; step < steps; step++) {

@@ -29,8 +29,8 @@ enum { GRID_MOST = 65535 }; /* blocks along y or z */
 #define START(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
 #define START_BLOCK                             START
 
-/* A kernel needs permission for more than 48 KiB of dynamic shared memory, on every device. It gets
- * the maximum, because another thread's launch may need more than this one. */
+/* On every device a kernel needs permission for more than 48 KiB of dynamic shared memory. This
+ * function permits the maximum, because another thread may launch the kernel with more. */
 template <typename... P> static inline bool allow_shared(void (*kernel)(P...), size_t bytes)
 {
     int device = 0, most = 0;
@@ -221,8 +221,8 @@ __device__ static inline void map_at(const cuda_access_map &map, size_t i, int64
     });
 }
 
-/* Changes a map of one or two operands to groups of `each` neighbours. Returns false if a group is
- * incomplete or not aligned. */
+/* Changes a map of one or two operands so that it maps groups of `each` neighbours. Returns false
+ * if a group is incomplete or not aligned. */
 static inline bool map_in_groups(cuda_access_map *map, int each)
 {
     const int last = map->rank - 1;
@@ -238,7 +238,8 @@ static inline bool map_in_groups(cuda_access_map *map, int each)
     return true;
 }
 
-/* Work item i of a kernel: an output position, and one of its `across` groups of channels. */
+/* Work item i of a kernel: an output position (n, oh, ow), and `item`, one of the position's
+ * `across` groups of channels. */
 struct output_item {
     int item, ow, oh, n;
 

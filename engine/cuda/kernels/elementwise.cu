@@ -79,7 +79,8 @@ static void copy_sized(cudaStream_t stream, const void *x, void *y,
                *map, count);
 }
 
-/* Merges every two elements that stay neighbours into one element, repeatedly, up to 16 bytes. */
+/* Merges pairs of neighbours that are also neighbours in y into one element, repeatedly, up to 16
+ * bytes. */
 static int widen(int size, struct cuda_access_map *map)
 {
     const int last = map->rank - 1;
@@ -138,7 +139,8 @@ static void copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts
     LAUNCH(parts_kernel<EACH>, grid, THREADS, stream, (unsigned char *)whole, *p);
 }
 
-/* Returns the OR of all sizes and addresses: a power of two divides all if it divides the OR. */
+/* Returns the OR of all sizes and addresses. A power of two that divides the OR divides them all.
+ */
 static size_t parts_sizes(const void *whole, const struct cuda_parts *p, size_t *ret_widest)
 {
     size_t all = p->pitch | (size_t)whole, widest = 0;

@@ -16,9 +16,9 @@ __device__ static inline void load_pixel(int (&to)[COUNT], const unsigned char *
         to[i] = has ? byte_of(bytes[i], is_signed) : padding;
 }
 
-/* A thread computes EACH outputs: if EACH is 8, neighbouring channels of a depthwise convolution.
- * The weights of two output channels are channel_step apart, those of two positions of the window
- * tap_step. */
+/* A thread computes EACH outputs; if EACH is 8, they are neighbouring channels of a depthwise
+ * convolution. channel_step: numbers between the weights of two output channels; tap_step: numbers
+ * between the weights of two positions of the window. */
 template <int EACH>
 __global__ void int8_direct_kernel(const unsigned char *x, const int16_t *weights, void *y,
                                    cuda_conv c, cuda_int8_epilogue e, int channel_step,

@@ -3,7 +3,8 @@
 
 #include "engine/cuda/kernels/tensor_core.cuh"
 
-/* Round each product and sum separately, as the CPU does; nvcc would fuse them to an fma. */
+/* These functions round each product and sum, as the CPU does; nvcc would fuse a product and a sum
+ * to an fma. */
 __device__ static inline float times(float a, float b)
 {
     return __fmul_rn(a, b);

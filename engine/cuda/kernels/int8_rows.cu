@@ -45,7 +45,7 @@ __device__ static inline value_range wider(const value_range &a, const value_ran
     return {b.low < a.low ? b.low : a.low, b.high > a.high ? b.high : a.high};
 }
 
-/* Each block stores the minimum and maximum of its part, with 0 included. */
+/* Each block stores the minimum and maximum of its part of x and of 0. */
 __global__ void range_kernel(const float *x, size_t count, value_range *ranges)
 {
     __shared__ value_range shared[WARPS];

@@ -32,7 +32,7 @@ struct cuda_access_map {
     int rank;
     int64_t dims[CUDA_MAX_RANK];
     int64_t steps[CUDA_OPERANDS][CUDA_MAX_RANK];
-    int64_t offset; /* start in the first operand, in elements */
+    int64_t offset; /* start in operand 0, in elements */
 };
 
 struct cuda_conv {
@@ -40,8 +40,8 @@ struct cuda_conv {
     int oh, ow, m;  /* y is [n, oh, ow, m]; m counts the channels of all groups */
     int kh, kw, groups;
     int stride_h, stride_w, dilation_h, dilation_w, pad_h, pad_w;
-    int row;   /* numbers between the weights of two output channels: kh * kw * c / groups, for
-                  cuda_conv_tensor rounded up to a multiple of 8 */
+    int row;   /* numbers between the weights of two output channels: kh * kw * c / groups,
+                  rounded up to a multiple of 8 for cuda_conv_tensor */
     int y_row; /* numbers between two positions of y; 0: m. Must be m for residuals, 8-bit integers,
                   and depthwise and transposed kernels */
 };
@@ -53,8 +53,9 @@ struct cuda_conv_candidate {
     size_t workspace; /* bytes that are needed in addition to the operands */
 };
 
-/* Scales and zero points of an operand and a result in 8-bit integers, which stand for (integer -
- * zero) * scale. */
+/* Scales and zero points of an operand (from) and a result (to). An 8-bit integer stands for
+ * (integer
+ * - zero) * scale. */
 struct cuda_scales {
     float from_scale, to_scale;
     int from_zero, to_zero;
@@ -178,7 +179,8 @@ void cuda_norm_rows(cudaStream_t stream, int dtype, const void *x, const float *
  * e = pixel * C + c; if it has floats, it is copied. Rows of x and y are `row` floats apart. */
 struct cuda_pixels {
     size_t rows, row;
-    int channels, is_reversed; /* channels: 1 or 3; is_reversed: in reverse order */
+    int channels,
+        is_reversed; /* channels: 1 or 3; is_reversed: the bytes' channels are in reverse order */
 };
 void cuda_pixels(cudaStream_t stream, const void *x, const unsigned char *are_bytes,
                  const float *table, float *y, const struct cuda_pixels *pixels);
@@ -220,7 +222,7 @@ struct cuda_reduce_axes {
     enum cuda_domain domain;
     int dtype;                            /* of x and y */
     struct cuda_access_map kept, reduced; /* dimensions and steps of x */
-    size_t count, each;                   /* elements of y; elements of x per element of y */
+    size_t count, each; /* count: elements of y; each: elements of x per element of y */
 };
 void cuda_fold_axes(cudaStream_t stream, const void *x, void *y,
                     const struct cuda_reduce_axes *reduce);
@@ -255,7 +257,7 @@ struct cuda_pad {
     int rank;
     int64_t out[CUDA_MAX_RANK], kept[CUDA_MAX_RANK], first[CUDA_MAX_RANK], before[CUDA_MAX_RANK];
     int64_t steps[CUDA_MAX_RANK]; /* strides of x, in elements */
-    uint64_t fill;                /* its first bytes in memory are the element */
+    uint64_t fill;                /* the element, in the first bytes */
 };
 void cuda_pad_any(cudaStream_t stream, int size, const void *x, void *y,
                   const struct cuda_pad *pad);
@@ -263,11 +265,11 @@ void cuda_pad_any(cudaStream_t stream, int size, const void *x, void *y,
 /* Maps each of `count` tuples of indices to a slice of a tensor. Index k is below extent[k], counts
  * from the end if negative, and adds index * step[k] elements. All indices must be in range. */
 struct cuda_tuples {
-    int depth, index_bytes; /* indices of a tuple; bytes of an index, 4 or 8 */
+    int depth, index_bytes; /* depth: indices of a tuple; index_bytes: 4 or 8 */
     int64_t extent[CUDA_MAX_RANK], step[CUDA_MAX_RANK];
-    size_t count, slice; /* tuples; elements of a slice */
+    size_t count, slice; /* count: tuples; slice: elements of a slice */
     size_t per_batch;    /* tuples of a batch */
-    size_t listed;       /* number of tuples in memory; further batches use the same tuples */
+    size_t listed;       /* number of tuples in memory; tuple i is read from entry i % listed */
     int64_t batch_step;  /* elements of the tensor between batches */
 };
 /* Copies slices of `from` to the rows of `to`, which is [count, slice]. With `scatters`, copies the

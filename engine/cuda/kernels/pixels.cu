@@ -1,7 +1,7 @@
 /* Converts bytes of photos to numbers: the first kernel of a run. */
 #include "engine/cuda/kernels/device.cuh"
 
-/* `table` is copied to shared memory, because each number is read at a random place. */
+/* `table` is copied to shared memory, because threads read numbers at random places of it. */
 template <int CHANNELS>
 __global__ void pixels_kernel(const unsigned char *x, const unsigned char *are_bytes,
                               const float *table, float *y, size_t rows, size_t row,

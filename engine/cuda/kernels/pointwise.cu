@@ -163,8 +163,8 @@ __device__ inline void load_stepped(float (&to)[EACH], const T *from, int64_t st
         to[i] = x;
 }
 
-/* Operands of the result's dtype. The map counts groups of EACH elements, so its innermost
- * dimension is smaller by that factor. */
+/* For operands of the result's dtype. The map counts groups of EACH elements: its innermost
+ * dimension is divided by EACH. */
 template <typename T, int OPERANDS, int EACH>
 __global__ void floats_kernel(const T *a, const T *b, T *y, cuda_pointwise n, size_t count)
 {

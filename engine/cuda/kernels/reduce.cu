@@ -7,8 +7,8 @@ namespace
 {
 enum { LONG_LINE = 64, LONGEST_OF_WARP = 1024 };
 
-/* A loop over the lines of a kernel. GROUP threads (1, a warp or a block), the kernel's template
- * parameter, handle a line, each a part of it. */
+/* A loop over the lines of a kernel. GROUP threads (1, a warp or a block) share a line; GROUP is
+ * the kernel's template parameter. */
 #define FOR_LINES(i, count)                                                                        \
     for (size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) / GROUP; i < (count);             \
          i += (size_t)gridDim.x * (THREADS / GROUP))
@@ -257,8 +257,8 @@ __global__ void top_k_kernel(const void *x, unsigned char *values, int64_t *indi
 {
     __shared__ unsigned counts[DIGITS];
     __shared__ size_t greater[THREADS], equal[THREADS];
-    __shared__ uint64_t found;    /* the known digits of the k-th key */
-    __shared__ size_t still_open; /* number of chosen keys that begin with these digits */
+    __shared__ uint64_t found;    /* the k-th key, as far as its digits are known */
+    __shared__ size_t still_open; /* number of chosen keys that begin with found's digits */
     const unsigned self = threadIdx.x;
     const size_t part = (axis.extent + THREADS - 1) / THREADS;
     const size_t first = self * part < axis.extent ? self * part : axis.extent;

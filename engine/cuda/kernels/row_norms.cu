@@ -83,7 +83,7 @@ __global__ void pool_global_kernel(const T *x, T *y, size_t n, size_t positions,
             UNROLLED(k, EACH)
                 value[k] = is_max ? greater_of(value[k], (sum)v[k]) : value[k] + (sum)v[k];
         }
-        UNROLLED(k, EACH) /* a lane's numbers are WARP apart: no bank conflicts */
+        UNROLLED(k, EACH) /* a lane's numbers are WARP apart, which avoids bank conflicts */
             partial[warp][k * WARP + lane] = value[k];
         __syncthreads();
         if (warp == 0 && channel < channels) {

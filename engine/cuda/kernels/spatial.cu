@@ -57,7 +57,7 @@ void cuda_resize_image(cudaStream_t stream, int dtype, const void *x, void *y, c
 
 namespace
 {
-enum { LONGEST_SUM = 512 }; /* pixels per float32 sum; more if an image has over 256 * 512 pixels */
+enum { LONGEST_SUM = 512 }; /* most pixels per float32 sum of images up to 256 * 512 pixels */
 
 size_t pieces_of(const struct cuda_groups *g)
 {
@@ -238,7 +238,7 @@ void cuda_conv_transposed(cudaStream_t stream, int dtype, const void *x, const v
 
 namespace
 {
-/* Returns where a normalised coordinate lies on an axis. Rounded as by the reference kernel. */
+/* Returns where a normalised coordinate lies on an axis, rounded as by the reference kernel. */
 __device__ static inline float pixel_at(const cuda_grid_sample &s, float normalised, int64_t extent)
 {
     const double x = (double)normalised + 1, n = (double)extent;

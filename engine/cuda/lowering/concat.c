@@ -13,11 +13,12 @@ struct cuda_concat_step {
     size_t count;
     struct part {
         struct cuda_operand operand;
-        size_t width, offset; /* bytes per row of the part; bytes before them in a whole row */
-        const void *table;    /* maps each byte; NULL: bytes are copied */
+        size_t width, offset; /* a row of the part has `width` bytes, `offset` bytes after a whole
+                                 row's start */
+        const void *table;    /* 256 results by byte; NULL: bytes are copied */
     } * parts;
     struct cuda_parts form;
-    const void *scale;             /* of a ScaleShift, float32; NULL for other operators */
+    const void *scale;             /* of a ScaleShift, float32; NULL: another operator */
     struct cuda_epilogue epilogue; /* of a ScaleShift, with its shift as bias */
     enum dtype dtype;
 };
@@ -46,7 +47,7 @@ static void concat_free(struct cuda_step *base)
     free(((struct cuda_concat_step *)base)->parts);
 }
 
-/* Parts of a ScaleShift have its result's type. */
+/* The parts of a ScaleShift must have the type of its result. */
 KERNEL_CLAIM(scaled_parts_claim)
 {
     if (!claim_reads_image(node) || node->epilogue.residual || !is_f32_constant(node->inputs[1]) ||

@@ -17,12 +17,13 @@ enum { GROUP_OF_TILES = 16 };
 
 struct conv_step {
     struct cuda_step step;
-    __typeof__(cuda_conv_simt) *plain; /* runs on ordinary cores; NULL: runs on tensor cores */
+    __typeof__(cuda_conv_simt) *plain; /* kernel for ordinary cores; NULL: runs on tensor cores */
     struct cuda_conv conv;
     struct cuda_epilogue epilogue;
     const void *weights;
     enum dtype x_dtype, y_dtype;
-    /* On tensor cores, candidate 0 is `product` if it is not NULL; those of `tiles` follow. */
+    /* On tensor cores: candidate 0 is `product` unless that is NULL; candidates of `tiles` follow.
+     */
     struct cuda_step *product;
     struct conv_tiles tiles;
     int candidate;

@@ -14,7 +14,7 @@ struct gather_scatter_step {
     struct cuda_step step;
     enum { GATHER_PAD, GATHER_REPEAT, GATHER_TUPLES, GATHER_ALONG } kind;
     int size;
-    bool scatters; /* writes `from` into a copy of x */
+    bool scatters; /* writes `from` into y, a copy of x */
     struct cuda_operand x, from, indices;
     size_t bytes; /* size of x */
     struct cuda_pad pad;

@@ -8,7 +8,7 @@
 struct host_step {
     struct cuda_step step;
     struct bound_kernel bound;
-    struct cuda_epilogue epilogue; /* runs on the device */
+    struct cuda_epilogue epilogue; /* computed on the device */
 };
 
 static void host_free(struct cuda_step *base)

@@ -90,7 +90,7 @@ static const struct pointwise_entry table[] = {
     {OP_QLINEAR_MUL, 2, 0, NULL, NULL, 0, 0},
 };
 
-/* An activation of floats: applied to a copy. */
+/* An activation of floats is the epilogue of Identity. */
 static const struct pointwise_entry activation = {
     .op = OP_IDENTITY, .operands = 1, .kinds = KIND_FLOAT | KIND_SMOOTH};
 
@@ -114,7 +114,8 @@ static bool is_quantized(const struct node *node)
 /* Returns the index of operand i among the node's inputs. */
 static size_t input_of(const struct node *node, int i)
 {
-    return is_quantized(node) ? 3 * (size_t)i : (size_t)i; /* scale and zero point follow each */
+    return is_quantized(node) ? 3 * (size_t)i
+                              : (size_t)i; /* a scale and a zero point follow an operand */
 }
 
 /* Reads scales and zero points of QLinearAdd or QLinearMul. */

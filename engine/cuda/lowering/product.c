@@ -32,7 +32,7 @@ struct cuda_product_step {
     /* The part of the epilogue that cuBLASLt computes; a separate kernel computes the rest. */
     enum { FUSED_NOTHING, FUSED_SUMS, FUSED_ALL } fused;
     struct cuda_epilogue epilogue;
-    size_t rows, columns; /* of y, for all products */
+    size_t rows, columns; /* of y, of all products together */
 };
 
 static void product_free(struct cuda_step *base)
@@ -252,7 +252,7 @@ static enum status product_find_candidates(const struct cuda_backend *backend,
     cublasLtMatmulPreferenceDestroy(preference);
     const int proposed = result == CUBLAS_STATUS_SUCCESS ? s->candidate_count : 0;
     s->candidate_count = 0;
-    for (int i = 0; i < proposed; i++) /* entries in other states have no other fields set */
+    for (int i = 0; i < proposed; i++) /* an entry that failed has only its state */
         if (s->candidates[i].state == CUBLAS_STATUS_SUCCESS &&
             s->candidates[i].workspaceSize <= WORKSPACE)
             s->candidates[s->candidate_count++] = s->candidates[i];

@@ -22,7 +22,7 @@ struct int8_step {
     struct cuda_conv conv;
     struct cuda_int8_epilogue epilogue;
     const void *weights;
-    uint32_t x_zero;         /* of a zero point that a run computes */
+    uint32_t x_zero;         /* cuda_index_of() x's zero point if a run computes it */
     size_t fill_bytes;       /* bytes of the workspace before x and sums */
     struct conv_tiles tiles; /* count 0: runs without tensor cores */
     int candidate;
@@ -33,7 +33,7 @@ struct int8_step {
 /* The operands of a product, for every operator. */
 struct quantized_operands {
     const struct value *x, *y;
-    const struct value *x_zero; /* computed by a run, or constant; NULL: none */
+    const struct value *x_zero; /* may be computed by a run; NULL: none */
     const struct value *weights, *weights_zero;
     const struct value *x_scale, *weights_scale, *bias; /* NULL: no bias */
     size_t y_terms; /* index of the operand with y's scale; 0: none, y is int32 or float */
@@ -139,7 +139,7 @@ static enum status make_bias(const struct cuda_lowering *compile,
     const struct tensor *weights = o->weights->known;
     const bool is_known = !o->x_zero || o->x_zero->known;
     const uint32_t zero = (uint32_t)(o->x_zero && is_known ? tensor_int(o->x_zero->known, 0) : 0);
-    uint32_t *sums = alloc_array(channels, sizeof *sums); /* they wrap, as sums do */
+    uint32_t *sums = alloc_array(channels, sizeof *sums); /* unsigned: they may wrap */
     TRY(check_memory(sums, "while compiling", err));
     *ret_fit = true;
     for (size_t i = 0, m; i < shape_count(&weights->shape); i++) {
@@ -155,7 +155,7 @@ static enum status make_bias(const struct cuda_lowering *compile,
     return status;
 }
 
-/* Computes in the order of the reference kernel, so that both round the same way. */
+/* Computes scales in the order of the reference kernel, so that both round equally. */
 static enum status make_scales(const struct cuda_lowering *compile,
                                const struct quantized_operands *o, struct cuda_int8_epilogue *e,
                                struct error *err)

@@ -4,7 +4,7 @@
 #include "engine/base/size.h"
 #include "engine/op/resolve.h"
 
-enum { MOST_TOP = 16384 }; /* TopK's largest k: the kernel compares every two chosen elements */
+enum { MOST_TOP = 16384 }; /* largest k of TopK: the kernel compares all pairs of chosen elements */
 
 struct axis_step {
     struct cuda_step step;

@@ -23,7 +23,8 @@ struct spatial_step {
         SPATIAL_CONV,
         SPATIAL_SAMPLE
     } kind;
-    size_t rows, row; /* of LayerNormalization and RMSNormalization: rows, elements of a row */
+    size_t rows,
+        row; /* of LayerNormalization and RMSNormalization: number of rows, elements of a row */
     float epsilon;
     bool is_rms; /* RMSNormalization: the mean counts as 0 */
     struct cuda_pool pool;
@@ -109,7 +110,8 @@ static struct spatial_step *spatial_create(const struct cuda_lowering *compile,
 
 /* ---- LayerNormalization, RMSNormalization, pools ---- */
 
-/* Each read_…() sets all members that depend only on the node. This one: normalizations of rows. */
+/* read_rows() and read_pool() set all members that depend only on the node, and return false if the
+ * kernels cannot run the node. */
 static bool read_rows(const struct node *node, struct spatial_step *s)
 {
     const struct value *bias = node_input(node, 2);
@@ -212,7 +214,7 @@ KERNEL_CLAIM(resize_claim)
     struct resize_plan plan;
     ret->can = KERNEL_CHANNELS_LAST;
     ret->narrow = NARROW_SAME;
-    /* The layout pass calls this before it changes the shapes. */
+    /* The layout pass asks before it changes the shapes. */
     return image_is_kept(node) && claim_reads_image(node) &&
            (node->channels_last || resize_is_spatial(node, &plan));
 }
