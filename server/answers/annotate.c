@@ -30,7 +30,8 @@ struct annotation {
 
 size_t annotate_bytes(const struct predict_image *image)
 {
-    /* The decoded, the turned and the encoded photo take three bytes per pixel each. */
+    /* The decoded photo, the turned one and the encoded one take up to three bytes per pixel each.
+     */
     return (size_t)image->width * image->height * 9;
 }
 
@@ -51,8 +52,8 @@ static void write_label(const struct annotation *a, size_t index, float share,
     add_label(ret, predict_class_name(a->request, index), index, share);
 }
 
-/* Draws white letters on a field of `colour`. (x, y) is the lower left corner of the field, which
- * is moved into the photo. Returns the height of the field. */
+/* Draws white letters on a field of `colour`, whose lower left corner is (x, y). Moves the field
+ * into the photo if necessary. Returns the height of the field. */
 static float draw_label(const struct annotation *a, float x, float y, const char *text,
                         struct rgb_colour colour)
 {
@@ -83,7 +84,7 @@ static void draw_mask(const struct annotation *a, const struct segment *mask)
     }
 }
 
-/* Returns the corners of box i; for a text, the corners of the quadrilateral around it. */
+/* Returns the corners of box i; for a box of text, those of the quadrilateral around the text. */
 static void outline_of(const struct annotation *a, const struct detections *found, size_t i,
                        float ret[static 4][2])
 {
@@ -160,7 +161,7 @@ static void draw_boxes(const struct annotation *a, const struct predict_image *i
             draw_points(a, found->points + i * found->point_count, found->point_count,
                         draw_colour(found->items[i].index));
     }
-    /* Labels would hide the text. */
+    /* Boxes of text get no labels, which would hide the text. */
     for (size_t i = a->model->task.kind == TASK_TEXT_BOXES ? 0 : found->count; i-- > 0;) {
         const struct detection *box = &found->items[i];
         write_label(a, box->index, box->score, text);
@@ -248,7 +249,7 @@ static enum status draw_answer(const struct annotation *a, const struct predict_
 enum status annotate_image(const struct predict_image *image, enum annotate_format format,
                            uint8_t **ret, size_t *ret_size, struct error *err)
 {
-    /* The photo was decoded within the limits before. */
+    /* No limits are needed: the photo was decoded within the limits before. */
     const struct image_limits none = {0};
     struct image_decoder *decoder = image_decoder_create(NULL);
     struct image photo;

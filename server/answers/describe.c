@@ -36,8 +36,8 @@ struct described {
     } * owned;
 };
 
-/* Gives `memory` to the description. Returns false if `memory` is NULL or, after freeing `memory`,
- * when out of memory. */
+/* Makes the description own `memory`. Returns false if `memory` is NULL, or when out of memory;
+ * then `memory` has been freed. */
 static bool own(struct described *described, void *memory)
 {
     struct owned *owned = memory ? arena_alloc(described->arena, 1, sizeof *owned) : NULL;
@@ -67,7 +67,7 @@ static void describe_oriented(const struct detection *box, const struct predict_
                                          .height = box->y2 - box->y1,
                                          .angle = box->angle};
     detection_corners(box, oriented->corners);
-    /* The box around the corners, clipped to the photo. */
+    /* ret->box is the box around the corners, clipped to the photo. */
     for (int k = 0; k < 2; k++) {
         float least = oriented->corners[0][k], most = least;
         for (int i = 1; i < 4; i++) {
@@ -80,8 +80,8 @@ static void describe_oriented(const struct detection *box, const struct predict_
     ret->oriented = oriented;
 }
 
-/* Enlarges the bitmap of a part of the picture to the whole picture, `width` x `height`. Returns
- * false, with the pixels freed, when out of memory. */
+/* Enlarges the bitmap of a part of the picture to the whole picture, `width` x `height`. When out
+ * of memory, frees the pixels and returns false. */
 static bool mask_whole(struct mask_bitmap *bitmap, uint32_t width, uint32_t height)
 {
     size_t bytes;
@@ -111,7 +111,7 @@ static char *mask_png(struct mask_bitmap *bitmap)
 /* How masks are written. */
 struct mask_how {
     enum mask_form form;
-    bool is_whole;                     /* a PNG of the picture's size */
+    bool is_whole;                     /* the PNG has the picture's size, not the mask's */
     const struct describe_how *pixels; /* adds pixels to polygons, if take() allows; or NULL */
 };
 
@@ -182,7 +182,7 @@ static bool describe_mask(const struct segment *segment, const struct mask_how *
 static bool describe_image(const struct predict_image *image, const struct describe_how *how,
                            struct described *described, struct answer_image *ret);
 
-/* Calls describe_image() for the next stage's result, as deep as the pipeline has stages. */
+/* Also describes the box's crop by describe_image(), to the depth of the pipeline's stages. */
 static bool describe_box(const struct predict_image *image, const struct model *model, size_t i,
                          const struct mask_how *how, struct described *described,
                          struct answer_prediction *ret)
@@ -292,7 +292,7 @@ char *describe_text(const struct predict_image *image)
     return text_close(out, &text);
 }
 
-/* Returns how to write masks: as the request asks, or else as the model's options say. */
+/* Returns the form of masks that the request asks for, or else the model's options. */
 static enum mask_form mask_form_of(const struct predict_request *request)
 {
     const enum mask_form asked = request->options ? request->options->masks : MASK_FORM_NONE;

@@ -19,7 +19,7 @@ enum describe_form {
 
 /* How to write an answer. */
 struct describe_how {
-    enum describe_form form; /* of lensd's own answers */
+    enum describe_form form; /* for answers of lensd's own API */
     /* The caller sets what the request does not tell: the dialect, as_list, total_ms and so on. The
      * model is the pipeline's name; NULL: the name of the model that answered. */
     struct predict_answer answer;
@@ -31,12 +31,13 @@ struct describe_how {
     struct error *err;
 };
 
-/* Writes the answer to a completed request (on_done was called). malloc'ed; NULL when out of
- * memory, or if `take` failed. `ret_size` may be NULL unless the form is DESCRIBE_NUMBERS. */
+/* Writes the answer to a completed request (on_done was called). The result is malloc'ed; NULL when
+ * out of memory, or if `take` failed. `ret_size` may be NULL unless the form is DESCRIBE_NUMBERS.
+ */
 char *describe_predictions(const struct predict_request *request, const struct describe_how *how,
                            size_t *ret_size);
 
-/* Returns the text that was read in a line, or in the crops of a page's boxes. malloc'ed; NULL when
+/* Returns the text that was read in a line, or in the crops of a page's boxes, malloc'ed; NULL when
  * out of memory. */
 char *describe_text(const struct predict_image *image);
 

@@ -176,7 +176,7 @@ static void write_device(struct writer *w, json_node *list, const struct device_
                   device->usable);
     if (!device->usable) {
         write_text(w, entry, "reason", device->reason[0] ? device->reason : "unknown");
-        if (!is_used) /* the models of a device that has failed are still shown */
+        if (!is_used) /* a failed device is described further if models use it */
             return;
     }
     write_memory(w, entry, device, model_host);

@@ -37,7 +37,8 @@ void tracks_free(struct tracks *tracks)
  * client's oldest state if the client has TRACKS_OF_CLIENT. */
 static struct track_state *find_state(struct tracks *tracks, const char *key, int64_t now)
 {
-    struct track_state *place = tracks->states, *own = NULL; /* the oldest; the client's oldest */
+    struct track_state *place = tracks->states,
+                       *own = NULL; /* the oldest state; the client's oldest one */
     size_t count = 0;
     for (struct track_state *state = place; state < tracks->states + TRACKS_ALL; state++) {
         if (clock_ms(now - state->used) > 1000 * TRACKS_IDLE_S)

@@ -5,8 +5,8 @@
 #include "server/schedule/runtime/model_host.h"
 
 /* A name belongs to a client and to a version of a model. At most TRACKS_ALL names are kept, and
- * TRACKS_OF_CLIENT per client: those used last. A name is dropped TRACKS_IDLE_S seconds after its
- * last photo, because by then other objects are in view. */
+ * TRACKS_OF_CLIENT per client, the most recently used ones. A name is dropped TRACKS_IDLE_S seconds
+ * after its last photo, because by then other objects are in view. */
 #define TRACKS_ALL       256
 #define TRACKS_OF_CLIENT 64
 #define TRACKS_IDLE_S    60

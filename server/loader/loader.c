@@ -30,7 +30,7 @@
  * if the file system reports no changes. */
 #define LOOK_MS 5000
 
-#define WATCH_DEPTH 2 /* folder / model / version */
+#define WATCH_DEPTH 2 /* levels of folders below the repository: models and versions */
 #define WATCH_EVENTS                                                                               \
     (IN_CLOSE_WRITE | IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ATTRIB |            \
      IN_DELETE_SELF | IN_MOVE_SELF)
@@ -43,7 +43,7 @@ struct tracked_version {
     uint64_t signature;
     bool is_served;
     bool is_tried;
-    bool is_seen;      /* the last scan has found it */
+    bool is_seen;      /* the last scan has found the version */
     bool is_unloaded;  /* unloaded by the API; loaded again only by the API */
     char *last_logged; /* the last log text about a pipeline's stages; NULL: none */
 };
@@ -68,11 +68,12 @@ struct loader {
     _Atomic int has_job;   /* 1 stops the compilation of a size, because a job waits or the loader
                               ends; it runs later */
 
-    /* used only by the thread */
+    /* used only by the loader's thread */
     struct tracked_version *tracked;
     size_t tracked_count;
-    bool is_lost;                                              /* the last scan failed */
-    char default_name[sizeof((struct model_status *)0)->name]; /* last default model; "": none */
+    bool is_lost; /* the last scan failed */
+    char
+        default_name[sizeof((struct model_status *)0)->name]; /* the last default model; "": none */
     char served_text[400]; /* the text of loader_served() if some models failed; else "" */
     struct error outcome;  /* set before loaded_fd is written */
 
@@ -358,9 +359,9 @@ static enum status load_version(struct loader *loader, const struct repository_m
     return STATUS_OK;
 }
 
-/* Called when a model's folder has no problem (any more): clears the failure that was recorded for
- * the whole model, and lets load_model() retry versions that are not served, even if their files
- * are unchanged. */
+/* Call it if a model's folder has no problem. If it had one before: clears the failure that was
+ * recorded for the whole model, and lets load_model() retry versions that are not served, even if
+ * their files are unchanged. */
 static void clear_model_problem(struct loader *loader, const char *name)
 {
     if (!find_tracked(loader, name, ""))
@@ -387,7 +388,7 @@ static enum status follow_version(struct loader *loader, const struct repository
                                   const struct repository_version *version,
                                   struct tracked_version *tracked, bool is_asked, struct error *err)
 {
-    tracked->is_tried = true; /* `signature` does not tell this: it may be 0 */
+    tracked->is_tried = true; /* `signature` cannot show this: it may be 0 */
     tracked->signature = version->signature;
     enum status status = load_version(loader, model, version->version, is_asked, err);
     if (status == STATUS_OK)
@@ -414,8 +415,8 @@ static void follow_spares(struct loader *loader, const struct repository_model *
     }
 }
 
-/* Loads the versions that a model's policy names if they are new or have changed, or all if
- * `again`. Tries each of them, and returns the first failure. */
+/* Loads those versions which a model's policy names and which are new or have changed; with `again`
+ * all versions which the policy names. Goes on after a failure, and returns the first failure. */
 static enum status load_model(struct loader *loader, const struct repository_model *model,
                               bool again, struct error *err)
 {
@@ -470,12 +471,12 @@ static void drop_unseen(struct loader *loader, const struct repository *reposito
                                            model_is_there ? tracked->version : NULL, true,
                                            &ignored);
         }
-        if (!tracked->is_unloaded) /* remembers the API's unload in case the files come back */
+        if (!tracked->is_unloaded) /* an unload by the API holds even if the files come back */
             forget_version(loader, i);
     }
 }
 
-/* Logs when the default model, for requests that name no model, changes or is gone. */
+/* Logs when the default model changes or is gone. */
 static void report_default(struct loader *loader)
 {
     char name[sizeof loader->default_name];
@@ -680,8 +681,8 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
 
 /* ---- sizes and precisions ---- */
 
-/* Reads the current files of a version. *ret_version points into *ret, which the caller frees; NULL
- * if the version is gone. */
+/* Lists the current files of a version. *ret_version points into *ret, which the caller frees. It
+ * is NULL if the version is gone. */
 static enum status look_at_version(const struct tracked_version *tracked, struct repository *ret,
                                    const struct repository_version **ret_version, struct error *err)
 {
@@ -727,7 +728,7 @@ static bool load_wanted(struct loader *loader)
     enum status status = STATUS_OK;
     if (tracked)
         status = look_at_version(tracked, &repository, &found, &err);
-    /* The model host's table records a failed load. */
+    /* The model host records a failed load in its table. */
     if (status == STATUS_OK && found)
         (void)!follow_version(loader, &repository.models[0], found, tracked, true, &err);
     else
@@ -842,7 +843,7 @@ static void rescan(struct loader *loader)
     repository_done(&repository);
 }
 
-/* Does the most urgent work. Returns true if there may be more. */
+/* Does the most urgent work. Returns true if there may be more work. */
 static bool work_on(struct loader *loader)
 {
     return load_wanted(loader) || make_size(loader) ||
@@ -892,7 +893,7 @@ static void *loader_main(void *argument)
         has_work = work_on(loader);
         if (!watches || loader->cancel)
             continue;
-        if (has_changed(watch)) /* each event defers the scan, until no more files change */
+        if (has_changed(watch)) /* each event puts off the scan, until no more files change */
             next_look = clock_now() + QUIET_MS * NS_PER_MS;
         if (clock_now() < next_look)
             continue;

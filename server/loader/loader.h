@@ -9,9 +9,9 @@
  * also unloads idle models. While there is nothing to load, it compiles sizes that clients request,
  * and compares precisions for models that still serve in fp32 (precision.h). Signatures
  * (models/folder/repository.h) show which files have changed. A changed version is loaded while the
- * old one serves, and replaces it once warm (model_host_add_model()). If it fails to load, the old
- * one stays, and the log, /health and /v2/repository/index give the reason. Versions that the
- * model's policy does not name are removed when one that it names is served.
+ * old one serves, and then replaces the old one (model_host_add_model()). If the new one fails to
+ * load, the old one stays, and the log, /health and /v2/repository/index give the reason. Versions
+ * that the model's policy does not name are removed when a version that it names is served.
  *
  * Watching uses inotify and periodic scans, because not every file system reports changes. The
  * loader reacts when the files have not changed for half a second. */
@@ -51,12 +51,12 @@ const char *loader_name(const struct loader *loader);
  * loaded_fd was written. */
 const char *loader_served(const struct loader *loader);
 
-/* Starts the thread. `loaded_fd` is an eventfd that it writes to after trying to load every model
+/* Starts the thread. It writes to `loaded_fd`, an eventfd, after it has tried to load every model
  * that existed at start. STATUS_NO_MEMORY. */
 enum status loader_start(struct loader *loader, int loaded_fd, struct error *err) MUST_USE;
 
-/* Returns an error if the program must end because models failed: without `models`, any; with
- * `models`, all, and `watch` is false. Call it after loaded_fd was written. */
+/* Returns an error if the program must end: without options.models if any model failed; with it if
+ * all models failed and options.watch is false. Call it after loaded_fd was written. */
 enum status loader_outcome(struct loader *loader, struct error *err);
 
 /* Loads every model on the caller's thread, instead of loader_start(), and returns the first
@@ -67,9 +67,9 @@ enum status loader_try(struct loader *loader, struct error *err) MUST_USE;
 enum loader_job { LOADER_LOAD, LOADER_UNLOAD };
 
 /* Queues a job: reloads a model from its path (all versions that its policy names), or unloads it.
- * Any thread. After success `on_done` is called once, from the loader's thread, or with
- * STATUS_DRAINING from loader_stop(). STATUS_DRAINING, STATUS_NO_MEMORY, STATUS_OVERLOADED (too
- * many jobs wait). */
+ * Any thread. After success `on_done` is called once: from the loader's thread, or from
+ * loader_stop() with STATUS_DRAINING. Errors: STATUS_DRAINING, STATUS_NO_MEMORY, STATUS_OVERLOADED
+ * (too many jobs wait). */
 enum status loader_submit(struct loader *loader, enum loader_job job, const char *name,
                           void (*on_done)(void *context, enum status status,
                                           const struct error *err),

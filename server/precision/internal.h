@@ -24,7 +24,7 @@ void picture_draw(unsigned number, uint8_t *rgb);
 #define PRECISION_OWN_PROBES 16
 
 struct probes {
-    const struct model *model;         /* borrowed, as `limits` */
+    const struct model *model;         /* borrowed; `limits`, too */
     const struct image_limits *limits; /* of the files */
     struct photo_files files;          /* in calibration/ */
     struct image_decoder *decoder;
@@ -72,8 +72,8 @@ enum { REFERENCE, CANDIDATE, SIDES };
 /* If the time ends before all probes have run, this number of probes is enough for a verdict. */
 #define PRECISION_LEAST_PROBES 8
 
-/* The costs of fp32 and a candidate, which run in turns. Zero it before the first round. That round
- * is a warm-up; the lowest cost of each in the later rounds counts. */
+/* The costs of fp32 and a candidate, which run in turns. Zero the struct before the first round.
+ * That round is a warm-up; of the later rounds the lowest cost of each side counts. */
 struct speed {
     int rounds;
     double least[SIDES];
@@ -82,11 +82,12 @@ struct speed {
 
 void speed_add(struct speed *speed, double fp32_cost, double candidate_cost);
 double speed_gain(const struct speed *speed); /* the candidate's speed divided by fp32's */
-bool speed_is_known(const struct speed *speed, bool is_cpu); /* no further round is needed */
+bool speed_is_known(const struct speed *speed,
+                    bool is_cpu); /* True if no further round is needed. */
 
 struct trial_input {
     const struct model *model;
-    struct session_options options; /* of precision_try()'s caller */
+    struct session_options options; /* those of precision_try()'s caller */
     struct probes *probes;
     struct session *reference; /* fp32 */
     const struct graph *int8;  /* the model's 8-bit form; NULL: int8 is not a candidate */
@@ -112,6 +113,6 @@ void cache_write(const char *folder);
  * PRECISION_TRIAL_BATCH on share one choice. */
 struct graph_hash choice_key_of(const struct model *model, const struct session_options *options);
 
-/* Looks up a choice. False, with *ret unchanged, if there is none or its text is invalid. */
+/* Looks up a choice. If there is none, or its text is invalid, returns false and leaves *ret. */
 bool choice_find(const struct graph_hash *key, struct precision_choice *ret);
 void choice_keep(const struct graph_hash *key, const struct precision_choice *choice);

@@ -20,8 +20,8 @@ static float between(uint32_t *state, float low, float high)
     return low + (high - low) * (float)((x ^ x >> 12) >> 8) * 0x1p-24f;
 }
 
-/* Draws a leaf with soft edges. The density of its radius r is proportional to r^-3, from
- * `smallest` on. Its colour differs from `ground` by up to `contrast`. */
+/* Draws a leaf with soft edges. The probability density of its radius r is proportional to r^-3 for
+ * r >= `smallest`. Its colour differs from `ground` by up to `contrast`. */
 static void draw_leaf(uint32_t *state, const float *ground, float contrast, float smallest,
                       uint8_t *rgb)
 {

@@ -10,9 +10,9 @@
 #include "server/observe/log.h"
 #include "server/precision/internal.h"
 
-/* If a pass is shorter, there is no trial, so that small models start at once. */
+/* If a pass is shorter, there is no trial: the model is small. */
 #define QUICK_MS 0.5
-/* QUICK_MS of a GPU, where one image is fast for any model, but large batches can still gain. */
+/* The same for a GPU: one image is fast there for any model, but large batches can still gain. */
 #define GPU_QUICK_MS 0.1
 
 /* Trials may take this share of a load's CPU time, plus a fixed time. */
@@ -161,7 +161,7 @@ static struct question ask(const struct model *model, const struct precision_opt
     return question;
 }
 
-/* Finds a choice of an earlier start that is still possible: its 8-bit form may be gone. */
+/* Finds a choice of an earlier start. It must still be possible: its 8-bit form may be gone. */
 static bool find_kept(const struct question *question, struct precision_choice *ret)
 {
     if (!choice_find(&question->key, ret))
@@ -262,7 +262,7 @@ enum status precision_try(const struct model *model, const struct precision_opti
     graph_free(int8);
     if (gate->begin)
         gate->begin(gate->context);
-    session_release_pages(fp32); /* pages of the trial, perhaps never needed again */
+    session_release_pages(fp32); /* pages of the trial may never be needed again */
     if (gate->end)
         gate->end(gate->context);
     if (status_lacks_memory(status)) { /* temporary, so the result of the trial is not kept */

@@ -32,25 +32,25 @@
 struct precision_trial {
     enum precision precision;
     enum trial_outcome {
-        TRIAL_PASSED,  /* faster, and answers agree within the bounds */
-        TRIAL_SLOWER,  /* not faster; not all answers were compared */
-        TRIAL_DIFFERS, /* faster, but answers differ */
-        TRIAL_FAILED,  /* could not be compiled or run */
-        TRIAL_COSTLY,  /* stopped: the trials' time ended before a verdict */
+        TRIAL_PASSED,  /* it is faster, and the answers agree within the bounds */
+        TRIAL_SLOWER,  /* it is not faster; not all answers were compared */
+        TRIAL_DIFFERS, /* it is faster, but the answers differ */
+        TRIAL_FAILED,  /* it could not be compiled or run */
+        TRIAL_COSTLY,  /* it was stopped: the trials' time ended before a verdict */
     } outcome;
     double one_ms, image_ms; /* ms per image: the fastest pass of one image, and of a batch */
     double fp32_one_ms, fp32_image_ms; /* the same times of fp32 */
-    double speed;                      /* relative to fp32; below 1: slower */
+    double speed;                      /* the candidate's speed divided by fp32's */
     struct agreement agreement;
 };
 
 struct precision_choice {
     enum precision precision; /* never PRECISION_AUTO */
     enum choice_origin {
-        CHOICE_PINNED,   /* the user chose it */
-        CHOICE_ONLY,     /* without trials, or with trials that the next start repeats; see `why` */
+        CHOICE_PINNED, /* the user chose it */
+        CHOICE_ONLY, /* made without trials, or by trials that the next start repeats; see `why` */
         CHOICE_MEASURED, /* trials, just now */
-        CHOICE_CACHED,   /* by trials of an earlier process, or earlier trials of this process */
+        CHOICE_CACHED,   /* by earlier trials, of this process or another one */
         CHOICE_PENDING,  /* fp32 for now: precision_try() has not compared other precisions yet */
     } origin;
     char why[800]; /* a sentence without its full stop */

@@ -9,8 +9,8 @@
 #include "engine/tensor/floats.h"
 #include "server/precision/internal.h"
 
-/* The most rounds that measure the speed, the first of which warms up. They end early when their
- * runs have cost SPEED_MS milliseconds. */
+/* The most rounds that measure the speed; the first one is a warm-up. No further round follows when
+ * their runs have cost SPEED_MS milliseconds. */
 #define SPEED_ROUNDS 10
 #define SPEED_MS     1500
 
@@ -53,9 +53,9 @@ struct trial {
     float *values;          /* the current batch */
     void *numbers;          /* the current batch in the session's number format */
     size_t image_floats;    /* floats of a probe */
-    _Atomic int is_stopped; /* cancelled, or out of time */
+    _Atomic int is_stopped; /* 1: cancelled, or the time is over */
     struct speed speed;
-    float *answers[SIDES];                 /* for the current batch, if they are to be compared */
+    float *answers[SIDES];                 /* to the current batch, if they are to be compared */
     size_t each[SIDES];                    /* floats of an image's answer */
     double one_ms[SIDES], batch_ms[SIDES]; /* milliseconds of the quickest runs */
 };

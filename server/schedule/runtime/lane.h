@@ -78,9 +78,8 @@ struct lane {
     struct lane_meters meters;
     struct batch_layout retry_layout;
     void *retry_rows; /* inputs of a batch of the smallest size: for retries, probes and warm-up */
-    uint8_t *retry_marks; /* session_request.are_pixels for `retry_rows` */
-    const struct batch
-        *running; /* the batch whose pass is being collected; NULL: none, or a probe */
+    uint8_t *retry_marks;        /* session_request.are_pixels for `retry_rows` */
+    const struct batch *running; /* its pass is being collected; NULL: none, or a probe */
 };
 
 /* The compiled size for a pass of `batch` images. */

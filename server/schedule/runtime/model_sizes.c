@@ -25,8 +25,8 @@ static bool has_size(const struct deployment *deployment, struct stage_size size
     return is_same_size(size_of(deployment), size);
 }
 
-/* The deployment for a size; NULL if it is not compiled. Here and below, entry->deployment must not
- * be NULL. */
+/* Returns the deployment for a size; NULL: the size is not compiled. entry->deployment must not be
+ * NULL, also in the functions below. */
 static struct deployment *find_size_locked(struct model_entry *entry, struct stage_size size)
 {
     if (has_size(entry->deployment, size))
@@ -104,8 +104,8 @@ static struct deployment **choose_place_locked(const struct model_host *host,
     return place;
 }
 
-/* The record of the size's failure; NULL if it has not failed, or the record was overwritten. With
- * size 0 x 0, an unused record. */
+/* Returns the record of the size's failure; NULL: the size has not failed, or the record was
+ * replaced. For size 0 x 0 returns an unused record. */
 static struct failed_size *find_failed_size(struct model_entry *entry, struct stage_size size)
 {
     for (size_t i = 0; i < FAILED_SIZES; i++)
@@ -215,8 +215,9 @@ void model_host_set_source(struct model_host *host, const struct model_host_sour
     host->source = *source;
 }
 
-/* True if the size has neither been compiled nor failed, and entry->sizes has room. False once
- * FAILED_SIZES sizes have failed: the model host would forget a failure and retry it for ever. */
+/* True if the size is neither compiled nor failed, and entry->sizes has room. False if no record
+ * for a failure is unused: replacing one would let its size be compiled, and fail, again and again.
+ */
 static bool may_add_size(const struct model_host *host, struct model_entry *entry,
                          struct stage_size size)
 {
@@ -255,8 +256,8 @@ struct deployment *model_host_acquire_length(struct model_host *host,
     return found;
 }
 
-/* Finds the next size that a stage names and that is not compiled; returns its model. NULL if there
- * is none. */
+/* Sets *ret to the next size that a stage names and that is not compiled; returns the model. NULL:
+ * there is no such size. */
 static const struct model_entry *next_stage_size_locked(struct model_host *host,
                                                         const struct pipeline_config *stages,
                                                         struct stage_size *ret)
@@ -273,7 +274,8 @@ static const struct model_entry *next_stage_size_locked(struct model_host *host,
     return NULL;
 }
 
-/* Finds the next size that a client has requested; returns its model. NULL if there is none. */
+/* Sets *ret to the next size that a client has requested; returns the model. NULL: there is none.
+ */
 static const struct model_entry *next_wish_locked(const struct model_host *host,
                                                   struct stage_size *ret)
 {
@@ -284,7 +286,7 @@ static const struct model_entry *next_wish_locked(const struct model_host *host,
             continue;
         if (choose_place_locked(host, entry, *ret))
             return entry;
-        entry->wanted = (struct stage_size){0}; /* by now pipelines name all compiled sizes */
+        entry->wanted = (struct stage_size){0}; /* pipelines now name all compiled sizes */
     }
     return NULL;
 }
@@ -460,7 +462,7 @@ bool model_host_make_size(struct model_host *host, const _Atomic int *cancel)
                                            base->model->version, &model, &failure);
     IF_OK(status, create_size(host, base, model, size, cancel, &deployment, &failure));
     pthread_mutex_lock(&host->lock);
-    /* The model's deployment is still the same, because only this thread replaces it. */
+    /* `base` is still in the table, because only this thread takes deployments out. */
     struct model_entry *entry =
         table_find_version_locked(host, base->model->name, base->model->version);
     if (status == STATUS_OK && host->draining)

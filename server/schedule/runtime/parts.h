@@ -19,11 +19,11 @@ struct request_part {
 };
 
 struct request_parts {
-    struct predict_request *whole; /* owned by the caller; NULL: the request is not in parts */
-    struct request_part *last;     /* NULL: none yet */
+    struct predict_request *whole; /* the caller's; NULL: the request has no parts */
+    struct request_part *last;     /* the newest part; NULL: there is none yet */
 
     /* The plan. Called when the photos of `whole` have been decoded, and then after each part. *ret
-     * is the next part, from parts_add(); NULL: there is none, and `whole` has its answers. A
+     * is the next part, from parts_add(); NULL: no part is left, and `whole` has its answers. A
      * failure fails the whole request; with STATUS_NOT_READY *ret_retry_after_s is set. */
     enum status (*next)(struct request_parts *parts, struct request_part **ret,
                         int *ret_retry_after_s, struct error *err);

@@ -19,7 +19,7 @@ struct pool_thread {
     bool is_spare;
     pthread_t handle;
     void *state;
-    bool is_resting; /* resting, or has not worked yet */
+    bool is_resting; /* the thread rests, or has not worked yet */
 };
 
 struct pool {
@@ -70,7 +70,7 @@ static int64_t take_ticket_locked(struct pool *pool, struct pool_source *source)
     pool->clock = source->used;
     source->used += charged;
     if (may_begin_long_locked(pool))
-        source->blocked = 0; /* each of the blocked tickets is tried again */
+        source->blocked = 0; /* try each blocked ticket again */
     TAILQ_REMOVE(&pool->sources, source, entry);
     if (--source->tickets > 0)
         pool_append_locked(pool, source);
@@ -229,7 +229,7 @@ void pool_end_long(struct pool *pool)
     pthread_mutex_lock(&pool->lock);
     pool->longs--;
     pthread_mutex_unlock(&pool->lock);
-    pthread_cond_signal(&pool->work); /* wakes a thread for a ticket that was blocked */
+    pthread_cond_signal(&pool->work); /* a blocked ticket may be usable now */
 }
 
 void pool_forget(struct pool *pool, struct pool_source *source)

@@ -3,8 +3,9 @@
  * A source (a model's scheduler) offers tickets, one per task. A thread takes a ticket of the
  * source that has used the least time and calls run(state, source), which chooses the task. So a
  * model with a thousand waiting images does not delay another model's single image. Models with
- * work get equal time, not equal numbers of images. A source that was idle starts at the level of
- * the others, so it cannot save up time. Offering never allocates and never blocks on work.
+ * work get equal time, not equal numbers of images. A source that was idle starts with the used
+ * time of the last source, so it cannot save up time. Offering never allocates and never blocks on
+ * work.
  *
  * Long tasks (large photos) could keep all threads busy. Therefore at most `threads` of them run at
  * a time, from all sources together, and one spare thread works only while long tasks run. */
@@ -21,15 +22,15 @@
 struct pool_source {
     TAILQ_ENTRY(pool_source) entry; /* in the list of sources, while it has tickets */
     size_t tickets;
-    size_t running;   /* threads that work for it */
+    size_t running;   /* threads that work for the source */
     size_t blocked;   /* tickets whose run() returned false, until a long task may begin again */
-    int64_t used;     /* nanoseconds of finished tasks and expected ones of running tasks, relative
-                         to other sources */
-    int64_t expected; /* nanoseconds of a task, from recent ones */
+    int64_t used;     /* nanoseconds: actual ones of finished tasks, expected ones of running tasks;
+                         relative to other sources */
+    int64_t expected; /* mean nanoseconds of recent tasks */
 };
 
 struct pool_options {
-    int threads; /* at least 1; the spare thread is one more */
+    int threads; /* at least 1; without the spare thread */
     /* Called for each thread at its start, within pool_create(). Returns the state for run(); NULL
      * makes pool_create() fail. stop() frees it. */
     void *(*start)(void *context);

@@ -606,7 +606,7 @@ static enum lane_wake wait_ready(struct scheduler *scheduler, struct device_turn
     pthread_mutex_lock(&scheduler->lock);
     if (!scheduler->stopping && !batcher_has_ready(scheduler->batcher)) {
         pthread_mutex_unlock(&scheduler->lock);
-        device_turn_end(turn, 0, false); /* the lane may have queued for its next turn */
+        device_turn_end(turn, 0, false); /* withdraws the lane if it is queued for its next turn */
         pthread_mutex_lock(&scheduler->lock);
     }
     scheduler->lanes_asleep++;
@@ -623,9 +623,9 @@ static enum lane_wake wait_ready(struct scheduler *scheduler, struct device_turn
     return wake;
 }
 
-/* Called during the lane's turn on the device: takes a batch, and waits for one whose images are
- * still being written. Returns false if no ready image is left, another lane waits for the device,
- * or the scheduler stops. */
+/* Takes a batch during the lane's turn on the device; waits while its images are being written.
+ * Returns false if no ready image is left, another lane waits for the device, or the scheduler
+ * stops. */
 static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
                        struct batch *ret)
 {
@@ -637,7 +637,8 @@ static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn
     while (!(taken = batcher_take(batcher, lane, clock_now(), ret)) && !scheduler->stopping &&
            batcher_has_ready(batcher) && !device_turn_is_contended(turn))
         condition_wait(&scheduler->lane_ready, &scheduler->lock, INT64_MAX);
-    if (!taken) { /* the first call clears `idle`, the second sets `works` again */
+    if (!taken) { /* to end `idle`: the first call clears it with `works`, the second sets `works`
+                   */
         batcher_lane_works(batcher, lane, false);
         batcher_lane_works(batcher, lane, true);
     }

@@ -51,12 +51,12 @@ struct scheduler {
     size_t deferred; /* images in deferred_images, and those whose answers are being made */
     bool accepting, stopping;
     int lanes_asleep;        /* in wait_ready(); the batcher does not count them as idle */
-    int lanes_woken;         /* woken, and about to take a batch */
+    int lanes_woken;         /* about to take a batch after wait_ready() */
     int lanes_waiting_ahead; /* in scheduler_take_ahead(): they run a batch and want the next one */
     int lanes_waiting_beside; /* those of lanes_waiting_ahead that run batches in streams */
     int64_t progressed; /* clock_now() when an image was last answered, or the first one admitted */
     size_t quarantined_count;
-    char quarantine_reason[256]; /* of the lane quarantined last */
+    char quarantine_reason[256]; /* why the last lane was quarantined */
 };
 
 /* Makes the scheduler of a deployment whose lanes were created. All pointers are borrowed and must
@@ -68,10 +68,10 @@ enum status scheduler_create(struct deployment *deployment,
 /* No thread may use it any more: lanes have ended, the pool ended or forgot it. NULL is fine. */
 void scheduler_free(struct scheduler *scheduler);
 
-/* *ret_still_ns: nanoseconds without an answer while images wait; 0: none waits. */
+/* *ret_still_ns: nanoseconds that images have waited without any answer; 0: no image waits. */
 struct batcher_counts scheduler_counts(struct scheduler *scheduler, int64_t *ret_still_ns);
 
-/* The present L(b) of a lane: nanoseconds of a pass of `images`; 0 if unknown. */
+/* Returns the present L(b) of a lane: nanoseconds of a pass of `images`; 0: unknown. */
 int64_t scheduler_latency(struct scheduler *scheduler, int lane, int images);
 
 /* Does the work of model_host_would_admit() for this deployment, but does not count refusals. */
@@ -96,7 +96,7 @@ void predict_request_unpin(struct predict_request *request);
 enum status scheduler_check_wanted(struct scheduler *scheduler, const struct predict_image *image,
                                    struct error *err) MUST_USE;
 
-/* Removes images that no client waits for from a batch that the caller has taken; finishes them. */
+/* Finishes those images of a batch that no client waits for, and removes them from the batch. */
 void scheduler_drop_unwanted(struct scheduler *scheduler, struct batch *batch);
 
 /* Counts an image whose status, error and results are set. Calls on_done if it was the last of its
@@ -110,8 +110,8 @@ void scheduler_finish(struct scheduler *scheduler, struct predict_image *image);
 struct predict_image *scheduler_take_deferred(struct scheduler *scheduler);
 void scheduler_end_deferred(struct scheduler *scheduler);
 
-/* *ret is the next image to prepare; NULL if there is none. Returns false if the ticket is not used
- * (pool_options.run): only large images wait, or a deferred one, and no further long task may
+/* Sets *ret to the next image to prepare; NULL: there is none. Returns false if the ticket is not
+ * used (pool_options.run): only large images wait, or a deferred one, and no further long task may
  * begin. */
 bool scheduler_claim(struct scheduler *scheduler, struct predict_image **ret);
 
@@ -142,7 +142,7 @@ enum lane_wake scheduler_next_batch(struct scheduler *scheduler, int lane, struc
 /* True if the slot of an image is written and no lane has taken the image. */
 bool scheduler_has_ready(struct scheduler *scheduler);
 
-/* As batcher_fills_lanes(). */
+/* Calls batcher_fills_lanes(). */
 bool scheduler_fills_lanes(struct scheduler *scheduler);
 
 /* Updates L(b): a forward pass of `images` on this lane took `ns`. */
