@@ -182,7 +182,8 @@ static bool describe_mask(const struct segment *segment, const struct mask_how *
 static bool describe_image(const struct predict_image *image, const struct describe_how *how,
                            struct described *described, struct answer_image *ret);
 
-/* Also describes the box's crop by describe_image(), to the depth of the pipeline's stages. */
+/* Describes box i, and its crop by describe_image(): calls nest as deep as the pipeline has stages.
+ */
 static bool describe_box(const struct predict_image *image, const struct model *model, size_t i,
                          const struct mask_how *how, struct described *described,
                          struct answer_prediction *ret)

@@ -5,8 +5,8 @@
 #include "proto/dialects.h"
 #include "server/schedule/runtime/model_host.h"
 
-/* True if writing the answer may take long although the answer is small: it encodes pictures,
- * converts masks or follows tracks. */
+/* True if writing even a small answer may take long, because pictures are encoded, masks converted
+ * or tracks followed. */
 bool describe_is_slow(const struct predict_request *request);
 
 enum describe_form {

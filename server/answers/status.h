@@ -10,8 +10,8 @@
 const char *status_state(struct model_host *model_host, bool draining);
 
 /* {"status","ready","version","uptime_seconds","note"?,"confinement"?,"sizes_left"?,"formats":[…],
- * "models":[…]}: the state, the models and their progress. `confinement` is "seccomp, Landlock 4";
- * NULL: unknown. */
+ * "models":[…]}: the state, the models and their progress. `confinement`: such as "seccomp,
+ * Landlock 4"; NULL: unknown. */
 char *status_health_json(struct model_host *model_host, bool draining, double uptime_s,
                          const char *note, const char *confinement);
 

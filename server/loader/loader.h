@@ -55,8 +55,8 @@ const char *loader_served(const struct loader *loader);
  * that existed at start. STATUS_NO_MEMORY. */
 enum status loader_start(struct loader *loader, int loaded_fd, struct error *err) MUST_USE;
 
-/* Returns an error if the program must end: without options.models if any model failed; with it if
- * all models failed and options.watch is false. Call it after loaded_fd was written. */
+/* Returns an error if the program must end. With options.models: if all models failed and
+ * options.watch is false. Without: if any model failed. Call it after loaded_fd was written. */
 enum status loader_outcome(struct loader *loader, struct error *err);
 
 /* Loads every model on the caller's thread, instead of loader_start(), and returns the first

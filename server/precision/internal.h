@@ -104,7 +104,7 @@ enum status trial_run(const struct trial_input *input, enum precision precision,
 /* ---- choice_store.c ---- */
 
 /* Read the measurements of earlier processes, and write the new ones of this process. Failures are
- * only logged. With a NULL folder they do nothing. */
+ * only logged. If `folder` is NULL, the functions do nothing. */
 void cache_read(const char *folder);
 void cache_write(const char *folder);
 

@@ -350,7 +350,7 @@ static struct buffer *written_buffer(struct batcher *batcher, struct batch_slot 
     return buffer;
 }
 
-/* True if a lane has no batch: it is idle or about to be. */
+/* True if a lane has no batch: the lane is idle, or about to be idle. */
 static bool a_lane_is_free(const struct batcher *batcher)
 {
     for (int i = 0; i < batcher->config.lanes; i++)

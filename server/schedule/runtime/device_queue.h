@@ -2,8 +2,8 @@
  *
  * One lane uses a device at a time; on a CPU two would compete for the cores. The next turn goes to
  * the waiting lane that has used the least time. A lane that was idle starts with the used time
- * of the last lane, so it cannot save up time. A lane gets a free device at once. So two models
- * with passes of 100 ms and 10 ms get equal time while both have work.
+ * of the lane that had the last turn, so it cannot save up time. A lane gets a free device at once.
+ * So two models with passes of 100 ms and 10 ms get equal time while both have work.
  *
  * Thread-safe; a struct device_turn belongs to one lane's thread. One lock per device, held for a
  * few instructions, never together with another one. */

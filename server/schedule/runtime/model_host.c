@@ -200,7 +200,7 @@ enum status model_host_acquire(struct model_host *host, const char *name, const 
         (*ret)->users++;
     }
     if (status != STATUS_OK && pipeline_name) {
-        /* A missing or unloaded stage may be loaded later: 503, not 404. */
+        /* 503 instead of 404, because a missing or unloaded stage may be loaded later. */
         err->status = status = STATUS_NOT_READY;
         if (ret_retry_after_s && *ret_retry_after_s == 0)
             *ret_retry_after_s = 1;

@@ -100,7 +100,7 @@ struct model_host_options {
 #define PREDICT_MAX_TOP_K 1000
 
 /* One image, or one row of a raw-tensor request. The caller sets the first block of members, and
- * the model host the others, except where a comment says that it does not read them. */
+ * the model host the others, except members that it does not read, as their comments say. */
 struct predict_image {
     const uint8_t *data; /* borrowed until on_done; unused in a raw-tensor request */
     size_t size;
@@ -323,7 +323,7 @@ int64_t model_host_unload_idle(struct model_host *host);
 /* Returns a deployment of the same version (or of its replacement) that is compiled for photos or
  * tensors of height x width pixels. The caller has acquired `deployment`, and releases both. If the
  * file does not fix height and width, a size is compiled after its first request. The model keeps
- * DEPLOYMENT_SIZES of them besides its own, preferably those that pipelines name. The nearest size
+ * DEPLOYMENT_SIZES sizes besides its own, preferably sizes that pipelines name. The nearest size
  * is the one whose sides differ by the smallest ratios. STATUS_INVALID: the file fixes the size,
  * the model does not work with this one, or pipelines name all kept sizes; STATUS_SHORT_OF_MEMORY:
  * memory has no room for it; STATUS_NOT_READY with *ret_retry_after_s (may be NULL): it is being
@@ -369,10 +369,10 @@ size_t model_host_sizes_left(struct model_host *host);
  * when no size of a pipeline is left. Call it from the thread that adds models. */
 bool model_host_make_size(struct model_host *host, const _Atomic int *cancel);
 
-/* Stops serving `version` of a model (NULL: all its versions). Returns when they have answered
- * their requests. With `forget` the model is removed from the table, otherwise it is shown as
- * MODEL_UNLOADED. STATUS_NOT_FOUND: there is no such version. Not from the model host's own
- * threads. */
+/* Stops serving `version` of a model (NULL: all its versions). Returns when these versions
+ * have answered their requests. With `forget` the model is removed from the table, otherwise it is
+ * shown as MODEL_UNLOADED. STATUS_NOT_FOUND: there is no such version. Not from the model host's
+ * own threads. */
 enum status model_host_remove_model(struct model_host *host, const char *name, const char *version,
                                     bool forget, struct error *err) MUST_USE;
 

@@ -423,8 +423,8 @@ static void fail_size_locked(struct model_entry *entry, struct stage_size size,
         entry->wanted = (struct stage_size){0};
 }
 
-/* Compiles `model`, the version of `base` read again, for another size. Takes ownership of `model`,
- * even on failure. Errors: those of deployment_create(). */
+/* Compiles `model`, which was read again from the files of `base`, for another size. Takes
+ * ownership of `model`, even on failure. Errors: those of deployment_create(). */
 static enum status create_size(struct model_host *host, const struct deployment *base,
                                struct model *model, struct stage_size size,
                                const _Atomic int *cancel, struct deployment **ret,

@@ -107,7 +107,7 @@ const char *table_default_locked(const struct model_host *host)
 }
 
 /* True if every other name of the table is a stage of this entry, its text encoder or its mask
- * decoder. With `besides`, ignores names that have never been able to answer. */
+ * decoder. With `besides`, names that have never been able to answer do not count. */
 static bool is_all_locked(const struct model_host *host, const struct model_entry *entry,
                           bool besides)
 {

@@ -202,9 +202,9 @@ bool table_must_wait_locked(struct model_host *host, const struct predict_reques
 /* Removes a request from the list of waiting ones. Returns false if it is not there. */
 bool table_stop_waiting_locked(struct model_host *host, struct predict_request *request);
 
-/* Calls on_done of requests that need not wait any more: all their models are loaded, the deadline
- * has passed, or a model cannot be loaded: `failed` (NULL: none). First unlocks. Call it after each
- * change of the table. */
+/* Unlocks, and calls on_done of requests that need not wait any more: their models are loaded,
+ * their deadline has passed, or they need `failed` (may be NULL), whose load has failed. Call it
+ * after each change of the table. */
 void table_settle_and_unlock(struct model_host *host, const struct model_entry *failed);
 
 /* ---- model_demand.c ---- */

@@ -4,8 +4,8 @@
  * source that has used the least time and calls run(state, source), which chooses the task. So a
  * model with a thousand waiting images does not delay another model's single image. Models with
  * work get equal time, not equal numbers of images. A source that was idle starts with the used
- * time of the last source, so it cannot save up time. Offering never allocates and never blocks on
- * work.
+ * time of the source that was served last, so it cannot save up time. Offering never allocates and
+ * never blocks on work.
  *
  * Long tasks (large photos) could keep all threads busy. Therefore at most `threads` of them run at
  * a time, from all sources together, and one spare thread works only while long tasks run. */

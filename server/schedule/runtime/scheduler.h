@@ -175,8 +175,8 @@ void scheduler_release(struct scheduler *scheduler, const struct batch *batch);
  * (batcher_give_back()). */
 void scheduler_give_back(struct scheduler *scheduler, const struct batch *batch);
 
-/* Quarantines a lane whose device fails: it does not count in predictions. If it was the last lane,
- * every admitted image fails with STATUS_DEVICE and `reason`, and submit refuses. */
+/* Quarantines a lane whose device fails: predictions ignore the lane. If no other lane works, every
+ * admitted image fails with STATUS_DEVICE and `reason`, and submit refuses. */
 void scheduler_quarantine(struct scheduler *scheduler, int lane, const char *reason);
 void scheduler_end_quarantine(struct scheduler *scheduler, int lane);
 

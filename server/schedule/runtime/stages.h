@@ -35,8 +35,8 @@ struct staged_request {
  * stages_free() after the answers, or after an error, because *ret may be set then, too. All
  * options of the request apply to the first stage; top_k and the options of masks and vectors also
  * apply to the others. The sentence of an error names the stage. STATUS_NOT_READY with
- * *ret_retry_after_s: its model cannot answer now; STATUS_OVERLOADED: its queue is full;
- * STATUS_CONFIG: its model does not fit. */
+ * *ret_retry_after_s: the stage's model cannot answer now; STATUS_OVERLOADED: the model's queue is
+ * full; STATUS_CONFIG: the model does not fit the stage. */
 enum status stages_begin(struct model_host *host, struct predict_request *whole,
                          struct staged_request **ret, int *ret_retry_after_s,
                          struct error *err) MUST_USE;
