@@ -18,10 +18,10 @@ enum {
     ROWS_MAX = 4096 /* limit of the batch size that a file fixes, as in sessions */
 };
 
-/* In this order: Hugging Face's mask of a padded batch (1: no padding); for SAM's decoder an
- * earlier mask, and the size of an unused output; RT-DETR's and D-FINE's own exports;
- * PaddleDetection (scale_factor 1: boxes are in pixels of the model's input); Ultralytics'
- * thresholds for suppression. */
+/* Inputs, in this order: Hugging Face's mask of a padded batch, where 1 means no padding; SAM's
+ * earlier mask, and the size of an output that lensd does not use; sizes in RT-DETR's and D-FINE's
+ * own exports; PaddleDetection's inputs, where a scale_factor of 1 gives boxes in pixels of the
+ * model's input; Ultralytics' thresholds for suppression. */
 static const struct known_input {
     const char *name;
     size_t count; /* 2: two numbers per image; 1: one number in all; 0: one per pixel; or ZEROS */
@@ -77,7 +77,7 @@ static const struct input_constant *find_named(const struct input_constant *cons
     return NULL;
 }
 
-/* Returns the sides of the image input whose indexes in its shape are `which`. */
+/* Returns the dimensions `which` of the image input as a value of `shape`. */
 static struct value *image_sides(struct edit *edit, const struct model *model,
                                  const struct shape *shape, const int64_t *which)
 {
@@ -94,10 +94,10 @@ static void fill_input(struct edit *edit, const struct model *model, struct valu
                        const struct known_input *known, const struct input_constant *named)
 {
     const struct shape shape = fill_shape(input);
-    const int rows = model->input_channels_last ? 1 : 2; /* the photo's height in the shape */
+    const int rows = model->input_channels_last ? 1 : 2; /* the height's index in the shape */
     struct value *filled;
     size_t at = 0;
-    if (!named && !known->count) { /* ones, [batch, height, width] of the photos */
+    if (!named && !known->count) { /* ones of the shape [batch, height, width] */
         const float one = 1;
         struct value *ones = edit_constant(edit, DTYPE_F32, &SHAPE(1), &one);
         struct value *sides = image_sides(edit, model, &SHAPE(3), (int64_t[]){0, rows, rows + 1});

@@ -1,9 +1,9 @@
 /* Prepares SAM's mask decoder: keeps two outputs, and lets the decoder take 1 to 32 points.
  *
- *     points [1, 32, 2], labels [1, 32] ──▶ those that are used ──▶ the graph as the file has it
+ *     points [1, 32, 2], labels [1, 32] ──▶ used points ──▶ the graph as the file has it
  *
- * Unused points cannot be padding, because attention would read them. So the graph first cuts them
- * off, and its later shapes depend on data. */
+ * Unused points cannot be padding, because attention would read them. So the graph first cuts
+ * off unused points, and its later shapes depend on data. */
 #include <string.h>
 
 #include "engine/base/size.h"

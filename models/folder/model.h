@@ -115,11 +115,11 @@ struct model {
 bool model_rows_depend_on_data(const struct model *model, const struct shape *output);
 
 /* Loads the model of an .onnx file, a folder, or a path from model_find_half(); for NULL the digit
- * classifier that is part of the binary. `name` overrides the derived name; NULL keeps it. `limits`
- * may be NULL. Errors: those of onnx_load_file(); STATUS_NOT_FOUND: there is no such file, or a
- * folder has no model (the sentence lists the files that were tried); STATUS_MODEL: a file beside
- * the model is invalid (the sentence names file and key), or the path is a pipeline; STATUS_CONFIG:
- * the path is a URL. The caller frees with model_free() (NULL is fine). */
+ * classifier that is part of the binary. `name` replaces the derived name; NULL keeps the derived
+ * name. `limits` may be NULL. Errors: those of onnx_load_file(); STATUS_NOT_FOUND: there is no such
+ * file, or a folder has no model (the sentence lists the files that were tried); STATUS_MODEL: a
+ * file beside the model is invalid (the sentence names file and key), or the path is a pipeline;
+ * STATUS_CONFIG: the path is a URL. The caller frees with model_free() (NULL is fine). */
 enum status model_load(const char *path, const char *name, const struct model_limits *limits,
                        struct model **ret, struct error *err) MUST_USE;
 
@@ -139,7 +139,7 @@ bool model_find_half(const char *folder, char ret[static PATH_MAX], const char *
 enum status model_find(const char *path, char ret_file[static PATH_MAX],
                        char ret_name[static MODEL_PLACE_NAME], struct error *err) MUST_USE;
 
-/* Checks that the model can be compiled for photos of that size. STATUS_INVALID: the file fixes
+/* Checks that the model can be compiled for photos of this size. STATUS_INVALID: the file fixes
  * another height or width. */
 enum status model_check_size(const struct model *model, int height, int width,
                              struct error *err) MUST_USE;

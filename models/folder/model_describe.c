@@ -166,8 +166,8 @@ static void find_output(struct model *model, const struct graph *graph, struct t
     model->class_count = classes;
 }
 
-/* Lists the outputs of `graph`, with names borrowed from the model's graph. If the number of
- * PaddleDetection's rows depends on the photo, their shape is the one that the file declares. */
+/* Lists the outputs of `graph`, with names borrowed from the model's graph. An output of
+ * PaddleDetection whose shape is unknown has the shape that the file declares. */
 static void note_outputs(const struct model *model, const struct graph *graph,
                          const struct task_facts *facts, struct session_tensor *outputs)
 {
@@ -314,7 +314,7 @@ static enum status transpose_all(struct model *model, const struct graph *one,
     return STATUS_OK;
 }
 
-/* Finds the output shapes for one photo or text, and puts the batch first where it is not. */
+/* Finds the output shapes for one photo or text, and makes the batch the first dimension. */
 static enum status probe_outputs(struct model *model, struct task_facts *facts,
                                  struct session_tensor *outputs, struct error *err)
 {
@@ -390,8 +390,8 @@ static void fit_text(struct model *model)
     model->preprocess_source = "defaults of this task";
 }
 
-/* SAM's preprocessing: the longest side is as long as the input, with zeros on the right and below
- * after normalisation. SAM 2 stretches photos; its encoder has more outputs. */
+/* SAM's preprocessing scales a photo's longest side to the input's side, and pads with zeros on the
+ * right and below after normalisation. SAM 2, whose encoder has more outputs, stretches photos. */
 static void fit_encoder(struct model *model)
 {
     struct preprocess *p = &model->preprocess;

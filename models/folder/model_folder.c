@@ -152,7 +152,7 @@ static enum status nothing_found(const struct survey *survey, struct error *err)
 /* The files of a model's halves in its folder. `photos` is the half for photos, `second` the half
  * for texts or SAM's mask decoder. */
 static const struct half_files {
-    const char *photos, *second, *ending; /* `ending` is that of the second half's name */
+    const char *photos, *second, *ending; /* `ending` is added to the second half's name */
 } halves[] = {
     {"visual/model.onnx", "textual/model.onnx", MODEL_TEXT_ENDING},
     {"onnx/vision_model.onnx", "onnx/text_model.onnx", MODEL_TEXT_ENDING},
@@ -421,7 +421,7 @@ static enum status read_side(const char *folder, const char *name, char **ret, s
 /* True if a path ends in TASK/NAME/PART/model.onnx. */
 static bool is_part(const char *path, const char *task, const char *part)
 {
-    const char *ends[4] = {NULL}; /* starts of the path's last four names, the last one first */
+    const char *ends[4] = {NULL}; /* where the last four names begin; ends[0]: the last name */
     size_t count = 0;
     for (const char *at = path + strlen(path); at > path && count < COUNT_OF(ends); at--)
         if (at[-1] == '/' || at == path + 1)

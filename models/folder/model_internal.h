@@ -82,7 +82,7 @@ struct triton_input {
     const char *name; /* in the file's text; NULL: not set */
     int64_t dims[TENSOR_MAX_RANK];
     int rank;         /* 0: not set */
-    bool is_reshaped; /* `dims` are those of requests, not of the model's input */
+    bool is_reshaped; /* `dims` is the shape in requests, not of the model's input */
 };
 
 #define TRITON_INPUTS_MAX 64
@@ -103,7 +103,7 @@ enum status triton_config_read(char *text, size_t size, struct triton_config *re
 struct version_policy {
     enum { VERSIONS_LATEST, VERSIONS_ALL, VERSIONS_SPECIFIC } kind;
     size_t latest;         /* VERSIONS_LATEST: the number of newest versions */
-    uint64_t versions[64]; /* VERSIONS_SPECIFIC: their numbers */
+    uint64_t versions[64]; /* VERSIONS_SPECIFIC: the versions' numbers */
     size_t count;
 };
 
@@ -149,7 +149,7 @@ enum status model_split(struct model *model, bool wants_texts, bool *ret_is_half
  * vectors, if the model also has a text encoder that makes them (`is_half`), or tokens. */
 void word_input_find(struct model *model, bool is_half);
 
-/* Returns the value of that name; NULL if there is none. */
+/* Returns the value with this name; NULL if there is none. */
 static inline struct value *value_named(struct value *const *values, size_t count, const char *name)
 {
     for (size_t i = 0; i < count; i++)
@@ -243,7 +243,7 @@ struct json_member {
     } kind;
     size_t at;          /* offset of the struct member */
     double least, most; /* limits of a number */
-    /* Reads the value into the object; NULL: read it by kind. */
+    /* Reads the value into the object. NULL: `kind` says how the value is read. */
     enum status (*read)(const struct cJSON *item, void *object, struct error *err);
 };
 

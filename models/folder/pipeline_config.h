@@ -10,7 +10,7 @@
  *
  * Like the steps of Triton's ensembles, stages name models of the same repository
  * (models/folder/repository.h). A model is loaded once even if several pipelines use it. Clients
- * can also use it directly. It is reloaded and has metrics like any other model. */
+ * can also use this model directly. It is reloaded, and has metrics, like any other model. */
 #pragma once
 
 #include <stdbool.h>
@@ -71,7 +71,7 @@ enum status pipeline_config_read(const char *folder, struct pipeline_config *ret
 char *pipeline_stage_path(const char *folder, const struct pipeline_stage *stage);
 
 /* Returns the size of a stage for a photo of `width` x `height` pixels. If the model's resize keeps
- * the aspect ratio, it is the size in which the photo is largest; otherwise the size with the
+ * the aspect ratio, this is the size in which the photo is largest; otherwise the size with the
  * nearest aspect ratio; on a tie the smallest. NULL: the model's own size. */
 const struct stage_size *pipeline_stage_size(const struct pipeline_stage *stage, bool keeps_aspect,
                                              unsigned width, unsigned height);

@@ -59,7 +59,7 @@ struct preprocess {
     bool pads_corner;     /* the padding is on the right and below only */
     bool sides_floor;     /* sides of the resized photo are rounded down (YOLOX, Hugging Face's
                              max_height) */
-    bool invert;          /* first x = 255 - x: dark strokes become light ones (digits) */
+    bool invert;          /* first of all x = 255 - x, so that dark strokes become light */
     float scale;          /* y = (x * scale - mean[c]) / std[c], x in 0 … 255; usually 1/255 */
     float mean[3];        /* by channel, in the order of `channels` */
     float std[3];         /* by channel, in the order of `channels`; never 0 */
@@ -72,7 +72,7 @@ void preprocess_default(struct preprocess *ret);
 int preprocess_channels(const struct preprocess *p);
 
 /* Checks that every size is 1 … 16384, scale and std are not 0, the padding is a byte, and all
- * numbers are finite. STATUS_INVALID says what is wrong. Call it on all settings from files. */
+ * numbers are finite. STATUS_INVALID says what is wrong. Settings from files need this check. */
 enum status preprocess_check(const struct preprocess *p, struct error *err) MUST_USE;
 
 /* Longest side, in pixels, of a size that a request or a pipeline.json asks for. */

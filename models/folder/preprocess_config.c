@@ -1,5 +1,5 @@
 /* Reads preprocessing from Hugging Face's preprocessor_config.json, the configurations of timm and
- * open_clip, and Ultralytics metadata, and adapts it to the size of a model's input. */
+ * open_clip, and Ultralytics metadata, and adapts the settings to the size of a model's input. */
 #include "models/folder/preprocess_config.h"
 
 #include <cjson/cJSON.h>
@@ -31,7 +31,8 @@ static bool as_pixels(const cJSON *item, int *ret)
     return true;
 }
 
-/* Reads one number for all channels, or one per channel. Without them `ret` does not change. */
+/* Reads one number for all channels, or one number per channel. If there is none, `ret` does not
+ * change. */
 static enum status get_channels(const cJSON *json, const char *key, float ret[3], struct error *err)
 {
     const cJSON *item = json_get(json, key);
@@ -572,7 +573,7 @@ enum status preprocess_from_metadata(const char *size, const char *task, struct 
 {
     if (!size)
         return error_set(err, STATUS_NOT_FOUND, "the file's metadata has no imgsz");
-    /* "[640, 640]", height first: also valid JSON. */
+    /* "[640, 640]", height first, is also valid JSON. */
     cJSON *json = cJSON_Parse(size);
     int height = 0, width = 0;
     const bool ok = as_sides(json, &height, &width);
@@ -624,7 +625,7 @@ bool preprocess_fit(struct preprocess *p, int width, int height)
             p->resize_short = by_ratio(p->resize_short, from_width, width);
             break;
         }
-        /* A short side has no meaning for another aspect ratio: resize to the size itself. */
+        /* A short side has no meaning for another aspect ratio, so it is not kept. */
         p->resize = RESIZE_EXACT;
         p->resize_width = width;
         p->resize_height = height;

@@ -1,16 +1,16 @@
 /* Readers of files that describe the preprocessing of photos for a model.
  *
- * Each sets every member of *ret; after a failure *ret is undefined. Errors: STATUS_NOT_FOUND when
- * the file has no preprocessing, STATUS_MODEL with key, value and expected value. The caller runs
- * preprocess_check() after adapting the sizes to the model's input. */
+ * Each reader sets every member of *ret; after a failure *ret is undefined. Errors:
+ * STATUS_NOT_FOUND when the file has no preprocessing, STATUS_MODEL with key, value and expected
+ * value. The caller runs preprocess_check() after adapting the sizes to the model's input. */
 #pragma once
 
 #include "models/folder/preprocess.h"
 
 struct cJSON;
 
-/* Readers of JSON. `remarks` is a line of text, initially "", to which they may append sentences
- * for the log. */
+/* Readers of JSON. `remarks` is a line of text, initially "", to which the readers may append
+ * sentences for the log. */
 #define PREPROCESS_REMARKS 300
 typedef enum status preprocess_reader(struct cJSON *json, struct preprocess *ret,
                                       char remarks[static PREPROCESS_REMARKS], struct error *err);

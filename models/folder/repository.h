@@ -30,11 +30,11 @@ struct repository_version {
 struct repository_model {
     char *name;
     char *path;                          /* for model_load(); NULL: the embedded model */
-    struct repository_version *versions; /* those to serve, oldest first; then spare_count more */
+    struct repository_version *versions; /* to serve, oldest first; then spare_count others */
     size_t version_count;
     size_t spare_count;             /* number of versions that version_policy excludes */
     struct pipeline_config *stages; /* of a pipeline; NULL: a model */
-    struct error problem;           /* if its status is not OK: why no version can be served */
+    struct error problem;           /* why no version can be served; STATUS_OK: none */
 };
 
 struct repository {

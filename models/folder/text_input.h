@@ -1,7 +1,8 @@
 /* Converts texts to inputs of a model, with its tokenizer.
  *
- * All rows of a pass have the same number of tokens. The model's file sets it, else the tokenizer,
- * within the limits below. If padding does not change vectors, short texts get short rows. */
+ * All rows of a pass have the same number of tokens. The model's file sets the number, else the
+ * tokenizer, within the limits below. If padding does not change vectors, short texts get short
+ * rows. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -40,8 +41,8 @@ void text_input_place(const struct graph *graph, struct text_input *text);
 void text_input_done(struct text_input *text);
 
 /* Returns the row length for texts of at most `tokens` tokens: text->length or, with
- * allows_short_rows, the smallest of 16, 32, 64 … below it that fits the tokens and is at least a
- * sixteenth of text->length. */
+ * allows_short_rows, the smallest of 16, 32, 64 … below text->length that fits the tokens and is at
+ * least a sixteenth of text->length. */
 size_t text_input_row_length(const struct text_input *text, size_t tokens);
 /* Sets the row length in `text` and in the graph's inputs. Call it before the graph is compiled. */
 void text_input_set_length(const struct graph *graph, struct text_input *text, size_t length);

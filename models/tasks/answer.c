@@ -33,9 +33,9 @@ size_t task_answer_bytes(const struct task_answer *answer)
     return bytes;
 }
 
-/* Reads the score [] and the label [] (if missing: score >= 0.5). Decodes the map, [1, height,
- * width], as a depth map, and the mask, [1, height, width], as the scores of a segmenter with one
- * class. */
+/* Reads the score and the label, one number each. A missing label is true if the score is at least
+ * 0.5. Decodes the map, [1, height, width], as a depth map, and the mask, [1, height, width], as
+ * the scores of a segmenter with one class. */
 static enum status anomaly_decode(const struct task *task, const struct task_rows *outputs,
                                   const struct task_geometry *geometry, struct task_answer *ret,
                                   struct error *err)

@@ -1,8 +1,8 @@
 /* Interpolates scores between the points of a map, and writes run lengths.
  *
- * A pixel's scores are convex combinations of those at the four neighbouring points of the map. If
- * one class is the best at all four, it is the best at every pixel between them. So scores are
- * computed only between points whose best classes differ. */
+ * A pixel's scores are convex combinations of the scores at the four neighbouring points of the
+ * map. A class that is the best at all four points is the best at every pixel between these points.
+ * So scores are computed only between points whose best classes differ. */
 #include "models/tasks/areas.h"
 
 #include <math.h>

@@ -30,7 +30,7 @@ struct area_map {
     const float *scores;   /* of points; set by the caller, borrowed */
     size_t classes, plane; /* `plane`: floats in the scores of one class */
     int32_t width, height;
-    float threshold; /* with one class: a point has the class if its score is above this */
+    float threshold; /* with one class: a point has the class if its score is higher */
     uint16_t *best;  /* best class of each point of the map, or AREA_NONE; see area_classify() */
     struct area_place *columns, *rows; /* positions of the photo's pixels */
     uint32_t photo_width, photo_height;
@@ -62,8 +62,8 @@ bool area_run(struct area_map *map, const struct area_part *part);
  * begin. The caller frees the array. */
 struct area_place *area_places(size_t count, float gain, float begin, float input, int32_t side);
 
-/* Interpolates a map of `width` columns bilinearly at the given positions; all must lie inside it.
- * `dst`: row_count * column_count floats. */
+/* Interpolates a map of `width` columns bilinearly at the given positions, which lie inside the
+ * map. `dst`: row_count * column_count floats. */
 void area_interpolate(const float *src, size_t width, const struct area_place *columns,
                       int32_t column_count, const struct area_place *rows, int32_t row_count,
                       float *dst);

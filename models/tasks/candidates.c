@@ -202,7 +202,7 @@ void candidates_suppress(struct candidates *candidates, const struct task_option
     size_t kept = 0;
     oriented.count = 0;
     heap_make(items, all, 1);
-    /* The heap shrinks at its end. Kept candidates follow it in the array; the best one is last. */
+    /* The heap shrinks at its end. Kept candidates follow the heap in the array, the best last. */
     for (size_t count = all; count > 0 && kept < most; count--) {
         const struct detection best = items[0];
         items[0] = items[count - 1];

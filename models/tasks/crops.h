@@ -42,6 +42,6 @@ enum status crop_of(enum task_kind kind, const struct detections *found, size_t 
 void crops_limit(const struct detections *found, bool *wanted, size_t most);
 
 /* Puts lines of text in reading order, as PP-OCR does: from top to bottom by their first corner. A
- * line whose first corner is less than 10 pixels below that of the line before is in the same row;
+ * line whose first corner is less than 10 pixels below the previous line's is in the same row;
  * a row is read from left to right. STATUS_NO_MEMORY. */
 enum status text_reading_order(struct detections *found, struct error *err) MUST_USE;

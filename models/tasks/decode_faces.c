@@ -1,4 +1,4 @@
-/* Decodes faces with five points: YuNet's as OpenCV's FaceDetectorYN does, SCRFD's as InsightFace.
+/* Decodes faces with five points: YuNet's like OpenCV's FaceDetectorYN, SCRFD's like InsightFace.
  *
  * The outputs are lists for cells that are 8, 16 and 32 pixels wide. YuNet has one anchor in each
  * cell, with class score, objectness, box and points. SCRFD has two anchors in each cell, with

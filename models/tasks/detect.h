@@ -24,7 +24,7 @@ struct segment {
 struct task_point {
     float x, y;  /* pixels of the photo, clipped to the photo. Only points of faces, because faces
                     are aligned, and of heatmaps may lie outside, by at most the photo's side */
-    float score; /* 0 … 1; negative: the model gives none */
+    float score; /* 0 … 1; negative: the model gives no score */
 };
 
 /* Zeroed: empty. Free with detections_done(). */

@@ -3,7 +3,7 @@
  * YOLO's mask is where the sum of prototypes times the box's factors, interpolated to the photo, is
  * above 0 and inside the box (Ultralytics' process_mask_native). torchvision's masks are
  * probabilities in pixels of the model's input; its examples use the threshold 0.5. DETR's and
- * RF-DETR's are logits. */
+ * RF-DETR's masks are logits. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static void mix_prototypes(struct area_map *map, const float *prototypes, size_t
     map->scores = sums;
 }
 
-/* Makes a mask of the pixels of `part` (NULL: of all) above the threshold. */
+/* Makes a mask of the pixels of `part` (NULL: of the photo) above the threshold. */
 static enum status take_mask(struct area_map *map, const struct area_part *part,
                              const struct detection *box, struct segment *ret, struct error *err)
 {
@@ -103,7 +103,7 @@ static enum status add_yolo(const struct task *task, const struct task_rows *out
         struct area_part part = {
             pixel_at(box->x1, map.photo_width), pixel_at(box->y1, map.photo_height),
             pixel_at(box->x2, map.photo_width), pixel_at(box->y2, map.photo_height)};
-        /* If the corners of a box are in the wrong order, it is empty. */
+        /* A box whose corners are in the wrong order is empty. */
         if (part.right < part.left || part.bottom < part.top)
             part = (struct area_part){0};
         mix_prototypes(&map, prototypes->data, task->prototypes,

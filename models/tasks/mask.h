@@ -46,9 +46,9 @@ struct mask_polygons {
     size_t polygons;
 };
 
-/* An edge of an outline, between a pixel inside the mask on its right and one outside on its left.
- * It begins at the upper left corner of pixel (x, y) and leads to the right (`heading` 0), down
- * (1), to the left (2) or up (3). */
+/* An edge of an outline, between a pixel inside the mask on its right and a pixel outside on its
+ * left. It begins at the upper left corner of pixel (x, y) and leads to the right (`heading` 0),
+ * down (1), to the left (2) or up (3). */
 struct mask_edge {
     int64_t x, y;
     int heading;
@@ -66,9 +66,9 @@ static inline bool mask_begins(const struct mask_bitmap *bitmap, uint32_t x, uin
  * corner belong to the same part. Returns true if the outline turns. */
 bool mask_next_edge(struct mask_bitmap *bitmap, bool joins_corners, struct mask_edge *edge);
 
-/* Makes clockwise outlines, within 0.75 pixels of the exact ones. Pixels that touch only at a
- * corner belong to different parts; holes are omitted. Marks pixels of the bitmap: use it once. The
- * caller frees *ret on success. STATUS_NO_MEMORY. */
+/* Makes clockwise outlines, within 0.75 pixels of the exact outlines. Pixels that touch only at a
+ * corner belong to different parts; holes are omitted. Marks pixels of the bitmap, so a bitmap can
+ * be used only once. The caller frees *ret on success. STATUS_NO_MEMORY. */
 enum status mask_polygons_of(struct mask_bitmap *bitmap, struct mask_polygons *ret,
                              struct error *err) MUST_USE;
 void mask_polygons_done(struct mask_polygons *polygons);

@@ -38,8 +38,8 @@ static int32_t part_side(float photo, float input)
     return (int32_t)fminf(fmaxf(roundf(photo), 1), input);
 }
 
-/* Mask2Former interpolates masks to a fixed size, then to the photo's. SAM interpolates masks to
- * the input's size, cuts off the padding, and interpolates the rest to the photo's size; SAM 2
+/* Mask2Former interpolates masks to a fixed size, then to the photo's size. SAM interpolates masks
+ * to the input's size, cuts off the padding, and interpolates the rest to the photo's size; SAM 2
  * interpolates to the photo's size (postprocess_masks in both). */
 static enum status query_masks_init(const struct task *task, const struct task_rows *logits,
                                     size_t classes, size_t planes, const struct task_geometry *g,

@@ -97,14 +97,14 @@ struct task_words {
     size_t token_count;
 };
 
-/* Options of answers. A member that is not given is taken from the next source, in this order: the
+/* Options of answers. Each member is taken from the first source that gives it, in this order: the
  * request, the command line, the model's folder, the layout's default. */
 struct task_options {
     float confidence;   /* keep boxes whose score is above this, 0 … 1; -1: not given */
-    float iou;          /* drop boxes that overlap a better box by more, 0 … 1; -1: not given */
+    float iou;          /* drop boxes that overlap a better box by more than this; -1: not given */
     int max_detections; /* 1 … TASK_MAX_DETECTIONS; 0: not given */
     int agnostic;       /* 1: boxes of different classes also suppress each other; -1: not given */
-    size_t class_count; /* number of `classes`; answers have no others; 0: all classes */
+    size_t class_count; /* number of `classes`, which answers may have; 0: all classes */
     uint32_t classes[TASK_MAX_CLASSES];
     const char *class_names; /* class numbers and labels, comma-separated, which
                                 model_find_classes() turns into `classes`; borrowed; NULL: none */
@@ -214,7 +214,7 @@ size_t task_extras(const struct task *task);
 /* True if answers are boxes (struct detections), possibly with points, an angle or masks. */
 bool task_has_boxes(enum task_kind kind);
 
-/* True if the layout has masks of queries; its boxes are those around the masks. */
+/* True if the layout has one mask for each query. Boxes surround these masks. */
 static inline bool task_layout_is_masks(enum task_layout layout)
 {
     return layout == LAYOUT_PANOPTIC || layout == LAYOUT_MASKFORMER;

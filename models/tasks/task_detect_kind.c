@@ -21,7 +21,7 @@ decided(struct task *task, enum task_kind kind, const char *format, ...)
 
 /* ---- outputs ---- */
 
-/* Returns the index of the output with this name, or SIZE_MAX. TensorFlow may append ":0" to it. */
+/* Returns the index of the output with this name, or SIZE_MAX. TensorFlow may append ":0". */
 static size_t output_named(const struct task_facts *facts, const char *name)
 {
     const size_t length = strlen(name);
@@ -188,7 +188,7 @@ static enum task_layout ultralytics_layout(const struct task_facts *facts, size_
                            (int64_t)(facts->label_count + extras));
 }
 
-/* Reads "[17, 3]": the number of key points, and of numbers in each. Without a text: COCO's. */
+/* Reads "[17, 3]": the number of key points, and of numbers in each. Default: COCO's numbers. */
 static bool read_points(const char *text, struct task *task)
 {
     char *end = NULL;

@@ -4,7 +4,8 @@
  * OpenCV's contours of the pixels above 0.3, the smallest rectangle around each, its mean
  * probability, and the rectangle moved outwards. A contour goes around a connected part of text
  * (pixels that touch at a corner are connected) or around a hole in it. Its smallest rectangle is
- * also that of the convex hull, so only a contour's first and last pixel in each row matter. */
+ * also the smallest around the convex hull, so only a contour's first and last pixel in each row
+ * matter. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +45,7 @@ struct text_map {
     struct mask_bitmap text; /* the whole map */
     double *sums; /* width + 1 per row: for each column, the sum of the pixels left of it */
     /* The first and the last pixel of a contour or polygon in each row; INT32_MAX and -1: the row
-     * has no pixel of it. All its pixels are in the rows [top, bottom). */
+     * has no such pixel. All pixels are in the rows [top, bottom). */
     int32_t *left, *right;
     int64_t top, bottom;
     struct text_point *points, *hull;

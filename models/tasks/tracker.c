@@ -192,7 +192,7 @@ static void settle(struct tracker *tracker, float width, float height)
         const bool stays = lost->is_sure && !lost->is_old;
         lost->is_gone = !stays;
         lost->is_old = tracker->frame - lost->last > KEPT_FRAMES;
-        /* Of two objects at one place, the one with the longer track stays. */
+        /* Of two objects at one place, the object with the longer track stays. */
         for (size_t k = 0; stays && k < tracker->count; k++) {
             struct tracked_object *other = &tracker->objects[k];
             const bool is_shorter = other->last - other->first > lost->last - lost->first;

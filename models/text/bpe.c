@@ -1,5 +1,5 @@
-/* Encodes by byte pairs: merges a part's characters by rank, lowest first. A heap holds the pairs,
- * so that n characters take n log n steps. */
+/* Encodes by byte pairs: merges neighbouring characters of a part, the pair of the lowest rank
+ * first. A heap holds the pairs, so that n characters take n log n steps. */
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #define NO_SYMBOL UINT32_MAX
 
 struct symbol {
-    int32_t id;              /* TOKEN_NONE: the symbol before contains this one */
+    int32_t id;              /* TOKEN_NONE: merged into the symbol before */
     uint32_t previous, next; /* NO_SYMBOL: none */
 };
 

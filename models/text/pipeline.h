@@ -61,7 +61,7 @@ struct token_model {
     int32_t unknown; /* TOKEN_NONE: BPE drops unknown characters, other models refuse them */
     bool fuses_unknown, ignores_merges, has_byte_fallback;
     int32_t bytes[256];    /* has_byte_fallback: ids of <0x00> … <0xFF> */
-    char *prefix, *suffix; /* of later tokens of a word (##), of its last (</w>); not NULL */
+    char *prefix, *suffix; /* of a word's later tokens (##); of its last token (</w>); not NULL */
     size_t word_max;       /* WordPiece: most characters of a word */
     double *scores;        /* Unigram: the score of each id */
     double unknown_score;
@@ -146,7 +146,7 @@ enum status steps_read(const struct cJSON *json, const char *what, const char *l
                        struct step_list *list, struct error *err) MUST_USE;
 void steps_done(struct step_list *list);
 /* Runs a step, or each step of a list, on each part that is text. *parts gets the result; *spare is
- * scratch. */
+ * scratch memory. */
 void step_run(const struct text_step *step, struct text_parts *parts, struct text_parts *spare);
 void steps_run(const struct step_list *list, struct text_parts *parts, struct text_parts *spare);
 /* Adds Immich's "canonicalize": removes ASCII punctuation, makes lower case. */

@@ -17,8 +17,8 @@ struct text_regex {
     pcre2_match_context *limits;
 };
 
-/* Oniguruma's sets, as parts of a class. In PCRE2 U+180E is a blank, \w depends on the version, and
- * scripts include characters that several scripts use. */
+/* Oniguruma's sets, as parts of a class. The sets of PCRE2 differ: U+180E is a blank, \w depends on
+ * the version, and a script includes characters that several scripts use. */
 #define SPACES "\\p{Z}\\t-\\r\\x{85}"
 #define WORDS                                                                                      \
     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{"     \
@@ -175,7 +175,7 @@ enum status text_regex_each(const struct text_regex *regex, const char *text, si
     while (at <= size && (found = find(regex, text, size, at, data)) > 0) {
         const size_t start = match[0], end = match[1];
         at = end;
-        /* An empty match moves the search by a character. Right after a match it is ignored. */
+        /* After an empty match the search skips a character. It is ignored right after a match. */
         if (start == end) {
             for (at++; at < size && ((uint8_t)text[at] & 0xC0) == 0x80;)
                 at++;

@@ -139,11 +139,10 @@ void unigram_tokenize(const struct token_model *model, const char *text, size_t 
         to->failed = STATUS_INVALID;
         return;
     }
-    /* Goes back from the end and notes the tokens' ends, then follows them forwards. */
+    /* Goes back from the end and makes each place lead to the next place, then goes forwards. */
     uint32_t next = (uint32_t)size;
     for (uint32_t end = (uint32_t)size, start; end > 0; next = end, end = start) {
         start = paths[end].start;
-        /* `start` was read before the end overwrites it. */
         paths[end].start = next;
     }
     for (uint32_t start = 0, end = next; start < size;) {
