@@ -1,5 +1,5 @@
 /* The activations that an epilogue (struct epilogue in graph.h) can have, with their parameters
- * `alpha` and `beta`. CUDA's compiler reads this file, too. */
+ * `alpha` and `beta`. CUDA's compiler also reads this file. */
 #pragma once
 
 /* X(NAME, 1 if it needs an exponential). */

@@ -171,7 +171,7 @@ static enum status clone_node(const struct node *from, struct graph *to, struct 
     for (size_t i = 0; i < from->attr_count; i++) {
         enum status status = STATUS_OK;
         bool ok = clone_attr(&from->attrs[i], &attrs[i], to, err, &status);
-        node->attr_count = i + 1; /* so that graph_free() drops references */
+        node->attr_count = i + 1; /* graph_free() then releases the attribute */
         if (!ok)
             return status != STATUS_OK ? status : error_no_memory(err, "while copying a graph");
     }
@@ -254,8 +254,9 @@ void graph_count_readers(const struct graph *graph, uint32_t *readers)
         readers[graph->outputs[i]->index]++;
 }
 
-/* Places nodes depth first: each after the nodes that make its operands. `maker` has for each value
- * 1 + the position of the node that makes it, or 0. `next` and `stack` have room for all nodes. */
+/* Writes the nodes to order[], each after the nodes that make its operands, by a depth-first
+ * search. maker[v] is 1 + the position of the node that makes value v, or 0. `next` and `stack`
+ * have room for all nodes. */
 static enum status sort_nodes(const struct graph *graph, const size_t *maker, size_t *next,
                               size_t *stack, struct node **order, struct error *err)
 {
@@ -277,7 +278,7 @@ static enum status sort_nodes(const struct graph *graph, const size_t *maker, si
             const size_t from = value ? maker[value->index] : 0;
             if (!from || next[from - 1] == done)
                 continue;
-            if (next[from - 1]) /* it is on the stack */
+            if (next[from - 1]) /* that node is on the stack */
                 return error_set(err, STATUS_MODEL, "the graph has a cycle: %s is part of it",
                                  NODE_STRING(graph->nodes[from - 1]));
             stack[depth++] = from - 1;

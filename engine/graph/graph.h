@@ -19,16 +19,17 @@ struct graph;
 
 /* One tensor that flows through the graph. */
 struct value {
-    const char *name;      /* unique in its graph; "" only for values made by passes */
-    enum dtype dtype;      /* DTYPE_NONE: not inferred yet */
-    struct shape shape;    /* SHAPE_NONE: not inferred yet, or depends on data */
-    struct tensor *known;  /* contents that are known before the run: an initialiser or a folded
-                              constant (holds one reference). While the interpreter runs: this run's
-                              contents. Otherwise NULL. */
+    const char *name;   /* unique in its graph; "" only for values made by passes */
+    enum dtype dtype;   /* DTYPE_NONE: not inferred yet */
+    struct shape shape; /* SHAPE_NONE: not inferred yet, or depends on data */
+    /* The contents of an initialiser or a folded constant, with one reference. During a run of the
+     * interpreter, the contents of every value. Otherwise NULL. */
+    struct tensor *known;
     struct node *producer; /* NULL for graph inputs, constants, captures */
-    struct value *outer;   /* in the body of If / Loop / Scan: the enclosing graph's value that this
-                              one stands for; else NULL */
-    const char *dim_names[TENSOR_MAX_RANK]; /* graph inputs / outputs: symbolic names, or NULL */
+    struct value *outer; /* in a body of If, Loop or Scan: the value of the enclosing graph to which
+                            this value refers; otherwise NULL */
+    const char *dim_names[TENSOR_MAX_RANK]; /* symbolic names of the dimensions of graph inputs and
+                                               outputs, or NULL */
     uint32_t index;                         /* position in graph->values */
     const char *packed; /* a constant's type in the file, "int4" …, if `known` has a wider type */
 };
@@ -68,12 +69,12 @@ struct epilogue {
     float alpha, beta;
     float step;
     int zero;
-    struct value *residual; /* also the last of node->inputs; NULL if there is none */
+    struct value *residual; /* NULL: no residual; otherwise also the last of node->inputs */
 };
 
 struct node {
     enum op op;
-    const char *name;      /* from the file; generated ("Conv_12") if the file has none */
+    const char *name;      /* the name in the file, or a generated name such as "Conv_12" */
     int opset;             /* of the operator's domain */
     struct value **inputs; /* NULL: an optional input without a value */
     size_t input_count;
@@ -84,15 +85,15 @@ struct node {
     struct value **captures; /* values of this graph that bodies in attrs read */
     size_t capture_count;
     struct epilogue epilogue;
-    struct value *gate; /* pass_gates() sets it for a Conv whose image is first multiplied by this
-                           value, [N, 1 …, C]; also inputs[3]; else NULL */
+    struct value *gate; /* a value [N, 1 …, C] by which a Conv multiplies its image first, also
+                           inputs[3]; set by pass_gates(); NULL: no such value */
     bool channels_last; /* set by the layout pass: image operands are [N, spatial …, C] */
 };
 
 struct graph {
     struct arena *arena;
     const char *name;
-    const char *producer; /* "pytorch 2.1.0", "" when the file does not say */
+    const char *producer; /* "pytorch 2.1.0"; "" if the file names no producer */
     int64_t ir_version;
     int opset; /* of ai.onnx */
     struct value **values;
@@ -107,8 +108,8 @@ struct graph {
     struct graph *parent;         /* for bodies of If / Loop / Scan */
 };
 
-/* Creates an empty graph with its own arena; NULL when out of memory. graph_free() takes NULL,
- * releases its references to constants, and frees the bodies in attributes. */
+/* Creates an empty graph with its own arena; NULL when out of memory. graph_free() accepts NULL,
+ * releases the graph's references to constants, and frees the bodies in attributes. */
 struct graph *graph_create(struct memory_budget *budget);
 void graph_free(struct graph *graph);
 
@@ -120,11 +121,11 @@ struct value *graph_add_constant(struct graph *graph, const char *name, struct t
 struct node *graph_add_node(struct graph *graph, enum op op, const char *name, size_t inputs,
                             size_t outputs);
 
-/* Releases an attribute's reference to its tensor, or frees its body. */
+/* Releases the tensor of an attribute, or frees the body in an attribute. */
 void attr_done(const struct attr *attr);
 
-/* Counts how often each value is read. Adds to readers[value->index] its uses as operand or capture
- * of nodes (except OP_NONE), and as output of the graph. */
+/* Counts how often each value is read: adds to readers[value->index] the number of operands and
+ * captures of nodes (except OP_NONE), and of outputs of the graph, that are this value. */
 void graph_count_readers(const struct graph *graph, uint32_t *readers);
 
 /* Sets node->outputs[i] and the value's producer. */
@@ -133,12 +134,13 @@ void node_set_output(struct node *node, size_t i, struct value *value);
 /* Makes a deep copy with bodies; constants are shared by reference. */
 enum status graph_clone(const struct graph *graph, struct graph **ret, struct error *err) MUST_USE;
 
-/* Sorts nodes topologically, without recursion. Moves a node only if another needs its result
- * earlier. STATUS_MODEL: the graph has a cycle; STATUS_NO_MEMORY. */
+/* Sorts nodes topologically, without recursion. Moves a node only if a node before it in the list
+ * reads its result. Errors: STATUS_MODEL (the graph has a cycle), STATUS_NO_MEMORY. */
 enum status graph_sort(struct graph *graph, struct error *err) MUST_USE;
 
-/* Return an attribute by name, or `otherwise` (node_attr(): NULL) if the node does not have it. The
- * importer has checked kinds against the operator's table; a wrong kind counts as absent. */
+/* These functions find an attribute by name. If the node lacks the attribute, node_attr() returns
+ * NULL, and the other functions return `otherwise`. The importer has checked kinds against the
+ * operator's table; an attribute of a wrong kind counts as absent. */
 const struct attr *node_attr(const struct node *node, const char *name);
 int64_t node_int(const struct node *node, const char *name, int64_t otherwise);
 float node_float(const struct node *node, const char *name, float otherwise);
@@ -147,8 +149,8 @@ const char *node_string(const struct node *node, const char *name, const char *o
 const int64_t *node_ints(const struct node *node, const char *name, size_t *ret_count);
 const float *node_floats(const struct node *node, const char *name, size_t *ret_count);
 
-/* Returns the attribute `axis`; a negative one counts from the end of `rank` dimensions. The result
- * may be out of range if inference has not checked it. */
+/* Returns the attribute `axis`. A negative axis becomes axis + rank. The result may be out of range
+ * if inference has not checked the attribute. */
 static inline int64_t node_axis(const struct node *node, int64_t otherwise, int rank)
 {
     const int64_t axis = node_int(node, "axis", otherwise);
@@ -163,8 +165,8 @@ bool node_set_string(struct graph *graph, struct node *node, const char *name,
 bool node_set_ints(struct graph *graph, struct node *node, const char *name, const int64_t *values,
                    size_t count);
 
-/* True if `value` (may be NULL) is a float32 constant. is_f32_vector() is true only if its shape is
- * also [count] or [1, …, 1, count]. */
+/* True if `value` is a float32 constant. is_f32_vector() also requires the shape [count] or [1, …,
+ * 1, count]. `value` may be NULL. */
 bool is_f32_constant(const struct value *value);
 bool is_f32_vector(const struct value *value, int64_t count);
 
@@ -174,7 +176,7 @@ size_t value_bytes(const struct value *value);
 /* Input or output i, or NULL if it is omitted or i is out of range. */
 struct value *node_input(const struct node *node, size_t i);
 struct value *node_output(const struct node *node, size_t i);
-/* The bias of a product (Conv, Gemm …): input 2, or NULL if that is absent or the residual. */
+/* The bias of a product (Conv, Gemm …): input 2, or NULL if input 2 is absent or the residual. */
 struct value *node_bias(const struct node *node);
 
 /* Infers dtypes and shapes of a node's outputs with the table of operators; checks operand counts.
@@ -191,8 +193,8 @@ void graph_hash(struct graph_hash *hash, const struct graph *graph);
 /* Adds other data to the hash. */
 void graph_hash_bytes(struct graph_hash *hash, const void *data, size_t size);
 
-/* True if the activation is a clamp to [*ret_low, *ret_high], or absent: then the range is [-inf,
- * inf]. */
+/* True if the activation only clamps to [*ret_low, *ret_high]. Without an activation, the range is
+ * [-inf, inf]. */
 bool epilogue_range(const struct epilogue *epilogue, float *ret_low, float *ret_high);
 
 /* Writes text such as "Conv 'layer1.0.conv1' (opset 13)" for error texts; returns `text`. */

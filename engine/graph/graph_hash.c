@@ -46,7 +46,7 @@ static void hash_tensor(struct graph_hash *hash, const struct tensor *tensor)
         mix_word(hash, (uint64_t)tensor->shape.dims[i]);
     graph_hash_bytes(hash, tensor->data, tensor->bytes);
     struct mapping *mapping = tensor_mapping(tensor);
-    if (mapping) /* releases the pages that were read */
+    if (mapping) /* drops the pages that hashing has read from the file */
         mapping_let_go(mapping);
 }
 
@@ -67,7 +67,7 @@ static void hash_attr(struct graph_hash *hash, const struct attr *attr)
     case ATTR_TENSOR:
         hash_tensor(hash, attr->t);
         break;
-    case ATTR_GRAPH: /* the importer bounds the depth */
+    case ATTR_GRAPH: /* the importer bounds the depth of nested bodies */
         graph_hash(hash, attr->g);
         break;
     case ATTR_INTS:

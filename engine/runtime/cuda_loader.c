@@ -1,4 +1,5 @@
-/* Finds and loads the CUDA module, once for the process. Part of lensd, not of the module. */
+/* Finds and loads the CUDA module, once for the process. This file is part of lensd, not of the
+ * module. */
 #include "engine/backend/cuda_module.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-/* Lists the devices of this machine, and finds those that a user names. It is separate from
- * engine/tensor/device.c because it uses the CUDA module. */
+/* Lists the devices of this machine, and finds the devices that a user names. This file is separate
+ * from engine/tensor/device.c because it uses the CUDA module. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,8 +35,8 @@ static void ask_driver(struct device_info *gpu)
     gpu->free_is_known = true;
 }
 
-/* Lists GPUs through the module. Without a module, or if CUDA cannot be used, it lists the driver's
- * device files and says why the GPUs cannot be used. */
+/* Lists GPUs through the module. Without a module, or if CUDA cannot be used, lists the driver's
+ * device files with the reason why the GPUs cannot be used. */
 static size_t list_gpus(struct device_info *ret, size_t max)
 {
     const char *why;
@@ -135,7 +135,7 @@ static enum status parse_one(const char *word, const struct device_info *devices
                      word, reason, have);
 }
 
-/* True if `auto` can use a GPU that looks usable. Opens the GPU as a test. */
+/* True if `auto` can use a GPU that looks usable. Tries to open the GPU. */
 static bool can_be_opened(struct device_info *gpu)
 {
     const struct cuda_module *module = cuda_module(NULL);

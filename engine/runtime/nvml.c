@@ -18,7 +18,7 @@ struct nvml_memory { /* nvmlMemory_t: bytes */
     unsigned long long total, free, used;
 };
 
-/* Each returns 0 (NVML_SUCCESS) or an error. */
+/* Each function returns 0 (NVML_SUCCESS) or an error. */
 static struct {
     int (*init)(void);
     int (*count)(unsigned *ret);

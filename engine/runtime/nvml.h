@@ -1,6 +1,6 @@
 /* GPU readings from NVIDIA's management library (NVML): load, memory, power. The library comes with
- * the driver and is loaded at run time (libnvidia-ml.so.1). This is part of the program, not of the
- * CUDA module. A reading neither creates a CUDA context nor wakes up a GPU. */
+ * the driver and is loaded at run time (libnvidia-ml.so.1). This file is part of the program, not
+ * of the CUDA module. A reading neither creates a CUDA context nor wakes up a GPU. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,9 +16,9 @@ struct gpu_reading {
     double energy;             /* joules since the driver was loaded */
 };
 
-/* GPU memory in use by all processes. Returns false if it is unknown. `bus` is the GPU's PCI
- * address. Thread-safe. */
+/* Sets *ret to the GPU memory in use by all processes. Returns false if the GPU does not report a
+ * number. `bus` is the GPU's PCI address. Thread-safe. */
 bool nvml_used_bytes(const char *bus, uint64_t *ret);
 
-/* Reads every GPU that is visible to this process; returns their number. Thread-safe. */
+/* Reads every GPU that is visible to this process, and returns the number of GPUs. Thread-safe. */
 size_t nvml_read(struct gpu_reading *ret, size_t max);

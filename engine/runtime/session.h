@@ -27,50 +27,53 @@ enum image_layout {
 
 struct session_batch {
     int size;
-    double milliseconds;     /* L(b), duration of a pass; 0: not measured */
+    double milliseconds;     /* L(b), the duration of a pass; 0: not measured */
     size_t activation_bytes; /* size of the planned arena */
-    bool in_streams;         /* L(b) is that of session_request.in_streams */
+    bool in_streams;         /* L(b) was measured with session_request.in_streams */
 };
 
 struct session_options {
     struct device_id device;
     enum precision precision;
-    int threads;   /* CPU: threads of the forward pass; 0 = device_cpu_threads(), or 1 for a model
-                      too small for more */
+    int threads;   /* number of threads that compute on a CPU; 0: device_cpu_threads(), but 1 for a
+                      small model, which more threads would slow down */
     int max_batch; /* largest batch; sizes 1, 2, 4 … max_batch are compiled */
-    int batches[SESSION_MAX_BATCHES]; /* compile these sizes instead, ascending; 0 ends them */
-    bool trial; /* compile only 1 and max_batch, and measure nothing: for a session that is only
-                   compared with another */
-    /* L(b) from an earlier session of the model, ascending; size 0 ends them. If every size has a
-     * value, a CPU does not measure, unless part of the graph depends on data. */
+    int batches[SESSION_MAX_BATCHES]; /* ascending sizes to compile in place of 1, 2, 4 …; 0 ends
+                                         the list */
+    bool trial; /* compile only sizes 1 and max_batch, and measure nothing, because the session is
+                   only compared with another session */
+    /* L(b) from an earlier session of the model, by ascending size; size 0 ends the list. If the
+     * list has every compiled size, a session on a CPU does not measure, unless part of the graph
+     * depends on data. */
     struct session_batch known[SESSION_MAX_BATCHES];
     size_t image_input; /* index of the image in graph->inputs; SIZE_MAX: none */
     enum image_layout image_layout;
-    const struct session_pixels *pixels; /* format of image_input's pixels as bytes; NULL: no bytes.
-                                            Only session_create() reads it */
-    bool image_channels_last;            /* the file declares [N, H, W, C], not [N, C, H, W] */
-    int image_height, image_width;       /* used if the file leaves H and W free */
+    /* format of image_input's pixels as bytes; NULL: no bytes. Only session_create() reads it */
+    const struct session_pixels *pixels;
+    bool image_channels_last;      /* the file declares [N, H, W, C], not [N, C, H, W] */
+    int image_height, image_width; /* used if the file leaves H and W free */
     size_t memory_limit; /* bytes for weights, activations and the caller's inputs; 0 = no limit */
-    size_t batch_memory; /* if max_batch is not pinned: limit for all sizes but the smallest, which
-                            leaves memory for other models; 0 = memory_limit */
+    size_t batch_memory; /* unless max_batch_is_pinned: limit for all sizes but the smallest, lower
+                            than memory_limit to leave memory for other models; 0: memory_limit */
     size_t batch_activations; /* limit for the activations of each size but the smallest; 0: none */
-    struct memory_budget *run_memory; /* for data-dependent parts of all sessions' runs; must
-                                         outlive the sessions; may be NULL */
+    struct memory_budget *run_memory; /* budget that the data-dependent parts of all sessions' runs
+                                         share; must outlive the sessions; may be NULL */
     bool poison;                      /* for tests: a GPU fills activations with NaN before a run */
     bool max_batch_is_pinned; /* if max_batch does not fit memory_limit, report an error instead of
                                  compiling only the batches that fit, with a note */
-    size_t input_batches, input_images; /* the caller allocates inputs for this many batches plus
-                                           this many images; they count against memory_limit */
-    /* session_create() calls it on its thread with the current phase ("compiling") and the finished
-     * share, 0 … 1. May be NULL. */
+    /* The caller allocates inputs for input_batches batches and input_images images, and
+     * memory_limit includes these inputs. */
+    size_t input_batches, input_images;
+    /* session_create() calls on_progress() on its own thread with the current phase ("compiling")
+     * and the finished share, 0 … 1. NULL: no calls. */
     void (*on_progress)(void *context, const char *phase, double fraction);
     void *progress_context;
-    const _Atomic int *cancel; /* if it becomes 1, session_create() returns STATUS_CANCELLED; so do
-                                  runs until session_set_stop() is called. May be NULL */
+    const _Atomic int *cancel; /* if *cancel becomes 1, session_create() returns STATUS_CANCELLED,
+                                  and so do runs before the first session_set_stop(). May be NULL */
 };
 
-/* Allocates memory for inputs of sessions on `device`: zeroed, aligned to at least 64 bytes, for a
- * GPU page-locked. A CPU's pages are allocated on first write. Any thread may call it.
+/* Allocates zeroed memory for inputs of sessions on `device`. It is aligned to at least 64 bytes,
+ * and for a GPU it is page-locked. A CPU's pages are allocated on first write. Any thread. Errors:
  * STATUS_NO_MEMORY, STATUS_DEVICE. session_buffer_free() accepts NULL and works after the sessions
  * are freed. */
 enum status session_buffer_create(struct device_id device, size_t bytes, void **ret,
@@ -116,27 +119,28 @@ static inline int session_max_batch(const struct session_info *info)
 
 struct session;
 
-/* Only reads the graph. The caller may free it afterwards. Errors: STATUS_UNSUPPORTED /
- * STATUS_SHAPE / STATUS_MODEL (the model), STATUS_IO (its file changed), STATUS_DEVICE,
+/* Only reads the graph, which the caller may free afterwards. Errors: STATUS_UNSUPPORTED /
+ * STATUS_SHAPE / STATUS_MODEL (the model), STATUS_IO (the model's file changed), STATUS_DEVICE,
  * STATUS_NO_MEMORY, STATUS_DEVICE_MEMORY, STATUS_CANCELLED. On success the caller owns *ret
  * (session_free(), NULL is fine). */
 enum status session_create(const struct graph *graph, const struct session_options *options,
                            struct session **ret, struct error *err) MUST_USE;
 void session_free(struct session *session);
 
-/* Sets a function that can stop a run, in place of options.cancel. The running thread calls it
- * before each step on a CPU, before each node of the interpreter, and inside reference kernels; for
- * runs in streams session_collect() calls it every 20 ms. If it returns true, the run ends with
- * STATUS_CANCELLED. NULL: nothing stops a run. Do not call this during a run. */
+/* Sets a function that can stop a run, in place of options.cancel. The running thread calls stop()
+ * before each step on a CPU, before each node of the interpreter, and inside reference kernels. For
+ * runs in streams session_collect() calls stop() every 20 ms. If stop() returns true, the run ends
+ * with STATUS_CANCELLED. NULL: nothing stops a run. Do not call session_set_stop() during a run. */
 void session_set_stop(struct session *session, bool (*stop)(void *context), void *context);
 
 /* Returns the pages of activations to the system; outputs become invalid. The next run allocates
- * them again. */
+ * pages again. */
 void session_release_pages(struct session *session);
 
-/* Makes the session compute in `arena`, which must outlive it. The runs of sessions that share an
- * arena wait for each other. Outputs stay in the session's memory. Returns how many of
- * info.activation_bytes are in the arena; 0 on a GPU or when out of memory. Not during a run. */
+/* Makes the session compute in `arena`, which must outlive the session. Runs of sessions that share
+ * an arena wait for each other. Outputs stay in the session's own memory. Returns how many of
+ * info.activation_bytes are in the arena, 0 on a GPU or when out of memory. Do not call this
+ * function during a run. */
 size_t session_share_arena(struct session *session, struct shared_arena *arena);
 
 /* A thread that did not create the session calls this before its first run. It starts the worker
@@ -154,33 +158,37 @@ int session_batch_for(const struct session *session, int n);
 /* The first `batch` images (1 … the largest compiled size) run in the smallest size that fits. */
 struct session_request {
     int batch;
-    const void *const *inputs; /* host memory as info.inputs[i] describes it, with room for
+    const void *const *inputs; /* inputs[i]: host memory for info.inputs[i], with room for
                                   session_batch_for(batch) images; images after the first `batch`
                                   may be any finite numbers */
-    const uint8_t *are_pixels; /* one per image; 1: bytes (needs info.takes_pixels); NULL: none */
-    int valid_rows; /* images in the inputs, `batch` … session_batch_for(batch): those after `batch`
-                       are padding */
-    const bool *wanted; /* one per output; false: it is not copied from the device; NULL: all */
+    const uint8_t *are_pixels; /* are_pixels[i] is 1 if image i is passed as bytes, which needs
+                                  info.takes_pixels; NULL: no image is */
+    int valid_rows;     /* number of images in the inputs, from `batch` to session_batch_for(batch);
+                           images after the first `batch` are padding */
+    const bool *wanted; /* wanted[i] is false if output i need not be copied from the device; NULL:
+                           all outputs are wanted */
     /* Needs info.streams. True: each image is computed by a stream, which is a few threads, at
-     * the same time as other images. False: all threads compute one layer of the batch at a time.
-     */
+     * the same time as other images. False: all threads compute one layer of the batch at a
+     * time. */
     bool in_streams;
 };
 
-/* True if another run may be submitted: none is in flight; or fewer than info.depth are, none of
- * them needs all threads of a CPU, and no thread waits to resize the arena. */
+/* True if another run may be submitted. This is so if no run is in flight, or if fewer than
+ * info.depth runs are in flight, none of these runs needs all threads of a CPU, and no thread waits
+ * to resize the arena. */
 bool session_may_submit(const struct session *session);
 
-/* With info.streams: true if the oldest run in flight has ended. Call session_set_run_ended()
- * while no run is in flight: ended() is then called, on any thread, when a run in streams ends. */
+/* With info.streams: true if the oldest run in flight has ended. session_set_run_ended() sets a
+ * function that is called, on any thread, when a run in streams ends. Call session_set_run_ended()
+ * while no run is in flight. */
 bool session_run_has_ended(const struct session *session);
 void session_set_run_ended(struct session *session, void (*ended)(void *context), void *context);
 
 /* Starts a run. Call it if session_may_submit() was true since the last run was submitted. Inputs
  * and are_pixels must not change until the run is collected; `run` itself and `wanted` may be
- * freed. A CPU computes in session_collect(), but starts runs in streams now. With
- * info.streams, a run that joins others is always in streams. On failure no run was started,
- * and other runs continue. Errors: STATUS_DEVICE, STATUS_NO_MEMORY, STATUS_DEVICE_MEMORY. */
+ * freed. A CPU computes in session_collect(), but starts runs in streams now. With info.streams, a
+ * run that starts while other runs are in flight is always in streams. On failure no run was
+ * started, and other runs continue. STATUS_DEVICE, STATUS_NO_MEMORY, STATUS_DEVICE_MEMORY. */
 enum status session_submit(struct session *session, const struct session_request *run,
                            struct error *err) MUST_USE;
 
@@ -213,13 +221,14 @@ enum status session_feed_make(const struct session *session, struct session_feed
                               struct error *err) MUST_USE;
 void session_feed_done(struct session_feed *feed);
 
-/* Runs `batch` images, padded, `runs` times. *ret (malloc'ed) has the steps of the fastest run: the
- * shortest times of each step from several runs would add up to less than a run. */
+/* Runs `batch` images, padded, `runs` times. *ret (malloc'ed) has the steps of the fastest run: if
+ * the shortest time of each step came from a different run, the sum would be too short. */
 enum status session_profile(struct session *session, int batch, int runs, struct session_step **ret,
                             size_t *ret_count, struct error *err) MUST_USE;
 
-/* CPU time so far in milliseconds (backend_ops.cpu_ms). On an idle machine it increases by a run's
- * duration during the run. Call it on the thread that runs the session. 0: unknown. */
+/* CPU time so far in milliseconds (backend_ops.cpu_ms). On an idle machine this time increases by a
+ * run's duration during the run. Call session_cpu_ms() on the thread that runs the session. 0:
+ * unknown. */
 double session_cpu_ms(const struct session *session);
 
 /* For measurements: milliseconds of `runs` consecutive passes of batch size `batch`, after `runs`

@@ -49,7 +49,7 @@ static enum status wrap_outputs(struct session *session, struct compiled_size *c
     return STATUS_OK;
 }
 
-/* Programs hold references to their constants, so the graph can drop its own. */
+/* Drops the graph's references to constants: programs have their own references. */
 static void drop_constants(struct graph *graph)
 {
     for (size_t v = 0; v < graph->value_count; v++) {
@@ -120,8 +120,8 @@ const struct value *compiled_output(const struct compiled_size *c, size_t i)
                                 : c->tail->outputs[-1 - c->output_of[i]];
 }
 
-/* Checks that the first dimension of every output is the batch size, and that it is 1 for one
- * image: a fixed dimension may equal the batch size by chance. */
+/* Checks that the first dimension of every output is the batch size, and is 1 for one image: a
+ * fixed dimension may equal the batch size by chance. */
 static enum status outputs_follow_batch(const struct session *session, const struct graph *graph,
                                         int size, struct error *err)
 {
@@ -140,7 +140,7 @@ static enum status outputs_follow_batch(const struct session *session, const str
     return STATUS_OK;
 }
 
-/* The tail always computes in float32: box coordinates need it. */
+/* The tail always computes in float32, because box coordinates need this precision. */
 static enum status open_tail_backend(struct session *session, struct error *err)
 {
     struct backend_options options = {.device = session->options.device,
@@ -230,8 +230,9 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
     return STATUS_OK;
 }
 
-/* Adds a new image input, [N, H, W, C] float32, whatever the file declares. If the file needs them,
- * a Transpose (removed by the layout pass) and a Cast follow it. */
+/* Adds a new image input, [N, H, W, C] float32, whatever the file declares. A Transpose and a Cast
+ * follow the new input if the file declares another layout or type. The layout pass removes the
+ * Transpose. */
 enum status session_feed_channels_last(struct session *session, struct error *err)
 {
     struct graph *graph = session->base;
@@ -261,7 +262,7 @@ enum status session_feed_channels_last(struct session *session, struct error *er
                          "while creating a session", err));
     }
     session->image_is_integer = !dtype_is_float(dtype);
-    /* float16 is computed in float32 if possible; then the Cast is dropped */
+    /* sessions compute float16 in float32 if possible, and then drop the Cast */
     if (dtype != DTYPE_F32) {
         current = edit_insert_cast(&edit, at, "input type", current, dtype);
         TRY(check_memory(current, "while creating a session", err));
@@ -271,8 +272,7 @@ enum status session_feed_channels_last(struct session *session, struct error *er
 }
 
 /* Splitting a loop over threads costs about ten microseconds. A model that one core runs in a
- * fraction of a millisecond is faster on one thread, which leaves the other cores to the decoders.
- */
+ * fraction of a millisecond is faster on one thread, and the decoders can use the other cores. */
 enum status session_choose_threads(struct session *session, struct error *err)
 {
     static const double small = 8e6; /* in units of node_work() */

@@ -94,8 +94,9 @@ static bool file_fixes_batch(const struct session *session)
            session->base->inputs[options->image_input]->shape.dims[0] >= 1;
 }
 
-/* Compiles the size above 1 that the file fixes, else options.batches, else 1, 2, 4 … max (a trial:
- * 1, max). Stops at the first size that the graph or the memory does not allow. */
+/* Compiles the batch size that the file fixes, if it is above 1. Otherwise compiles
+ * options.batches, or 1, 2, 4 … max (for a trial: 1 and max). Stops at the first size that the
+ * graph or the memory does not allow. */
 static enum status compile_all(struct session *session, struct error *err)
 {
     enum { MOST_IMAGES = 4096 };
@@ -211,8 +212,8 @@ void session_release_pages(struct session *session)
         session->ops->release_pages(session->backend);
 }
 
-/* Allocates the planned memory on the device. If it is no longer free, drops the largest sizes, one
- * after another, unless the user requires them. */
+/* Allocates the planned memory on the device. If the memory is no longer free, drops the largest
+ * sizes, one after another, unless the user requires all sizes. */
 static enum status reserve(struct session *session, struct error *err)
 {
     session->compiling.is_over = true;
@@ -241,7 +242,7 @@ static enum status settle(const struct tensor *tensor, struct error *err)
     if (!mapping)
         return STATUS_OK;
     const struct tensor *owner = tensor->base ? tensor->base : tensor;
-    bool kept = atomic_load(&owner->refs) > 1; /* a program holds it, too */
+    bool kept = atomic_load(&owner->refs) > 1; /* a program also holds the memory */
     enum status status = STATUS_OK;
     if (kept)
         status = mapping_settle(mapping, err);
@@ -253,10 +254,10 @@ static enum status settle(const struct tensor *tensor, struct error *err)
 }
 
 /* Makes the session independent of the files from which the weights of the caller's `graph` were
- * mapped. Compiling packs most constants into other layouts; their mapped pages are released.
- * Constants that programs read in place are copied to process memory. STATUS_IO if a file has
- * changed since it was mapped: packed weights may then be a mix of two files, or zeros. Recurses
- * into subgraphs, whose depth the importer bounds. */
+ * mapped. Compiling packs most constants into other layouts; the mapped pages of packed constants
+ * are released. Constants that programs read in place are copied to process memory. STATUS_IO if a
+ * file has changed since it was mapped: packed weights may then be a mix of two files, or zeros.
+ * Recurses into subgraphs, whose depth the importer bounds. */
 static enum status settle_weights(const struct graph *graph, struct error *err)
 {
     for (size_t v = 0; v < graph->value_count; v++)
@@ -348,7 +349,7 @@ enum status session_buffer_create(struct device_id device, size_t bytes, void **
         return STATUS_DEVICE;
     if (ops->host_alloc)
         return ops->host_alloc(device, bytes, ret, err);
-    /* The length for munmap() lies before the data. */
+    /* the length for munmap() lies before the data */
     size_t all, *pages = MAP_FAILED;
     if (size_add(bytes, TENSOR_ALIGN, &all))
         pages = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

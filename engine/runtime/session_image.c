@@ -2,7 +2,7 @@
  * bfloat16, the input becomes bfloat16, and the caller writes rounded numbers
  * (session_info.image_dtype):
  *
- *     image float32 → Cast → bfloat16 → Conv …            ─▶     image bfloat16 → Conv … */
+ * image float32 → Cast → bfloat16 → Conv … ─▶ image bfloat16 → Conv … */
 #include "engine/passes/edit.h"
 #include "engine/runtime/session_internal.h"
 
@@ -28,7 +28,7 @@ static struct value *follow_views(const struct edit *edit, struct value *image)
     return value;
 }
 
-/* True if all readers of `image` only round it. */
+/* True if all readers of `image` only round the image. */
 static bool all_readers_round(const struct edit *edit, const struct value *image)
 {
     const struct graph *graph = edit->graph;
@@ -39,7 +39,8 @@ static bool all_readers_round(const struct edit *edit, const struct value *image
     return found > 0 && found == edit->readers[image->index];
 }
 
-/* Makes the image input bfloat16 and removes the Casts of `last`, the image or its last Reshape. */
+/* Makes the image input bfloat16 and removes the Casts of `last`, which is the image or the result
+ * of its last Reshape. */
 static void remove_casts(struct edit *edit, struct value *last)
 {
     struct graph *graph = edit->graph;
@@ -57,7 +58,8 @@ static void remove_casts(struct edit *edit, struct value *last)
     edit_sweep(edit);
 }
 
-/* Makes the input bfloat16, as in other batch sizes, and converts it to float32 in the graph. */
+/* Makes the input bfloat16, as in other batch sizes. The graph then converts the image to
+ * float32. */
 static void widen_image(struct edit *edit, size_t input)
 {
     struct graph *graph = edit->graph;

@@ -15,18 +15,19 @@
 /* A batch size and its programs. */
 struct compiled_size {
     int size;
-    struct graph *graph; /* static part; constants dropped once compiled */
+    struct graph *graph; /* static part; without constants once the size is compiled */
     struct graph *tail;  /* data-dependent part; NULL: none */
     int *output_of;      /* output i: x >= 0: output x of graph; x < 0: output -1 - x of tail */
-    size_t crossing;     /* number of inputs of the tail: the last outputs of the static part */
+    size_t crossing;     /* the tail's inputs are the last `crossing` outputs of the static part */
     struct program *program;
     const void **static_data;
-    struct tensor **tensors; /* the session's outputs: wrappers of static data, or tail results */
+    struct tensor **tensors; /* the session's outputs: tensors that wrap the program's memory, or
+                                results of the tail */
     struct tensor **tail_inputs; /* tensors that wrap the tail's inputs */
     struct tensor **tail_outputs;
 };
 
-#define SESSION_MOST_DEPTH 9 /* eight streams, and a run that waits */
+#define SESSION_MOST_DEPTH 9 /* eight runs in streams, and one run that waits */
 
 /* A run in flight. */
 struct submitted_run {
@@ -39,10 +40,10 @@ struct submitted_run {
 #define PHASE_OPTIMISE   "optimising"
 #define PHASE_COMPILE    "compiling"
 #define PHASE_MEASURE    "measuring"
-#define PROGRESS_WEIGHTS 0.05 /* weights are folded and checked */
+#define PROGRESS_WEIGHTS 0.05 /* constants are folded, and the weights' size is checked */
 #define PROGRESS_FIRST   0.45 /* the first size is compiled */
 #define PROGRESS_ALL     0.55 /* all sizes are compiled */
-#define PROGRESS_ROWS    0.65 /* memory is reserved; only measuring sizes is left */
+#define PROGRESS_ROWS    0.65 /* memory is reserved; the sizes are not measured yet */
 
 struct session {
     const struct backend_ops *ops;
@@ -54,14 +55,14 @@ struct session {
     uint64_t rows_hash;    /* batch_is_independent()'s hash for the first size; 0: not proven */
     bool rows_are_refused; /* a size was dropped because images may affect each other */
     struct {
-        int at, count; /* index of the size that is now compiled; number of sizes */
+        int at, count; /* index of the size that is being compiled, and number of sizes */
         bool is_over;  /* all sizes are compiled; the backend reserves memory and tunes kernels */
     } compiling;
     struct compiled_size compiled[SESSION_MAX_BATCHES];
     size_t compiled_count;
     struct memory_budget memory;      /* on a CPU: for folded constants and packed weights */
     struct memory_budget tail_budget; /* for the data-dependent parts of one run */
-    struct backend *tail_backend;     /* runs products of the tails; NULL: not needed */
+    struct backend *tail_backend;     /* computes matrix products of tails; NULL: not needed */
     struct compiled_size *last;       /* the size whose tail outputs are still allocated */
     struct session_options options;
     bool (*stop)(void *context); /* set by session_set_stop() */
@@ -74,7 +75,8 @@ struct session {
     struct submitted_run runs[SESSION_MOST_DEPTH];
     unsigned long submitted, collected;
     bool *wanted;        /* one per output of the static part, for the run being submitted */
-    uint8_t *all_pixels; /* are_pixels with 1 for each image; NULL: the session takes no pixels */
+    uint8_t *all_pixels; /* a session_request.are_pixels with 1 for each image; NULL: the session
+                            does not accept pixels */
 };
 
 /* ---- session_state.c ---- */
@@ -85,7 +87,7 @@ void session_run_ended(void *session);
 /* True if the session's run must stop (session_set_stop()); for backend_options.is_stopped. */
 bool session_is_stopped(void *session);
 
-/* The smallest compiled size for n images; NULL when n is less than 1 or above the largest. */
+/* The smallest compiled size for n images; NULL if n is below 1 or above the largest size. */
 struct compiled_size *compiled_for(struct session *session, int n);
 
 /* Releases the outputs of the last run of the data-dependent tail. */
@@ -105,7 +107,8 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
                             struct error *err) MUST_USE;
 void compiled_done(struct session *session, struct compiled_size *c);
 
-/* For a session of size 1 only: sets info.batched and info.rows_mix as a size of 2 would. */
+/* For a session that has only size 1: sets info.batched and info.rows_mix as compiling size 2
+ * would. */
 void compiled_look_at_two(struct session *session);
 
 /* Output i of the session; its shape is SHAPE_NONE when it depends on data. */
@@ -113,8 +116,8 @@ const struct value *compiled_output(const struct compiled_size *c, size_t i);
 
 /* ---- session_image.c ---- */
 
-/* With IMAGE_NHWC_ANY, makes the image input bfloat16 if the graph's first operators round it to
- * bfloat16 anyway. Call it right before compiling. The first batch size decides for all
+/* With IMAGE_NHWC_ANY, makes the image input bfloat16 if the graph's first operators only round the
+ * image to bfloat16. Call it right before compiling. The first batch size decides for all
  * (info.image_dtype). */
 enum status session_take_image(struct session *session, struct graph *graph, bool is_first,
                                struct error *err) MUST_USE;
@@ -143,6 +146,7 @@ enum status session_check_memory(struct session *session, struct error *err) MUS
 /* Runs the compiled sizes in turns (engine/backend/autotune.h) and stores L(b) in info.batches: the
  * lowest CPU time of a pass, multiplied by the ratio of wall-clock to CPU time in the least
  * disturbed run. L(b) is 0 if the model does not run on synthetic inputs, or is too slow on a CPU
- * for size b. If streams are used, sizes of at least one image per stream have their time instead
- * (session_batch.in_streams). STATUS_CANCELLED: the session was stopped. */
+ * to measure size b. If streams are used, L(b) of sizes of at least one image per stream is the
+ * time of a run in streams (session_batch.in_streams). STATUS_CANCELLED: the session was
+ * stopped. */
 enum status session_measure(struct session *session, struct error *err) MUST_USE;

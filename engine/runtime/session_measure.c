@@ -14,13 +14,14 @@
 #define BUDGET_MS 50
 #define ALONE_MS  5 /* instead of BUDGET_MS for a single size */
 
-/* Streams are used if they take at most this many times as long as a batch of as many images. While
- * nothing else runs, both take about as long. While other threads need a core, too, streams answer
- * up to twice as many requests (docs/measurements/threads.md). A model with large weights and
- * little arithmetic is faster in batches. */
+/* Streams are used if one image in each stream takes at most STREAMS_RATIO times as long as a batch
+ * of as many images. On an idle machine, streams and batches take about equally long. While other
+ * threads also need a core, streams answer up to twice as many requests
+ * (docs/measurements/threads.md). A model with large weights and little arithmetic is faster in
+ * batches. */
 #define STREAMS_RATIO   1.25
 #define STREAMS_TRIES   3   /* more runs while streams seem slow: the first run allocates pages */
-#define STREAMS_MOST_MS 200 /* no streams if one image takes longer in a stream: it gains least */
+#define STREAMS_MOST_MS 200 /* no streams if one image in a stream takes longer */
 
 void session_feed_done(struct session_feed *feed)
 {
@@ -81,10 +82,10 @@ struct session_measurement {
     int runs, most;      /* runs made so far; runs of all rounds, at most */
     size_t sizes;        /* number of sizes that autotune_choose() measures */
     int streams;         /* number of streams; 0: none */
-    double wall_per_cpu; /* lowest ratio of wall-clock time to CPU time of any run */
+    double wall_per_cpu; /* wall-clock time divided by CPU time, the lowest of all runs */
 };
 
-/* Runs compiled size `i` once, or for i == m->sizes one image in each stream. */
+/* Runs compiled size `i` once; with i == m->sizes, runs one image in each stream once. */
 static enum status measure_run(void *context, size_t i, struct autotune_run *ret, struct error *err)
 {
     struct session_measurement *m = context;
@@ -108,8 +109,8 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
     if (options->on_progress)
         options->on_progress(options->progress_context, PHASE_MEASURE,
                              PROGRESS_ROWS + (1 - PROGRESS_ROWS) * ++m->runs / m->most);
-    /* Synthetic contents may be wrong for an input that holds axes, indices or sizes. Then this
-     * size cannot be measured, but the model may be fine. */
+    /* Synthetic contents may be wrong for an input that holds axes, indices or sizes. An error then
+     * means that this size cannot be measured, not that the model is wrong. */
     const bool is_only_image = session->info.input_count == 1 && options->image_input == 0;
     if (!is_only_image &&
         (status == STATUS_SHAPE || status == STATUS_MODEL || status == STATUS_INVALID))
@@ -155,7 +156,7 @@ static bool recall_times(struct session *session)
            !session->tail_backend;
 }
 
-/* Decides whether streams are used. `cost`: of a run of one image in each stream. */
+/* Decides whether streams are used. `cost` is the cost of a run of one image in each stream. */
 static enum status choose_streams(struct session_measurement *m, double cost, struct error *err)
 {
     struct session *session = m->session;
@@ -205,7 +206,7 @@ enum status session_measure(struct session *session, struct error *err)
     else if (status == STATUS_OK && first.spent < budget)
         status = measure_run(&m, 0, &first, err);
     if (tune.count == 1)
-        costs[0] = first.cost; /* the second run's cost, if there was one */
+        costs[0] = first.cost; /* the cost of the second run, if there was a second run */
     for (size_t i = 0; status == STATUS_OK && i < m.sizes; i++)
         session->info.batches[i].milliseconds =
             isfinite(costs[i]) ? costs[i] * fmax(m.wall_per_cpu, 1) : 0;

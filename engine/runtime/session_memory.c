@@ -1,6 +1,7 @@
-/* The memory limit of a session. Weights are checked before they are packed, and each batch size
- * (weights, planned arena, the caller's inputs) before its arena is allocated. So a model that does
- * not fit is refused, or compiled for smaller batches only. */
+/* The memory limit of a session. The weights' size is checked before the weights are packed. The
+ * sum of weights, planned arena and the caller's inputs is checked for each batch size before the
+ * arena is allocated. A model that does not fit is refused, or compiled only for smaller
+ * batches. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -34,7 +35,8 @@ static size_t wanted_bytes(const struct session *session, const struct compiled_
                     input_bytes(session, c));
 }
 
-/* Bytes of the graph's constants in process memory. The caller's graph holds them during a load. */
+/* Returns the bytes of the graph's constants in process memory. During a load, the caller's graph
+ * holds these constants. */
 static size_t held_bytes(const struct graph *graph)
 {
     size_t bytes = 0;
@@ -117,7 +119,7 @@ enum status session_check_memory(struct session *session, struct error *err)
     const struct compiled_size *c = &session->compiled[last];
     size_t bytes = wanted_bytes(session, c);
     const char *otherwise = "raise --memory";
-    if (session->ops->available_bytes) { /* other programs may use the device, too */
+    if (session->ops->available_bytes) { /* other programs may also use the device */
         size_t there = size_sum(session->ops->weight_bytes(session->backend),
                                 session->ops->available_bytes(session->backend));
         if (!limit || there < limit) {

@@ -1,5 +1,5 @@
-/* Maps names of a graph or function to pointers during import: a tree of glibc (tsearch()), which
- * stays balanced whatever names a file has. */
+/* Maps names of a graph or function to pointers during import. The map is a tree of glibc
+ * (tsearch()), which stays balanced whatever names a file has. */
 #pragma once
 
 #include <stdbool.h>

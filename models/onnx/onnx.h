@@ -9,7 +9,8 @@
 
 #include "engine/graph/graph.h"
 
-struct onnx_metadata { /* model.metadata_props, e.g. Ultralytics' names, imgsz */
+struct onnx_metadata { /* an entry of ModelProto.metadata_props, such as "names" and "imgsz" of
+                          Ultralytics */
     const char *key, *value;
 };
 
@@ -17,11 +18,12 @@ struct onnx_model {
     struct graph *graph;
     struct onnx_metadata *metadata; /* in the graph's arena */
     size_t metadata_count;
-    uint64_t file_bytes; /* the file and its external data */
+    uint64_t file_bytes; /* size of the file and its external data */
 };
 
 struct onnx_options {
-    size_t memory_limit; /* bytes, except mapped files; 0 = free memory, at most 16 GiB */
+    size_t memory_limit; /* bytes that the load may use, without mapped files; 0: the free memory,
+                            at most 16 GiB */
 };
 
 /* Loads `path`. External data must lie in its folder; links out of the folder are refused. Errors:
@@ -47,15 +49,14 @@ struct onnx_op_use {
     bool supported;
 };
 
-/* Lists the operators of a file, or of `data` if `path` is NULL, including bodies and functions. It
- * also works for files that onnx_load_file() refuses for an unsupported operator. *ret is
- * malloc'ed.
- */
+/* Lists the operators of a file, or of `data` if `path` is NULL, including bodies and functions.
+ * Also works for files that onnx_load_file() refuses for an unsupported operator. *ret is
+ * malloc'ed. */
 enum status onnx_list_ops(const char *path, const void *data, size_t size, struct onnx_op_use **ret,
                           size_t *ret_count, struct error *err) MUST_USE;
 
-/* Calls `visit` with the name of each input, then of each output of a file's graph. A damaged or
- * unreadable file has none, nor has one whose names need more than 64 MiB. That is no error here;
- * loading the file reports it. Any thread. */
+/* Calls `visit` with the name of each input, then of each output of a file's graph. Does not call
+ * `visit` for a damaged or unreadable file, or for a file whose names need more than 64 MiB. Only
+ * loading the file reports such errors. Any thread. */
 typedef void (*onnx_name_visitor)(void *context, bool is_output, const char *name);
 void onnx_visit_names(const char *path, onnx_name_visitor visit, void *context);

@@ -1,13 +1,13 @@
 /* External data: tensors whose bytes lie in another file of the model's folder.
  *
- * That file must be inside the folder: no absolute path, no "..", no link that leads out of it
- * (CVE-2022-25882, CVE-2024-27318, CVE-2026-27489, CVE-2026-34447). Only regular files are read.
- * Large tensors are mapped (engine/tensor/tensor_file.h), others are read with pread(). In both
- * cases a file that shrinks meanwhile gives an error, not a signal.
+ * The other file must be inside the folder: no absolute path, no "..", no link that leads out of
+ * the folder (CVE-2022-25882, CVE-2024-27318, CVE-2026-27489, CVE-2026-34447). Only regular files
+ * are read. Large tensors are mapped (engine/tensor/tensor_file.h), and other tensors are read with
+ * pread(). In both cases a file that shrinks meanwhile gives an error, not a signal.
  *
- * Hard links are accepted, because stores use them to keep equal files only once. Anyone who can
- * make a hard link in a model's folder could also copy the file there (CVE-2026-34446 is about
- * unpacking archives, which lensd does not do). */
+ * Hard links are accepted, because model stores keep equal files only once by hard links. Anyone
+ * who can make a hard link in a model's folder could also copy the file there (CVE-2026-34446 is
+ * about unpacking archives, which lensd does not do). */
 #include "models/onnx/onnx_file.h"
 
 #include <errno.h>
@@ -131,8 +131,8 @@ static enum status find(struct onnx_file *file, const Onnx__TensorProto *proto, 
                              (unsigned long long)file->external_size);
         length = given;
     }
-    /* Without a length the data may extend to the end of the file, which other tensors may share,
-     * so more bytes than the tensor needs are not an error. */
+    /* Without a length the data extend to the end of the file. More bytes than the tensor needs are
+     * then not an error, because other tensors may be in the same file. */
     if (found[2] ? length != bytes : length < bytes)
         return error_set(
             err, STATUS_MODEL,

@@ -33,8 +33,7 @@ static size_t default_limit(void)
     return available && available < DEFAULT_LIMIT ? (size_t)available : DEFAULT_LIMIT;
 }
 
-/* Maps the file if it is not larger than default_limit(). If it is not mapped, file->mapping stays
- * NULL. */
+/* Maps the file if it is not larger than default_limit(). Otherwise file->mapping stays NULL. */
 static enum status onnx_map_file(const char *path, struct onnx_file *file, struct error *err)
 {
     TRY(file_open(path, &file->fd, &file->size, err));
@@ -65,7 +64,7 @@ static enum status onnx_read_file(const char *path, struct onnx_file *file, stru
                          access_advice(path, errno));
     if (status == STATUS_NO_MEMORY)
         return error_set(err, status, "%s", cause.message);
-    /* After STATUS_TOO_LARGE `size` is above the limit, so onnx_charge() reports the error. */
+    /* After STATUS_TOO_LARGE `size` is above the limit, and onnx_charge() reports the error. */
     TRY(onnx_charge(file, size, err));
     file->data = file->owned = data;
     file->size = size;

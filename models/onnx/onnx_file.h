@@ -18,18 +18,19 @@ struct onnx_file {
     struct mapping *mapping; /* the mapping that `data` points to, or NULL */
     uint8_t *owned;          /* the memory that `data` points to if it was read, or NULL */
     int fd;                  /* of the mapped file; -1: it is not mapped */
-    int folder;         /* directory of the file, where external data lies; -1: there is none */
+    int folder; /* folder of the file, which has the external data; -1: the model has no folder */
     size_t limit, used; /* bytes that the load may use, and has used */
     uint64_t external_bytes;
-    /* The most recently used external file: a model has hundreds of tensors in one file. */
+    /* The most recently used external file stays open, because a model has hundreds of tensors in
+     * one file. */
     char *external_name;
     int external_fd; /* -1: none */
     uint64_t external_size;
 };
 
-/* Maps the file, which must be a regular one, or reads it if it cannot be mapped; opens its folder
- * for external data. The caller calls onnx_file_check() before it uses results from the bytes, and
- * onnx_file_close() even after a failure. */
+/* Maps the file, which must be a regular file, or reads it if it cannot be mapped. Opens the file's
+ * folder for external data. The caller calls onnx_file_check() before it uses results from the
+ * bytes, and onnx_file_close() even after a failure. */
 enum status onnx_file_open(struct onnx_file *file, const char *path,
                            const struct onnx_options *options, struct error *err) MUST_USE;
 
@@ -42,13 +43,14 @@ void onnx_file_close(struct onnx_file *file);
 enum status onnx_file_check(const struct onnx_file *file, enum status status,
                             struct error *err) MUST_USE;
 
-/* The messages of one file; the arena contains them and everything they point to. */
+/* The messages of one file. The arena contains the messages and everything to which they point. */
 struct onnx_messages {
     struct arena *arena;
     ProtobufCMessage *root;
 };
 
-/* Checks the wire format (onnx_wire.h) and unpacks it. The caller frees with arena_free(). */
+/* Checks the wire format (onnx_wire.h) and unpacks the messages. The caller frees ret->arena with
+ * arena_free(). */
 enum status onnx_unpack(struct onnx_file *file, const ProtobufCMessageDescriptor *descriptor,
                         struct onnx_messages *ret, struct error *err) MUST_USE;
 
@@ -58,8 +60,8 @@ enum status onnx_charge(struct onnx_file *file, size_t bytes, struct error *err)
 /* The only function that converts a TensorProto to a tensor: for initialisers, attributes, parts of
  * sparse tensors, test data. Declared sizes are compared with the actual bytes before anything is
  * allocated. Errors: STATUS_MODEL, STATUS_UNSUPPORTED (data types), STATUS_SHAPE, STATUS_IO,
- * STATUS_NO_MEMORY; the caller adds the tensor's name. *ret: one reference, not charged to any
- * tensor budget. */
+ * STATUS_NO_MEMORY; the caller adds the tensor's name. *ret is one reference to a tensor that no
+ * tensor budget is charged for. */
 enum status onnx_tensor_read(struct onnx_file *file, const Onnx__TensorProto *proto,
                              struct tensor **ret, struct error *err) MUST_USE;
 
@@ -67,8 +69,8 @@ enum status onnx_tensor_read(struct onnx_file *file, const Onnx__TensorProto *pr
 enum status onnx_sparse_read(struct onnx_file *file, const Onnx__SparseTensorProto *proto,
                              struct tensor **ret, struct error *err) MUST_USE;
 
-/* The checked place of a tensor's external data: in a regular file in the model's folder, exactly
- * `bytes` long. The descriptor belongs to `file`. */
+/* The checked place of a tensor's external data: `bytes` bytes in a regular file in the model's
+ * folder. The descriptor belongs to `file`. */
 struct onnx_external {
     int fd;
     uint64_t offset;
@@ -90,7 +92,7 @@ struct onnx_packed {
     enum dtype dtype;
     uint8_t mantissa; /* bits of a float's mantissa */
     int bias;
-    enum { /* bit patterns of a float that are not finite */
+    enum { /* the bit patterns that are not finite numbers */
            ALL_FINITE,
            LAST_IS_NAN,   /* FN: exponent and mantissa have all bits set */
            AS_IEEE,       /* the highest exponent is for infinities and NaN */

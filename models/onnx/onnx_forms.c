@@ -78,7 +78,7 @@ static struct value *apply(struct onnx_rewrite *r, enum op op, struct value *a, 
     return form_value(r, op, b ? 2 : 1, (struct value *[]){a, b});
 }
 
-/* Returns `number` in x's type, even if that type is unknown until shapes are inferred. */
+/* Returns `number` in x's type, even if x's type is not known before inference. */
 static struct value *form_number_like(struct onnx_rewrite *r, float number, struct value *x)
 {
     struct value *value = form_float(r, number);
@@ -235,7 +235,8 @@ static struct value *shape_of(struct onnx_rewrite *r, struct value *x)
     return apply(r, OP_SHAPE, x, NULL);
 }
 
-/* Returns the rank of x as a tensor of one number; a constant if the file declares the shape. */
+/* Returns the rank of x as a tensor of one number. It is a constant if the file declares x's
+ * shape. */
 static struct value *rank_of(struct onnx_rewrite *r, struct value *x)
 {
     return x->shape.rank >= 0 ? form_int(r, x->shape.rank) : shape_of(r, shape_of(r, x));
@@ -286,7 +287,8 @@ static void slope_of_channels(struct onnx_rewrite *r)
 
 /* ---- other old forms ---- */
 
-/* Makes the operator work on all dimensions from the axis on, flattened to one. */
+/* Makes the operator work on one dimension, to which all dimensions from the axis on are
+ * flattened. */
 static void flatten_from(struct onnx_rewrite *r, int64_t axis)
 {
     struct node *node = r->node;
@@ -377,7 +379,7 @@ static void cast_by_number(struct onnx_rewrite *r)
          name);
 }
 
-/* The mask is all true. Before opset 10 it had the data's type. */
+/* Every element of the mask is true. Before opset 10, the mask has the data's type. */
 static void dropout(struct onnx_rewrite *r)
 {
     static const uint8_t yes = 1;
@@ -390,7 +392,8 @@ static void dropout(struct onnx_rewrite *r)
         return;
     struct value *one = edit_constant(&r->edit, DTYPE_BOOL, &SHAPE_SCALAR, &yes);
     struct value *made = apply(r, OP_EXPAND, one, shape_of(r, x));
-    if (node->opset < 10) /* a cast of the scalar would not be proven independent of the batch */
+    if (node->opset < 10) /* cast the expanded mask: with a cast of the scalar,
+                             batch_is_independent() would not prove independence */
         made = apply(r, OP_CAST_LIKE, made, x);
     if (made)
         node_set_output(made->producer, 0, mask);
@@ -446,7 +449,8 @@ static void grid_modes(struct onnx_rewrite *r)
                                           : mode);
 }
 
-/* Coordinates are asymmetric. "nearest" rounds them down, or up where the image shrinks. */
+/* Coordinates are asymmetric. In mode "nearest", they are rounded down, but rounded up on axes that
+ * shrink. */
 static void resize_of_scales(struct onnx_rewrite *r)
 {
     struct node *node = r->node;
@@ -547,10 +551,10 @@ static void mean_variance(struct onnx_rewrite *r)
     r->node->attr_count = 0;
 }
 
-/* Combines the operands of Sum, Mean, Max or Min two by two. If the first operand's type is known,
- * sums of 16-bit floats are float32 until the end, so that precision and range do not depend on
- * order and number of operands. The types of other nodes' results are not known yet: sessions widen
- * all 16-bit floats of a graph without a Loop, If or Scan. */
+/* Combines the operands of Sum, Mean, Max or Min by operators with two operands. If the first
+ * operand's type is known, sums of 16-bit floats are float32 until the end, so that precision and
+ * range do not depend on the order and number of operands. The types of other nodes' results are
+ * not known yet, but sessions widen all 16-bit floats of a graph without a Loop, If or Scan. */
 static void combine(struct onnx_rewrite *r)
 {
     struct node *node = r->node;
@@ -652,8 +656,9 @@ static void quantized_where(struct onnx_rewrite *r)
               (struct value *[]){r->node->inputs[0], dequantized(r, 1), dequantized(r, 4)});
 }
 
-/* Returns operand i, [directions, rows, columns], in float32 and as [directions, columns, rows];
- * its scale and zero point, one per direction or column, are operands `scale` and `scale + 1`. */
+/* Returns the quantized operand i, [directions, rows, columns], as float32 [directions, columns,
+ * rows]. Its scale and zero point, operands `scale` and `scale + 1`, have one number for each
+ * direction, or one for each column of each direction. */
 static struct value *quantized_gates(struct onnx_rewrite *r, size_t i, size_t scale)
 {
     static const int64_t beside_rows[] = {0, 1, -1}, turned[] = {0, 2, 1};
@@ -666,7 +671,8 @@ static struct value *quantized_gates(struct onnx_rewrite *r, size_t i, size_t sc
     return form_transpose(r, product, turned, 3);
 }
 
-/* The weights become float32. Input and states, which the operator quantizes, stay float32. */
+/* Dequantizes the weights. Input and states, which com.microsoft's operator quantizes, stay
+ * float32. */
 static void quantized_lstm(struct onnx_rewrite *r)
 {
     for (size_t i = 8; i < 12; i++)

@@ -11,19 +11,21 @@
 struct onnx_rewrite;
 struct onnx_form {
     const char *domain, *name;
-    struct op_info spec; /* operator that it becomes (OP_NONE: a constant); the form's opsets,
-                            operands and attributes */
+    struct op_info spec; /* the form's opsets, operands and attributes; spec.op is the operator
+                            after the rewrite, or OP_NONE for a constant */
     void (*rewrite)(struct onnx_rewrite *r); /* NULL: only the name changes */
 };
 
-/* The form with that name and opset, if it differs from the operator's record; otherwise NULL. */
+/* Returns the form with this name and opset if it differs from the operator's record, otherwise
+ * NULL. */
 const struct onnx_form *onnx_form_find(const char *domain, const char *name, int opset);
 
-/* Returns the operands and attributes that a node with this name may have: those of a form, or of
- * the operator's record. NULL: lensd does not support the node at that opset. */
+/* Returns the operands and attributes that a node with this name may have: the operands and
+ * attributes of a form or of the operator's record. NULL: lensd does not support the node at this
+ * opset. */
 const struct op_info *onnx_spec(const char *domain, const char *name, int opset);
 
 /* Checks the operands of `node`, which the caller has just added with its attributes, and rewrites
- * it. Errors: those of `rewrite`. */
+ * the node. Errors: those of `rewrite`. */
 enum status onnx_form_rewrite(const struct onnx_form *form, struct graph *graph, struct node *node,
                               struct error *err) MUST_USE;

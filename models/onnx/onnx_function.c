@@ -1,9 +1,10 @@
 /* Model-local functions (ONNX IR.md, "Functions"): expands them at their calls.
  *
  * A call gets its own scope over the caller's graph: formal inputs refer to the caller's values,
- * formal outputs are bound to them, and other names get the call's name as prefix. Recursive
- * functions, calls nested deeper than IMPORT_MAX_CALLS and expansions beyond IMPORT_MAX_WORK are
- * refused (GHSA-7w46-vvrh-m8q5, and a chain of functions that each call the next one twice). */
+ * formal outputs are bound to the caller's values, and other names get the call's name as prefix.
+ * Recursive functions, calls nested deeper than IMPORT_MAX_CALLS and expansions beyond
+ * IMPORT_MAX_WORK are refused (GHSA-7w46-vvrh-m8q5, and a chain of functions that each call the
+ * next one twice). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +57,7 @@ const Onnx__FunctionProto *function_find(const struct import *import, const char
     return slot ? slot->value : NULL;
 }
 
-/* True if an enclosing expansion is of the same function. */
+/* True if a call of `function` contains the scope. */
 static bool is_recursive(const struct scope *scope, const Onnx__FunctionProto *function)
 {
     for (; scope; scope = scope->caller ? scope->caller : scope->outer)
@@ -94,7 +95,7 @@ static enum status bind_attributes(struct scope *caller, const Onnx__NodeProto *
     return STATUS_OK;
 }
 
-/* Binds formal names to the values that the call gives; NULL for those it leaves out. */
+/* Binds each formal name to the value that the call gives, or to NULL if the call omits it. */
 static enum status bind_names(struct scope *caller, char *const *formal, size_t count,
                               char *const *given, size_t given_count, const char *what,
                               struct name_map *names)
@@ -199,7 +200,8 @@ enum status function_call(struct scope *caller, const Onnx__NodeProto *call,
                              : error_no_memory(import->err, "while expanding a function");
     scope_done(&scope);
     free(scope.bindings);
-    /* A user can find the outermost call in the file; a chain would be too long. */
+    /* Only the outermost call adds its name to the error, because a chain of names would be too
+     * long. */
     return status == STATUS_OK || caller->calls
                ? status
                : error_prefix(import->err, "in function '%.60s'", function_name);

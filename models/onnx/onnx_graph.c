@@ -72,7 +72,8 @@ static enum status import_input(struct scope *scope, const Onnx__ValueInfoProto 
     struct value *value;
     if (!*name)
         return error_set(import->err, STATUS_MODEL, "an input of the graph has no name");
-    /* Body inputs get their types from the node that runs the body; the file may omit them. */
+    /* Body inputs get their types from the node that runs the body; the file may omit these
+     * types. */
     if (!is_body || (info->type && info->type->tensor_type)) {
         enum status status = read_type(import, info, &dtype, &shape);
         if (status != STATUS_OK)

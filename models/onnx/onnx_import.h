@@ -20,9 +20,9 @@
 #include "models/onnx/name_map.h"
 #include "models/onnx/onnx_file.h"
 
-/* Limits of one import. MAX_BODIES and MAX_CALLS limit nesting: wire_slim() bounds that of bodies
- * in a file, but functions could multiply it. Work counts nodes, operands, attribute elements and
- * expanded functions. */
+/* Limits of one import. MAX_BODIES and MAX_CALLS limit the depth of nested bodies and of nested
+ * calls. wire_slim() bounds the depth of bodies in a file, but functions could multiply that depth.
+ * Work is the number of nodes, operands, attribute elements and expanded functions. */
 #define IMPORT_MAX_BODIES    32
 #define IMPORT_MAX_CALLS     100
 #define IMPORT_MAX_FUNCTIONS 10000
@@ -56,17 +56,17 @@ struct scope {
     struct scope *outer;  /* scope of the enclosing graph, whose values can be captured */
     struct scope *caller; /* scope of the call, for a function */
     const Onnx__FunctionProto *function;
-    struct attribute_binding { /* the call's attributes, and defaults of the function */
+    struct attribute_binding { /* an attribute of the call, or a default of the function */
         const char *name;
         const Onnx__AttributeProto *value;
     } * bindings;
     size_t binding_count;
     struct opsets opsets;
-    const char *prefix;      /* of the names of new values and nodes: "" or "call/" */
+    const char *prefix;      /* new values and nodes get names with this prefix: "" or "call/" */
     int bodies, calls;       /* current nesting depths */
-    struct name_map names;   /* to struct value, or NULL for an input that the caller omitted */
-    struct name_map results; /* for functions: formal outputs to values of the caller */
-    struct value **captured; /* values of outer->graph that are read here, once each */
+    struct name_map names;   /* to struct value, or to NULL for an input that the caller omitted */
+    struct name_map results; /* formal outputs of a function to values of the caller */
+    struct value **captured; /* values of outer->graph that this scope reads, each once */
     size_t captured_count, captured_capacity;
 };
 
@@ -77,11 +77,11 @@ void scope_done(struct scope *scope);
 /* Counts `units` of work; STATUS_MODEL when IMPORT_MAX_WORK is exceeded. */
 enum status import_work(struct import *import, size_t units) MUST_USE;
 
-/* Finds the value called `name`; "" gives NULL. Captures it from the enclosing graphs if it is not
- * in this one. STATUS_MODEL when no visible value has that name. */
+/* Finds the value called `name`; "" gives NULL. If only an enclosing graph has the value, captures
+ * it from there. STATUS_MODEL when no visible value has the name. */
 enum status scope_resolve(struct scope *scope, const char *name, struct value **ret) MUST_USE;
 
-/* The name of a constant's data type in the file, if it was read as a wider one
+/* Returns the name of a constant's data type in the file, if the importer has widened it
  * (onnx_packed_find()); otherwise NULL. */
 const char *scope_packed(const struct value *value);
 
@@ -89,8 +89,8 @@ const char *scope_packed(const struct value *value);
 enum status scope_declare(struct scope *scope, const char *name, enum dtype dtype,
                           const struct shape *shape, struct value **ret) MUST_USE;
 
-/* *ret: the attribute itself. If it refers to an attribute of the function: the value from the
- * call, or the function's default, or NULL. */
+/* Sets *ret to the attribute itself. If the attribute refers to an attribute of the function, sets
+ * *ret to the value from the call, or to the function's default, or to NULL. */
 enum status attribute_resolve(const struct scope *scope, const Onnx__AttributeProto *proto,
                               const Onnx__AttributeProto **ret) MUST_USE;
 
@@ -108,7 +108,8 @@ enum status import_nodes(struct scope *scope, Onnx__NodeProto *const *nodes, siz
 
 /* ---- onnx_function.c ---- */
 
-/* Functions: index all (duplicates are refused), find one (NULL: none), expand a call. */
+/* functions_index() fills import->functions and refuses duplicates. The other functions find a
+ * function (NULL: there is none), and expand a call. */
 enum status functions_index(struct import *import) MUST_USE;
 const Onnx__FunctionProto *function_find(const struct import *import, const char *domain,
                                          const char *name, const char *overload);

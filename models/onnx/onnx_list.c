@@ -10,7 +10,7 @@
 #include "models/onnx/onnx_import.h"
 
 struct list {
-    struct import import; /* its list of functions tells calls from operators */
+    struct import import; /* import.functions distinguishes calls of functions from operators */
     struct onnx_op_use *uses;
     size_t count, capacity;
     struct name_map index; /* "domain\nname\nopset" to position + 1 */

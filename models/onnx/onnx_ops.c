@@ -84,7 +84,8 @@ static enum status copy_strings(struct import *import, struct graph *graph,
     return STATUS_OK;
 }
 
-/* Adds the outer values that a body reads to the captures of the node that runs the body. */
+/* Adds the values of the enclosing graph that a body reads to the captures of the node that runs
+ * the body. */
 static enum status add_captures(const struct scope *body, struct node *node)
 {
     const size_t count = node->capture_count + body->captured_count;
@@ -100,7 +101,7 @@ static enum status add_captures(const struct scope *body, struct node *node)
     return STATUS_OK;
 }
 
-/* Imports a body and adds its captures to the node's. On failure nothing is kept. */
+/* Imports a body and adds its captures to the captures of the node. On failure nothing is kept. */
 static enum status import_body(struct scope *scope, const Onnx__GraphProto *proto,
                                struct node *node, struct graph **ret)
 {
@@ -340,7 +341,8 @@ static enum status import_constant(struct scope *scope, const Onnx__NodeProto *p
         return error_set(import->err, STATUS_MODEL, "the function's call leaves out its value");
     TRY(attribute_type(import, attribute, &type));
     TRY(scope_resolve(scope, proto->output[0], &value));
-    /* The function's own name for the attribute does not matter, the node's does. */
+    /* The second argument is the name in the node, not the name of the function's attribute to
+     * which the node refers. */
     struct tensor *tensor;
     TRY(constant_tensor(import, text_or_empty(proto->attribute[0]->name), type, attribute,
                         &tensor));
@@ -354,8 +356,8 @@ static enum status import_constant(struct scope *scope, const Onnx__NodeProto *p
 
 /* ---- nodes ---- */
 
-/* Returns the number of operands without those named "" at the end, which count as absent. Not used
- * for the results of a Split: their number is the number of parts. */
+/* Returns the number of operands without the operands named "" at the end, which count as absent.
+ * Not used for the results of a Split: the number of results is the number of parts. */
 static size_t trimmed(char *const *names, size_t count)
 {
     while (count && !*names[count - 1])
@@ -400,7 +402,7 @@ static enum status build_node(struct scope *scope, const Onnx__NodeProto *proto,
     return import_attributes(scope, spec, proto, node);
 }
 
-/* From this opset on ai.onnx has operators that older opsets write as several simpler ones. */
+/* From this opset on ai.onnx has operators that older opsets write as several simpler operators. */
 #define FUSED_OPSET 23
 
 static enum status refuse_operator(struct import *import, const Onnx__NodeProto *node,

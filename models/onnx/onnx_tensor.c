@@ -17,11 +17,11 @@
 #endif
 
 /* Size of a tensor object without its elements. The budget counts it, because a file may have a
- * million empty tensors. Adding it to the elements' bytes cannot overflow, because shape_check()
- * limits these to INT64_MAX. */
+ * million empty tensors. The sum with the elements' bytes cannot overflow, because shape_check()
+ * limits the elements to INT64_MAX bytes. */
 #define TENSOR_OVERHEAD 320
 
-/* Smaller tensors are read: a mapping costs more than copying a few pages. */
+/* Smaller tensors are read, because a mapping costs more than copying a few pages. */
 #define MAPPED_BYTES ((size_t)128 << 10)
 
 enum status onnx_dtype(int32_t number, enum dtype *ret, struct error *err)
@@ -51,7 +51,8 @@ enum status onnx_dtype(int32_t number, enum dtype *ret, struct error *err)
 /* A field that may have the values. */
 struct tensor_field {
     const char *name;
-    enum dtype dtype; /* of a typed list's elements; DTYPE_NONE: raw_data, or external data */
+    enum dtype dtype; /* data type of the elements of a typed list; DTYPE_NONE: raw_data, or
+                         external data */
     size_t count;     /* elements of a list, bytes of raw_data; 0: the field is absent */
     const void *list;
 };
@@ -73,7 +74,8 @@ static struct wire_reference raw_place(const Onnx__TensorProto *proto)
     return reference;
 }
 
-/* Finds the field that has the values; two fields, or another data type's list, are an error. */
+/* Finds the field that has the values. It is an error if two fields have values, or if the list of
+ * another data type has. */
 static enum status find_field(const Onnx__TensorProto *proto, enum dtype dtype, size_t count,
                               struct tensor_field *ret, struct error *err)
 {
@@ -108,7 +110,7 @@ static enum status find_field(const Onnx__TensorProto *proto, enum dtype dtype, 
     return STATUS_OK;
 }
 
-/* Makes every byte 0 or 1, as kernels expect; in files any byte except 0 is true. */
+/* Makes every byte 0 or 1, as kernels expect. In files, any byte except 0 means true. */
 static void tidy_bools(struct tensor *tensor)
 {
     uint8_t *values = tensor->data;
@@ -201,7 +203,7 @@ static enum status read_elements(struct onnx_file *file, const Onnx__TensorProto
     else if (is_raw)
         TRY(find_raw(file, proto, &place, err));
     struct tensor *tensor;
-    /* Mapped pages are not charged: the kernel can reclaim them. */
+    /* Mapped pages are not charged, because the kernel can reclaim them. */
     if (is_worth_mapping(&place, dtype, bytes) &&
         tensor_from_file(place.fd, place.offset, dtype, &shape, &tensor, NULL) == STATUS_OK) {
         const enum status status = onnx_charge(file, TENSOR_OVERHEAD, err);

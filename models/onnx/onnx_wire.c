@@ -2,12 +2,13 @@
  *
  * protobuf-c's unpacker recurses without a limit, does not support groups, copies unknown fields,
  * and cuts strings at a NUL. This parser reads the bytes first, with its own stack, and makes a
- * copy without these problems. The file may be mapped and change meanwhile, so the copied bytes are
- * the checked ones.
+ * copy without these problems. The file may be mapped and change meanwhile, so the parser checks
+ * the bytes that it has copied.
  *
  * The copy omits large data: raw_data of tensors becomes a reference into the original bytes, so
- * that loading a file needs memory for the file and the tensors, but no third copy. Nested messages
- * get a length of fixed width (a varint padded to 5 bytes, which is legal), filled in later. */
+ * that loading a file needs memory for the file and the tensors, but not for a third copy. The
+ * length of a nested message is a varint padded to 5 bytes, which is legal and can be filled in
+ * later. */
 #include "models/onnx/onnx_wire.h"
 
 #include <limits.h>

@@ -17,7 +17,7 @@
 /* Limit for all tensors together. A message may have 2 GiB; the rest is for other data. */
 #define TENSORS_LIMIT ((size_t)1536 << 20)
 
-/* The lowest IR version for QuantizeLinear and for the opsets that lensd writes. */
+/* The lowest IR version of a file with QuantizeLinear or the opsets that lensd writes. */
 #define IR_VERSION_LEAST 8
 
 struct onnx_writer {
@@ -29,7 +29,8 @@ struct onnx_writer {
 
 /* ---- names ---- */
 
-/* Returns the outer value to which a captured value refers. Both are written with its name. */
+/* Returns the value outside of all bodies to which a captured value refers. Captured values are
+ * written with that value's name. */
 static const struct value *origin_of(const struct value *value)
 {
     while (value->outer)
@@ -389,7 +390,7 @@ static bool any_changed(const struct graph *graph)
     return false;
 }
 
-/* Writes the file to the disk and closes it. Returns false with errno. */
+/* Writes the file to the disk and closes it. Returns false and sets errno on failure. */
 static bool finish_file(FILE *file)
 {
     const bool is_written = fflush(file) == 0 && fsync(fileno(file)) == 0;
