@@ -99,13 +99,13 @@
  * stored numbers, and y is rounded half to even. OP_ATTENTION: softmax(scale * q k^T + biases) v on
  * operands read through access maps (engine/op/attention.h); the pass sets the result's shape.
  * OP_STRIDED_COPY: the elements of input 0 in the order of the attribute "map" (an access map with
- * one group, engine/op/access_map.h); the pass sets the result's shape. It replaces a chain of
- * Transposes, Reshapes, Slices …. OP_VALID_KEYS: returns Attention's nonpad_kv_seqlen unchanged,
- * int64; the run fails if an element is not between 0 and the attribute "keys". OP_DYNAMIC_ROUND: x
- * rounded to the values that DynamicQuantizeLinear can represent, as real numbers. OP_LOOKUP: y =
- * inputs[1][x] for an 8-bit x. inputs[1] is a constant of shape [256] and y's type. Its index is
- * the byte of x, read as uint8 even if x is int8. OP_RECURRENCE: an LSTM, GRU or RNN whose X is
- * already multiplied by W (engine/op/recurrent.h). */
+ * one group, engine/op/access_map.h); the pass sets the result's shape. OP_STRIDED_COPY replaces a
+ * chain of Transposes, Reshapes, Slices …. OP_VALID_KEYS: returns Attention's nonpad_kv_seqlen
+ * unchanged, int64; the run fails if an element is not between 0 and the attribute "keys".
+ * OP_DYNAMIC_ROUND: x rounded to the values that DynamicQuantizeLinear can represent, as real
+ * numbers. OP_LOOKUP: y = inputs[1][x] for an 8-bit x. inputs[1] is a constant of shape [256] and
+ * y's type. The index is the byte of x, read as uint8 even if x is int8. OP_RECURRENCE: an LSTM,
+ * GRU or RNN whose X is already multiplied by W (engine/op/recurrent.h). */
 
 /* Passes may omit the result's scale and zero point of OP_QLINEAR_CONV, OP_QLINEAR_MATMUL and
  * OP_QGEMM. Then the result is float32 and can have an epilogue (struct epilogue).

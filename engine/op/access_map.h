@@ -1,10 +1,10 @@
 /* Strided access maps describe how an operator reads or writes a tensor whose elements are stored
  * in another order. With them, Transposes, Reshapes, Splits and Slices need not run.
  *
- * A map has groups (of a matrix: batch, rows, columns). Each group counts through its parts, the
- * last part fastest; one step of a part moves `stride` elements. An attribute stores a map as a
- * list of integers: the offset, then for each group the number of its parts, and the extent and
- * stride of each part. */
+ * A map has groups (of a matrix: batch, rows, columns). A group is a nest of loops over its parts,
+ * with the last part innermost; one step of a part moves `stride` elements. An attribute stores a
+ * map as a list of integers: the offset, then for each group the number of its parts, and the
+ * extent and stride of each part. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -43,8 +43,8 @@ void access_map_join(struct access_map_group *group);
 bool access_map_store(struct graph *graph, struct node *node, const char *name,
                       const struct access_map *map);
 
-/* Reads the attribute `name`, which access_map_store() has made: `groups` groups, whose steps stay
- * inside a tensor of `elements` elements. */
+/* Reads the attribute `name`, which access_map_store() has written. The map has `groups` groups and
+ * addresses only elements of a tensor of `elements` elements. */
 struct access_map access_map_load(const struct node *node, const char *name, int groups,
                                   size_t elements);
 

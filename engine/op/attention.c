@@ -1,4 +1,5 @@
-/* Attention and StridedCopy. Passes make these operators, which use access maps. */
+/* Attention and StridedCopy. Only passes make these operators, which read and write by access
+ * maps. */
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -58,7 +59,7 @@ bool attention_store(struct graph *graph, struct node *node, const struct attent
     return ok;
 }
 
-/* The pass that made the node has set the result's shape. */
+/* Infers nothing: the pass that made the node has set the result's shape. */
 static enum status infer_made(struct node *node, struct error *err)
 {
     return infer_output(node, 0, node->inputs[0]->dtype, &node->outputs[0]->shape, err);

@@ -1,11 +1,11 @@
 /* OP_ATTENTION, made by passes: y = softmax(scale * q k^T + bias_0 + bias_1 …) v
  *
  * for `batch` independent matrices (images, windows, heads): q [rows, depth], k [keys, depth], v
- * [keys, width], biases [rows, keys], y [rows, width]. Inputs 0, 1 and 2 contain q, k and v; often
- * they are the same value, the result of one product. Further inputs are biases. Each operand has
- * an access map (engine/op/access_map.h) of batch, rows and columns in the attribute "q", "k", "v",
- * "bias0" …, and the result has one in "y". Biases are float32 or have the operands' dtype; their
- * last group has stride 1 or extent 1.
+ * [keys, width], biases [rows, keys], y [rows, width]. Inputs 0, 1 and 2 contain q, k and v; all
+ * three are often the same value, the result of one product. Further inputs are biases. Each
+ * operand has an access map (engine/op/access_map.h) of batch, rows and columns in the attribute
+ * "q", "k", "v", "bias0" …, and the result has an access map in "y". Biases are float32 or have the
+ * operands' dtype. In the access map of a bias, the last group has stride 1 or extent 1.
  *
  * A row with a NaN, or whose highest score is -inf, becomes NaN, as in Softmax. With the attribute
  * "nan_is_zero" it becomes 0, as in PyTorch's scaled_dot_product_attention. */

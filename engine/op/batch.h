@@ -1,5 +1,5 @@
 /* Batch rules: for each operator, along which axis the images of a batch pass through it.
- * engine/passes/batch_independence.h uses them to prove that images are independent.
+ * engine/passes/batch_independence.h proves by these rules that images are independent.
  *
  * Rules are only asked about batches of several images, on nodes whose shapes are all known. A rule
  * may answer BATCH_MIXES although images are independent, but it never gives an axis if images mix.
@@ -16,11 +16,11 @@ enum {
     BATCH_MIXES = -2, /* images mix, or independence is not proven */
 };
 
-/* How a node reads an input that is the same for all images; other answers are axes, 0 or more. */
+/* How a node reads an input that is the same for all images. An answer of 0 or more is an axis. */
 enum {
     BATCH_WHOLE = -1,   /* all images read the whole input */
-    BATCH_OTHER = 100,  /* all images read it; it must not depend on the batch size */
-    BATCH_EXTENTS = 101 /* only output shapes depend on it; shapes are compared separately */
+    BATCH_OTHER = 100,  /* all images read the input, which must not depend on the batch size */
+    BATCH_EXTENTS = 101 /* only output shapes depend on the input; shapes are compared separately */
 };
 
 struct batch_rule {
@@ -37,30 +37,34 @@ struct batch_rule {
 extern const struct batch_rule batch_mixes;
 /* Inputs broadcast to the output; each output element is computed independently. */
 extern const struct batch_rule batch_elementwise;
-/* Elementwise on input 0; the other inputs must be free and are read as BATCH_OTHER. */
+/* For operators that are elementwise on input 0. All further inputs must be BATCH_FREE, and are
+ * read as BATCH_OTHER. */
 extern const struct batch_rule batch_unary;
 /* For views. batch_is_independent() also follows images that do not lie along one axis. */
 extern const struct batch_rule batch_reshape;
 /* The images lie along dimension 0 of input 0, or of the first two inputs, and do not mix. */
 extern const struct batch_rule batch_by_sample, batch_by_sample_of_two;
-/* For operators along the attribute `axis` of input 0, on which no images may lie. By default
- * `axis` is -1; 0 in the second rule. In the third rule, images lie on an axis before `axis`. */
+/* For operators along the attribute `axis` of input 0, on which no images may lie. The default of
+ * `axis` is -1, but 0 for batch_beside_first. With batch_before_last, the images lie on an axis
+ * before `axis`. */
 extern const struct batch_rule batch_beside_last, batch_beside_first, batch_before_last;
 /* LSTM, GRU, RNN: the images lie on axis 0 of all outputs, or on axis 2 of Y and 1 of the states.
  * batch_is_independent() treats this rule specially. */
 extern const struct batch_rule batch_recurrent;
-/* Matrix products: MatMul, QLinearMatMul and MatMulInteger; Gemm and QGemm. */
+/* For matrix products: batch_matmul for MatMul, QLinearMatMul and MatMulInteger, batch_gemm for
+ * Gemm and QGemm. */
 extern const struct batch_rule batch_matmul, batch_gemm;
 
 /* Building blocks of rules. */
 
-/* Returns the image axis of input 0 if the other inputs are free, else BATCH_MIXES. */
+/* Returns the image axis of input 0 if all further inputs are BATCH_FREE, otherwise BATCH_MIXES. */
 int batch_of_first(const struct node *node, const int *axes);
 /* Returns 0 if only the first `count` inputs have images, on axis 0 like the output. */
 int batch_of_samples(const struct node *node, const int *axes, size_t count);
 /* Calls batch_of_samples() with a `count` of 1. */
 int batch_of_sample(const struct node *node, const int *axes);
-/* Returns the images' axis in concatenated inputs; BATCH_MIXES if it is the attribute `axis`. */
+/* Returns the images' axis in concatenated inputs, or BATCH_MIXES if images lie on the concatenated
+ * axis. */
 int batch_of_concat(const struct node *node, const int *axes);
 /* Returns `axis`: input i has the images on the same axis as the outputs. */
 int batch_same(const struct node *node, size_t i, int axis);

@@ -1,4 +1,5 @@
-/* Reference kernels as steps. Their tensors are created once; a run sets value->known to them. */
+/* Runs reference kernels as steps of compiled programs. The tensors are created once; a run lets
+ * value->known point to them. */
 #include "engine/op/bound_kernel.h"
 
 #include <stdlib.h>

@@ -8,14 +8,14 @@ struct bound_kernel {
     kernel_fn kernel;
     struct node node; /* a copy that lacks the epilogue, the residual and a MatMul's bias */
     struct epilogue epilogue;
-    const struct value *bias;  /* of a MatMul, over the last dimension; NULL if there is none */
+    const struct value *bias;  /* a MatMul's bias, added along the last dimension; NULL: no bias */
     struct tensor **in, **out; /* [inputs], [outputs]; NULL: omitted */
     bool *constant;            /* [inputs]: in[i] is a reference to a constant */
     bool *lent;                /* [inputs]: the run has set the value's `known` and will reset it */
 };
 
-/* With own_memory, operands that are not constants have their own memory. Otherwise they wrap
- * memory that the caller sets before each run. The caller frees *ret, even after a failure.
+/* With own_memory, operands that are not constants have their own memory. Otherwise these operands
+ * wrap memory that the caller sets before each run. The caller frees *ret, even after a failure.
  * STATUS_NO_MEMORY. */
 enum status bound_kernel_create(const struct node *node, bool own_memory, struct bound_kernel *ret,
                                 struct error *err) MUST_USE;
@@ -27,7 +27,8 @@ void bound_kernel_free(struct bound_kernel *bound);
 enum status bound_kernel_run(struct bound_kernel *bound, bool (*stop)(void *context),
                              void *stop_context, struct error *err) MUST_USE;
 
-/* True if the step has what the kernel does not compute: bias, residual, activation, rounding. */
+/* True if the step has a part that the kernel does not compute: a bias, residual, activation or
+ * rounding. */
 static inline bool bound_kernel_has_more(const struct bound_kernel *bound)
 {
     return bound->bias || bound->epilogue.residual || bound->epilogue.activation ||

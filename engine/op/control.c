@@ -135,7 +135,8 @@ static enum status infer_scan_batched(struct node *node, struct error *err)
     return STATUS_OK;
 }
 
-/* Makes `tensor`, a result of the body, output i of the node. Takes over the caller's reference. */
+/* Makes `tensor`, a result of the body, output i of the node. The output takes the caller's
+ * reference. */
 static void hand_over(const struct kernel_args *args, size_t i, struct tensor *tensor)
 {
     if (node_output(args->node, i))
@@ -193,7 +194,8 @@ KERNEL(kernel_if)
 struct collection {
     enum dtype dtype;
     struct shape item;                  /* valid if there are items */
-    size_t item_bytes, count, capacity; /* bytes of an item; number of items; places for items */
+    size_t item_bytes, count, capacity; /* bytes of an item, number of items, and number of items
+                                           that fit in the buffer */
     char *data;
 };
 
@@ -478,7 +480,7 @@ static enum status run_scan(const struct kernel_args *args, struct tensor *const
 
 /* ---- Scan-8, with a batch ---- */
 
-/* Reads the number of iterations of one image; without sequence_lens it is `longest`. */
+/* Reads the number of iterations of one image, which is `longest` without sequence_lens. */
 static enum status batch_length(const struct tensor *lengths, size_t image, size_t longest,
                                 size_t *ret, struct error *err)
 {
@@ -490,7 +492,7 @@ static enum status batch_length(const struct tensor *lengths, size_t image, size
     return STATUS_OK;
 }
 
-/* Adds a scan output of one image, filled up with zeros to `rows` items. */
+/* Adds a scan output of one image, and fills it up with zeros to `rows` items. */
 static enum status add_filled(const struct kernel_args *args, struct collection *results,
                               const struct tensor *tensor, size_t rows, struct error *err)
 {
@@ -572,7 +574,7 @@ KERNEL(kernel_scan)
                     (size_t)shape->dims[axis], err);
 }
 
-/* OP_NO_FOLD: a file controls how long a Loop or Scan runs, and loading must be fast. */
+/* OP_NO_FOLD because a file controls how long a Loop or Scan runs, and loading must be fast. */
 const struct op_info ops_control[] = {
     {OP_IF, 1, 0, 1, 1, 1, OP_VARIADIC, "cond:bool[1]", OP_DATA_SHAPE,
      "then_branch:graph else_branch:graph", infer_if, &batch_mixes, work_elements, kernel_if},

@@ -41,7 +41,7 @@ static enum status infer_deform_conv(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
 }
 
-/* Each image has its own offsets and mask, but all share the weights. */
+/* Each image has its own offsets and mask, but all images share the weights. */
 static int deform_axis(const struct node *node, const int *axes)
 {
     return axes[1] == BATCH_FREE ? batch_of_samples(node, axes, 5) : BATCH_MIXES;
@@ -299,7 +299,7 @@ KERNEL(kernel_conv_transpose)
 /* ---- Col2Im ---- */
 
 /* Col2Im is the second half of a ConvTranspose: it scatters rows [N, C * taps, positions] to the
- * image [N, C, image …]. Its kernel is the block. */
+ * image [N, C, image …]. The block of Col2Im is the kernel. */
 static enum status col2im_init(const struct node *node, struct window *ret, struct shape *ret_out,
                                struct error *err)
 {
@@ -321,7 +321,7 @@ static enum status col2im_init(const struct node *node, struct window *ret, stru
         if (__builtin_mul_overflow(taps, block[i], &taps) ||
             __builtin_mul_overflow(positions, ret->out[i], &positions))
             return error_set(err, STATUS_SHAPE, "the image or the block is too large to address");
-        ret->in[i] = ret->out[i]; /* as in ConvTranspose */
+        ret->in[i] = ret->out[i]; /* in and out are swapped, as in ConvTranspose */
         ret->out[i] = image[i];
     }
     if (data->dims[1] % taps || data->dims[2] != positions)

@@ -2,8 +2,8 @@
  *
  * Conversions go through one of three wide types (double, int64, uint64), a block at a time: 13
  * types need 3 x 13 small loops instead of 13 x 13, and the block stays in the first-level cache.
- * Every value of every dtype is exact in one of the three. Frequent conversions of real models
- * (float32 to and from 16-bit floats) have their own code. */
+ * Every value of every dtype is exact in one of these three types. Frequent conversions of real
+ * models (float32 to and from 16-bit floats) have their own code. */
 #include "engine/op/convert.h"
 
 #include <math.h>
@@ -161,7 +161,7 @@ void store_floats(const float *src, enum dtype dtype, void *dst, size_t n)
     }
 }
 
-/* int64 or uint64 to every dtype; only conversions to floats distinguish them. */
+/* Converts int64 or uint64 to every dtype. Only conversions to floats depend on the sign. */
 #define STORE_WHOLE_CASE(name, type, wide)                                                         \
     case DTYPE_##name: {                                                                           \
         type *to = dst;                                                                            \

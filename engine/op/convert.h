@@ -17,8 +17,9 @@
     X(U16, uint16_t, uint32_t) X(U32, uint32_t, uint32_t) X(U64, uint64_t, uint64_t)
 #define INTEGER_TYPES(X) SIGNED_TYPES(X) UNSIGNED_TYPES(X)
 
-/* The loop has no dependence between iterations that would keep gcc from vectorising it (an output
- * may be the very same array as an input). Clang finds out by itself, and warns if told. */
+/* Tells gcc that no iteration of the loop depends on another iteration, so that gcc vectorises the
+ * loop. An output may be the same array as an input. Clang needs no pragma, and warns about this
+ * one. */
 #ifdef __clang__
 #define VECTOR_LOOP
 #else
@@ -36,7 +37,8 @@
 /* dst[i] = (to) src[i]. */
 void convert_row(const void *src, enum dtype from, void *dst, enum dtype to, size_t n);
 
-/* Convert any dtype to float, double or int64, or these to any dtype. */
+/* Convert elements of any dtype to float, double or int64, or from float, double or int64 to any
+ * dtype. */
 void load_floats(const void *src, enum dtype dtype, float *dst, size_t n);
 void store_floats(const float *src, enum dtype dtype, void *dst, size_t n);
 void load_doubles(const void *src, enum dtype dtype, double *dst, size_t n);

@@ -53,8 +53,8 @@ static bool full_extent(const struct window *w, int i, int64_t output_padding, i
            !__builtin_add_overflow(span, output_padding, ret);
 }
 
-/* Sets pads that reduce the full extent to the wanted one. If the wanted one is larger, there are
- * no pads, and the added elements are the bias (as in ONNX's test data and ONNX Runtime). */
+/* Sets pads that reduce the full extent to the wanted extent. If the wanted extent is larger, there
+ * are no pads, and the added elements are the bias (as in ONNX's test data and ONNX Runtime). */
 static void place_wanted(struct window *w, int i, int64_t full, int64_t wanted, bool upper)
 {
     int64_t total = full > wanted ? full - wanted : 0;
@@ -70,7 +70,7 @@ static enum status transpose_window(const struct node *node, struct window *w, s
     const size_t count = (size_t)w->spatial;
     node_ints(node, "output_shape", &shaped);
     TRY(infer_list(node, "output_padding", count, 0, INT64_MAX, 0, output_padding, err));
-    /* Some exporters begin output_shape with N and C, or with -1 for them: use the last entries. */
+    /* use the last entries: some exporters begin output_shape with N and C, or with -1 and -1 */
     wanted += shaped == count + 2 ? 2 : 0;
     TRY(infer_list(node, "output_shape", shaped == count + 2 ? shaped : count, INT64_MIN, INT64_MAX,
                    0, output_shape, err));
@@ -103,7 +103,7 @@ static enum status transpose_window(const struct node *node, struct window *w, s
 }
 
 /* Reads strides, dilations, auto_pad and pads. window_init() would check the sizes of a forward
- * convolution, so it gets one tap and one element, which always fit. */
+ * convolution, and is called with a kernel and an input of one element, which always fit. */
 static enum status read_window(const struct node *node, const struct shape *x,
                                const struct shape *w, struct window *ret, struct error *err)
 {

@@ -1,7 +1,8 @@
 /* Every operator that rearranges elements (Transpose, Slice, Expand, Tile, DepthToSpace …) is one
  * strided copy. Dimensions are first merged where source and destination allow it. Then the
- * innermost one decides: a contiguous run is memcpy, a repeated element is a fill, anything else is
- * a loop over elements, tiled if it is a transposition, so that both sides stay in cache lines. */
+ * innermost dimension decides: a contiguous run is memcpy, a repeated element is a fill, anything
+ * else is a loop over elements. A transposition is copied in tiles, whose source and destination
+ * stay in the cache. */
 #include "engine/op/copy.h"
 
 #include <string.h>
@@ -47,7 +48,8 @@ void fill_row(void *dst, const void *value, size_t item, size_t n)
     }
 }
 
-/* Drops dimensions of extent 1 and merges neighbours that are contiguous on both sides. */
+/* Drops dimensions of extent 1, and merges neighbours that are contiguous in source and
+ * destination. */
 static int merge(struct copy_dim *dims, int rank)
 {
     int kept = 0;

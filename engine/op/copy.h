@@ -6,8 +6,8 @@
 /* The greatest rank of a strided copy. Tile and the block operators split each dimension in two. */
 #define COPY_MAX_RANK (2 * TENSOR_MAX_RANK)
 
-/* One dimension; steps are in bytes. A source step of 0 repeats the element, a negative one goes
- * back. */
+/* One dimension; steps are in bytes. A source step of 0 repeats the element, and a negative step
+ * goes back. */
 struct copy_dim {
     size_t extent;
     ptrdiff_t dst, src;
@@ -17,7 +17,8 @@ struct copy_dim {
  * Modifies `dims`. dst and src must not overlap; either may be NULL when an extent is 0. */
 void copy_strided(void *dst, const void *src, size_t item, struct copy_dim *dims, int rank);
 
-/* Copies an array of shape `from` to one of shape `to`, to which it broadcasts by numpy's rules. */
+/* Copies an array of shape `from` to an array of shape `to`. `from` broadcasts to `to` by numpy's
+ * rules. */
 void copy_broadcast(void *dst, const struct shape *to, const void *src, const struct shape *from,
                     size_t item);
 
@@ -27,7 +28,8 @@ void fill_row(void *dst, const void *value, size_t item, size_t n);
 /* X(unsigned type) for every element size. */
 #define EACH_ITEM_TYPE(X) X(uint8_t) X(uint16_t) X(uint32_t) X(uint64_t)
 
-/* Calls the one of function_uint8_t … function_uint64_t whose type has `item` bytes. */
+/* Calls one of the functions function_uint8_t() … function_uint64_t(): the function whose type has
+ * `item` bytes. */
 #define BY_ITEM_SIZE(item, function, ...)                                                          \
     ((item) == 1   ? function##_uint8_t(__VA_ARGS__)                                               \
      : (item) == 2 ? function##_uint16_t(__VA_ARGS__)                                              \

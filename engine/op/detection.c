@@ -47,7 +47,7 @@ struct roi_settings {
     int64_t pooled_height, pooled_width; /* of the output */
     int64_t sampling;
     float scale;
-    bool half_pixel, max, wide; /* wide: the feature map is in double, else in float */
+    bool half_pixel, max, wide; /* wide: the feature map is in double, otherwise in float */
 };
 
 struct roi_tap {
@@ -63,7 +63,7 @@ struct roi_axis {
     const struct roi_tap *taps; /* [pooled * grid], for all channels; NULL: too many for a table */
 };
 
-/* With more samples per bin, floats could not distinguish them. */
+/* A float cannot distinguish more samples in a bin. */
 #define MOST_GRID ((int64_t)1 << 24)
 
 static struct roi_axis roi_axis(const struct roi_settings *s, float begin, float end,
@@ -287,8 +287,8 @@ struct suppression {
     size_t count, capacity;           /* of triples */
 };
 
-/* Not fminf() and fmaxf(), which would be calls for every pair of boxes; NaN gives no overlap
- * either way. */
+/* Used instead of fminf() and fmaxf(), which would be calls for every pair of boxes. With NaN,
+ * boxes do not overlap either way. */
 static float least(float a, float b)
 {
     return a < b ? a : b;
@@ -322,7 +322,7 @@ static bool overlaps(const struct box *p, const struct box *q, float threshold)
     return p->area > 0 && q->area > 0 && both > 0 && common / both > threshold;
 }
 
-/* Sorts by highest score, then lower index. */
+/* Sorts by falling score, and equal scores by rising index. */
 static int compare_candidates(const void *a, const void *b)
 {
     const struct box_candidate *x = a, *y = b;

@@ -9,8 +9,8 @@
 #define EINSUM_MAX_OPERANDS 16
 #define EINSUM_MAX_LABELS   (52 + TENSOR_MAX_RANK)
 
-/* Labels are numbers: 0 … 51 for letters, 52 and above for an ellipsis's dimensions, aligned at the
- * last one. label[] of an operand has one entry per dimension. */
+/* Labels are numbers: 0 … 51 for letters, 52 and above for the dimensions of an ellipsis, which are
+ * aligned at the last dimension. label[] of an operand has one entry per dimension. */
 struct einsum_plan {
     size_t operands;
     int8_t label[EINSUM_MAX_OPERANDS][TENSOR_MAX_RANK];
@@ -23,7 +23,7 @@ struct einsum_plan {
 #define ELLIPSIS    (-2)
 #define TERM_LABELS (TENSOR_MAX_RANK + 1)
 
-/* Upper case first: the order of labels in an implicit output (ASCII). */
+/* Numbers letters in the order of ASCII, upper case first, as an implicit output needs. */
 static int letter_label(char c)
 {
     if (c >= 'A' && c <= 'Z')
@@ -84,7 +84,6 @@ static enum status bind_extent(struct einsum_plan *plan, int label, int64_t exte
     return STATUS_OK;
 }
 
-/* Assigns labels to the dimensions of one operand. */
 static enum status bind_operand(struct einsum_plan *plan, size_t operand, const struct term *term,
                                 const struct shape *shape, struct error *err)
 {
@@ -201,7 +200,8 @@ static enum status infer_einsum(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &plan.out, err);
 }
 
-/* Returns the dimension that has a label. -1: none. -2: several, as on a diagonal. */
+/* Returns the dimension that has a label, -1 if no dimension has it, or -2 if several have it, as
+ * on a diagonal. */
 static int label_place(const int8_t *labels, int rank, int label)
 {
     int place = -1;
@@ -290,8 +290,8 @@ static bool advance(const struct axis *axes, int rank, size_t *at, struct axis *
     return false;
 }
 
-/* dst, described by `to`, = the sum of a * b over all labels that `to` lacks. The last of these is
- * the innermost loop. */
+/* Writes to dst, which `to` describes, the sum of a * b over all labels that `to` lacks. The last
+ * of these labels is the innermost loop. */
 static enum status contract(const struct kernel_args *args, const struct einsum_plan *plan,
                             enum arithmetic arithmetic, const struct labelled *a,
                             const struct labelled *b, const struct labelled *to, void *dst,

@@ -59,7 +59,7 @@
     ROW(max_##D, T, T, x > y ? x : y)                                                              \
     ROW(min_##D, T, T, x < y ? x : y)
 
-/* -1 is treated separately: the most negative number divided by it does not fit, and wraps. */
+/* -1 is treated separately: the most negative number divided by -1 does not fit, and wraps. */
 #define SIGNED_ROWS(D, T, W)                                                                       \
     INTEGER_ROWS(D, T, W)                                                                          \
     ROW(prelu_##D, T, T, x < 0 ? (W)(x) * (W)(y) : (W)x)                                           \
@@ -87,7 +87,7 @@
     ROW(min_##D, T, T, x < y || x != x ? x : y)                                                    \
     ROW(prelu_##D, T, T, x < 0 ? x * y : x)
 
-/* Mod-28: the remainder takes the divisor's sign, also a remainder of zero. */
+/* Mod-28: the remainder has the divisor's sign, even if the remainder is zero. */
 static double floor_mod(double x, double y)
 {
     double remainder = fmod(x, y);
@@ -219,7 +219,7 @@ ROW(pow_F32, float, float, y == 2 ? x * x : powf(x, y))
 ROW(pow_F64, double, double, pow(x, y))
 ROW(pow_I64, int64_t, int64_t, power(x, y))
 
-/* Integers are computed in 64 bits, float32 in itself, and everything else in double. */
+/* Integers are computed in 64 bits, float32 in float32, and everything else in double. */
 KERNEL(kernel_pow)
 {
     static const binary_row pow_rows[] = {

@@ -130,7 +130,8 @@ static const struct unary_rows unaries[OP_COUNT] = {
 static const struct unary_rows gelu_tanh = {gelu_tanh_F32, gelu_tanh_F64, NULL,
                                             NULL,          {0, 0},        ACTIVATION_GELU_TANH};
 
-/* Silu in float32 is less precise than passes assume; Erf and Shrink have no form for integers. */
+/* Returns the dtype in which an operator computes. Silu in float32 would be less precise than
+ * passes assume; Erf and Shrink have no form for integers. */
 static enum dtype computed_in(enum op op, enum dtype dtype)
 {
     if (op == OP_NOT)
@@ -159,7 +160,7 @@ static int64_t whole(enum op op, int64_t x)
 static void unary_integers(enum op op, bool is_unsigned, const int64_t *x, int64_t *y, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        /* uint64 above INT64_MAX reads as negative, but unsigned numbers are not negative. */
+        /* a uint64 above INT64_MAX would read as negative */
         bool huge = is_unsigned && x[i] < 0;
         y[i] = !huge ? whole(op, x[i]) : op == OP_SIGN ? 1 : x[i];
     }

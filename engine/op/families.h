@@ -71,7 +71,7 @@ enum status infer_unknown_i64(struct node *node, struct error *err) MUST_USE;
 enum status infer_like(struct node *node, struct error *err) MUST_USE;
 
 /* Spatial attributes of Conv, pools …: kernel, strides, pads (begin…, end…), dilations, auto_pad
- * worked out for the given input extents. Inference and all kernels share them. */
+ * worked out for the given input extents. Inference and all kernels use this struct. */
 struct window {
     int spatial; /* 1 … 3 */
     int64_t kernel[3], stride[3], dilation[3], pad_begin[3], pad_end[3];

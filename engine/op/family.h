@@ -9,8 +9,8 @@
 #include "engine/op/operands.h"
 #include "engine/op/resolve.h"
 
-/* The usual row: one output, all opsets from `since` on, no multiply-adds to speak of. Its
- * functions are infer_<infer>() and kernel_<kernel>(). */
+/* The usual row: one output, all opsets from `since` on, few multiply-adds. The row's functions are
+ * infer_<infer>() and kernel_<kernel>(). */
 #define OP_ROW_OF(id, since, least, most, operands, traits, attrs, infer, rule, kernel)            \
     {                                                                                              \
         OP_##id, since, 0, least, most, 1, 1, operands, traits, attrs, infer_##infer, rule,        \

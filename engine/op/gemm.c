@@ -64,7 +64,8 @@ void gemm_nn(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const voi
     BY_ARITHMETIC(arithmetic, gemm_nn, m, n, k, a, a_row, a_col, b, ldb, c, ldc);
 }
 
-/* The dtype of an arithmetic; the sign of integers makes no difference. */
+/* Returns a dtype for the numbers of an arithmetic. Sums and products modulo 2^n do not depend on
+ * the sign. */
 static enum dtype arithmetic_dtype(enum arithmetic arithmetic)
 {
     static const enum dtype dtypes[] = {[ARITHMETIC_F32] = DTYPE_F32,
@@ -74,7 +75,7 @@ static enum dtype arithmetic_dtype(enum arithmetic arithmetic)
     return dtypes[arithmetic];
 }
 
-/* True if the arithmetic computes in the tensor's own type. */
+/* True if `arithmetic` can read and write elements of `dtype`. */
 static bool is_native(enum dtype dtype, enum arithmetic arithmetic)
 {
     return dtype == arithmetic_dtype(arithmetic) ||

@@ -1,5 +1,5 @@
 /* Relates operands to outputs, in one place for inference functions, passes and kernels, so that
- * these cannot disagree. Every function checks all its arguments. */
+ * inference, passes and kernels cannot disagree. Every function checks all its arguments. */
 #pragma once
 
 #include "engine/op/families.h"
@@ -62,7 +62,8 @@ enum status conv_shape_init(const struct node *node, const struct shape *x, cons
 enum status pool_window_init(const struct node *node, const struct shape *x, bool channels_last,
                              struct window *ret, struct error *err) MUST_USE;
 
-/* The shape that MaxUnpool's indices refer to, and its output's shape if it has no output_shape. */
+/* Computes the shape to which MaxUnpool's indices refer. It is also the output's shape if the
+ * operand output_shape is omitted. */
 enum status unpool_shape_init(const struct node *node, const struct shape *x, struct shape *ret,
                               struct error *err) MUST_USE;
 
@@ -108,7 +109,7 @@ struct resize_plan {
 };
 
 /* Plans a Resize of an x of this shape. If *ret_known is false, roi, scales or sizes are not known
- * yet, and *ret is not set. Reads these operands from `known` of node->inputs. */
+ * yet, and *ret is not set. Reads roi, scales and sizes from `known` of node->inputs. */
 enum status resize_plan_init(const struct node *node, const struct shape *x,
                              struct resize_plan *ret, bool *ret_known, struct error *err) MUST_USE;
 
@@ -116,10 +117,11 @@ enum status resize_plan_init(const struct node *node, const struct shape *x,
  * factors but no extents: x may be [N, C, H, W] or [N, H, W, C]. */
 bool resize_is_spatial(const struct node *node, struct resize_plan *ret);
 
-/* Number of taps per output position: 1, 2, 4; more along an antialiased axis that shrinks. */
+/* Returns the number of taps (input positions with a weight) per output position: 1, 2 or 4, or
+ * more along an antialiased axis that shrinks. */
 size_t resize_tap_count(const struct resize_plan *plan, const struct resize_axis *axis);
 
-/* The taps of output position i: their positions in the axis, and their weights. Returns true if
- * the position lies outside of the crop and gets the extrapolation value. */
+/* Computes the taps of output position i: index[k] is a position in the axis, and weight[k] its
+ * weight. Returns true if position i lies outside of the crop and gets the extrapolation value. */
 bool resize_taps(const struct resize_plan *plan, const struct resize_axis *axis, int64_t i,
                  size_t *index, double *weight);

@@ -3,8 +3,8 @@
  * Easy to get wrong: the grid's last dimension has x first. Coordinates outside the borders are
  * clamped or reflected before interpolation, and again for every tap; but with padding_mode
  * "border", cubic interpolation only clamps each tap (as in PyTorch and ONNX Runtime; ONNX's
- * reference clamps the coordinate). Nearest rounds half to even. If padding_mode is "zeros", a NaN
- * in the grid is outside; otherwise it means the first pixel. */
+ * reference clamps the coordinate). Nearest rounds half to even. A NaN in the grid is outside if
+ * padding_mode is "zeros", otherwise a NaN means the first pixel. */
 #include <math.h>
 
 #include "engine/op/family.h"
@@ -69,7 +69,7 @@ struct sampler {
     int64_t extent[3];
 };
 
-/* The input positions that one output position reads along one axis; index -1: outside. */
+/* The input positions that one output position reads along one axis. An index of -1 is outside. */
 struct grid_axis_taps {
     int count;
     int64_t index[MAX_TAPS];
@@ -92,7 +92,7 @@ static double clamp(double x, double low, double high)
     return x < low ? low : x > high ? high : x;
 }
 
-/* x mirrored at low and high until it lies between them. */
+/* Mirrors x at low and high until x lies between low and high. */
 static double reflect(double x, double low, double high)
 {
     double range = high - low;

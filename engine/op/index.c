@@ -248,7 +248,8 @@ static int gather_nd_beside(const struct node *node, size_t i, int axis)
     return i == 1 && axis < node_int(node, "batch_dims", 0) ? axis : BATCH_OTHER;
 }
 
-/* The images must be on one axis of all operands, with equal extents; not on the indexed axis. */
+/* The images must be on the same axis of all operands, with equal extents, and not on the indexed
+ * axis. */
 static int scatter_elements_axis(const struct node *node, const int *axes)
 {
     int axis = BATCH_FREE;
@@ -340,7 +341,7 @@ static size_t elements_start(struct strided_iterator *it, const struct shape *sh
     return along;
 }
 
-/* The operation that combines updates with the data; NULL if updates replace the data. */
+/* Returns the function that combines updates with the data, or NULL if updates replace the data. */
 static binary_row scatter_row(const struct node *node, enum dtype dtype)
 {
     static const enum binary_op numbers[] = {BINARY_COUNT, BINARY_ADD, BINARY_MUL, BINARY_MAX,
@@ -465,8 +466,8 @@ KERNEL(kernel_non_zero)
 
 /* ---- CumSum ---- */
 
-/* Sums in double, or (wrapping) in 64-bit integers. A row of sums is the one before it plus a row
- * of x: that at the same place, or with `exclusive` the one before. */
+/* Sums in double, or in 64-bit integers that wrap. A row of sums is the previous row of sums plus a
+ * row of x: the row at the same position, or with `exclusive` the previous row. */
 KERNEL(kernel_cum_sum)
 {
     const struct tensor *x = args->in[0];

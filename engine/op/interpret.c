@@ -22,7 +22,7 @@ struct interpreter {
     uint64_t steps;
     double work;
     int depth;
-    const struct run *innermost; /* the run of the innermost body that runs, or of the graph */
+    const struct run *innermost; /* the run of the innermost running body, or of the graph */
 };
 
 /* Shape and dtype that a value had before the run. Inference overwrites them. */
@@ -31,7 +31,7 @@ struct declared {
     enum dtype dtype;
 };
 
-/* Room for the operands of one node. */
+/* Arrays for the operands of one node. */
 struct operands {
     const struct tensor **in;
     struct tensor **out;
@@ -43,10 +43,10 @@ struct run {
     struct graph *graph;
     struct operands operands;
     struct declared *declared; /* [value_count] */
-    uint32_t *readers;         /* [value_count]: how many reads of the value remain */
-    bool *ours;                /* [value_count]: this run has set the value's `known` */
-    bool *constant;            /* [value_count]: the value is the same in every run */
-    void *memory;              /* the allocation of these arrays and of `operands` */
+    uint32_t *readers; /* [value_count]: number of reads of the value that are still to come */
+    bool *ours;        /* [value_count]: this run has set the value's `known` */
+    bool *constant;    /* [value_count]: the value is the same in every run */
+    void *memory;      /* the allocation of these arrays and of `operands` */
 };
 
 /* ---- one node ---- */
@@ -64,7 +64,8 @@ static enum status take_step(struct interpreter *interpreter, struct error *err)
     return STATUS_OK;
 }
 
-/* Limits the work of loops. A limit on steps is not enough, because a node may be large. */
+/* Limits the work of loops. A limit on the number of nodes is not enough, because one node may be
+ * large. */
 static enum status take_work(struct interpreter *interpreter, const struct node *node,
                              struct error *err)
 {

@@ -17,8 +17,8 @@ struct node_call {
     struct memory_budget *budget; /* for scratch memory; may be NULL */
 };
 
-/* A backend's function that runs some nodes faster than the reference kernels: *ret_taken says
- * whether it has run the node. Called on the interpreting thread. */
+/* A backend's function that runs some nodes faster than the reference kernels. *ret_taken becomes
+ * true if the function has run the node. Called on the interpreting thread. */
 struct node_runner {
     enum status (*run)(void *context, const struct node_call *call, bool *ret_taken,
                        struct error *err);

@@ -28,7 +28,7 @@ struct kernel_args {
     struct interpreter *interpreter;
     bool (*stop)(void *context); /* returns true if the run must end; may be NULL */
     void *stop_context;
-    struct scratch_block **scratch; /* private to kernel_call(), as is `unasked` */
+    struct scratch_block **scratch; /* private to kernel_call(), like `unasked` */
     size_t *unasked;                /* elements computed since the last call of `stop` */
 };
 
@@ -53,9 +53,9 @@ kernel_fn kernel_find(enum op op);
 enum status kernel_call(kernel_fn kernel, const struct kernel_args *args,
                         struct error *err) MUST_USE;
 
-/* For kernels whose work can exceed the size of their operands many times: call it in loops, before
- * computing `elements` more. It calls kernel_args.stop once per KERNEL_ASKS elements.
- * STATUS_CANCELLED. */
+/* Kernels whose work can exceed the size of their operands many times call this function in loops,
+ * before they compute `elements` more elements. It calls kernel_args.stop once per KERNEL_ASKS
+ * elements. Returns STATUS_CANCELLED if the run must stop. */
 enum { KERNEL_ASKS = 1 << 22 };
 enum status kernel_goes_on(const struct kernel_args *args, size_t elements,
                            struct error *err) MUST_USE;
@@ -77,11 +77,11 @@ enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype d
                           const struct shape *shape, struct error *err) MUST_USE;
 
 /* Allocates scratch memory that lasts until the kernel returns, charged to the budget. On failure
- * returns NULL and sets *err; the run ends with its status. */
+ * returns NULL and sets *err. */
 void *kernel_scratch(const struct kernel_args *args, size_t count, size_t size, struct error *err);
 
 /* Returns scratch memory for the elements of output i as numbers of `dtype`. When the kernel has
- * succeeded, they are converted into the output. */
+ * succeeded, these numbers are converted into the output. */
 void *kernel_result_scratch(const struct kernel_args *args, size_t i, enum dtype dtype,
                             struct error *err);
 

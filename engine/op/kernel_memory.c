@@ -11,7 +11,7 @@ enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype d
 {
     struct tensor *tensor;
     TRY(tensor_create(args->budget, dtype, shape, &tensor, err));
-    tensor_unref(args->out[i]); /* in case it was already allocated */
+    tensor_unref(args->out[i]); /* the output may already be allocated */
     args->out[i] = tensor;
     return STATUS_OK;
 }

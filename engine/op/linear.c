@@ -31,7 +31,7 @@ static enum status multiply_rows(const struct kernel_args *args, const struct ge
 {
     const size_t n = gemm->n, k = gemm->k, size = arithmetic_size(arithmetic);
     const double most = 8.0 * KERNEL_ASKS / ((double)n * (double)k + 1);
-    const size_t step = most < 32 ? 32 : (size_t)most; /* fewer rows would reuse too little of b */
+    const size_t step = most < 32 ? 32 : (size_t)most; /* fewer rows would reuse b too rarely */
     for (size_t i = 0; i < gemm->m; i += step) {
         const size_t rows = gemm->m - i < step ? gemm->m - i : step;
         const char *left = a + i * a_row * size;

@@ -21,13 +21,14 @@ enum status conv_forward(const struct kernel_args *args, const struct conv_shape
 /* Adds leading spatial dimensions of extent 1 to a window, so that it has three. */
 struct window window_in_3d(const struct window *window);
 
-/* Product of three extents of a 3-D window: `kernel` gives its number of taps, `in` and `out` the
- * positions per channel of its input and output. */
+/* Returns the product of three extents of a 3-D window. For `kernel` this is the number of taps,
+ * for `in` and `out` the number of positions in a channel of the input and of the output. */
 size_t window_volume(const int64_t extents[static 3]);
 
-/* Taps of a window at output position `at` along axis i that fall inside 0 … in-1: *first … *end-1.
- * The input position of tap t is at * stride - pad_begin + t * dilation. */
+/* Finds the taps *first … *end-1 of a window, at output position `at` along axis i, that fall
+ * inside the input. The input position of tap t is at * stride - pad_begin + t * dilation. */
 void window_taps(const struct window *window, int i, int64_t at, int64_t *first, int64_t *end);
 
-/* Number of taps along axis i that are in the input or padding; with ceil_mode, some may not be. */
+/* Returns how many taps along axis i lie in the input or the padding. With ceil_mode, taps may lie
+ * beyond the padding. */
 int64_t window_padded_taps(const struct window *window, int i, int64_t at);

@@ -209,7 +209,7 @@ struct declaration {
     bool gives_shape, is_required;
 };
 
-/* For each letter, 1 + the extent that it stands for; 0 if the extent is not known yet. */
+/* For each letter, 1 + the extent that the letter stands for; 0 if the extent is not known yet. */
 typedef int64_t letters['Z' - 'A' + 1];
 
 static unsigned dtypes_by_word(const char *word, size_t length)
@@ -258,7 +258,7 @@ static const char *read_declaration(const char *text, struct declaration *ret)
     return text + (*text == ' ');
 }
 
-/* Compares a shape with the declared dimensions, and notes the extents of new letters. */
+/* Compares a shape with the declared dimensions, and stores the extents of new letters. */
 static bool dims_fit(const struct declaration *declared, const struct shape *shape, letters known)
 {
     const char *dims = declared->dims, *star = memchr(dims, '*', (size_t)declared->rank);
@@ -278,7 +278,7 @@ static bool dims_fit(const struct declaration *declared, const struct shape *sha
     return true;
 }
 
-/* Writes the declared dimensions, with the extents that are known: "[N, 3, ...]". */
+/* Writes the declared dimensions, with known extents in place of letters: "[N, 3, ...]". */
 static void dims_text(const struct declaration *declared, const letters known, char *text,
                       size_t size)
 {

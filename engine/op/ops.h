@@ -23,11 +23,10 @@ struct graph;
  * Called only when every present input has a fully known shape, and after the operands and the
  * kinds of attributes were checked. The function itself checks axes and sizes, with
  * overflow-checked arithmetic. If an output's shape depends on unknown contents, only its dtype is
- * set and its shape is SHAPE_NONE. Errors: STATUS_SHAPE / STATUS_MODEL / STATUS_UNSUPPORTED, the
- * text without the node's name, which the caller adds. */
+ * set and its shape is SHAPE_NONE. Errors: STATUS_SHAPE / STATUS_MODEL / STATUS_UNSUPPORTED, in a
+ * text to which the caller adds the node's name. */
 typedef enum status (*infer_fn)(struct node *node, struct error *err);
 
-/* A reference kernel, see engine/op/kernel.h. */
 struct kernel_args;
 typedef enum status kernel_function(const struct kernel_args *args, struct error *err);
 

@@ -152,8 +152,8 @@ static double window_max(const double *src, const struct window_cursor *cursor, 
     return best;
 }
 
-/* Turns a position in a plane into one in the tensor, where the plane starts at `base`.
- * column_major: storage_order 1. */
+/* Converts a position in a plane to a position in the tensor, in which the plane starts at `base`.
+ * `column_major` is true for storage_order 1. */
 static int64_t place_index(size_t position, size_t base, const struct window *w, bool column_major)
 {
     const int64_t at = (int64_t)position;

@@ -19,7 +19,7 @@ struct quant {
 #x ":8bit" dims "! " #x "_scale:float[1]! " #x "_zero_point:8bit[1] "
 #define QUANTIZED_RESULT(must) "y_scale:float[1]" must " y_zero_point:8bit[1] "
 
-/* The range of an integer dtype of 8 or 16 bits, or of int32. */
+/* Sets the range of an integer dtype of 8 or 16 bits, or of int32. */
 void quant_range(enum dtype dtype, int64_t *ret_low, int64_t *ret_high);
 
 /* Reads operands `scale` and `scale + 1` (the zero point, default 0) of the node, for a tensor of
@@ -35,7 +35,8 @@ static inline int64_t quant_round_shifted(const struct quant *q, double shifted)
     return value < (double)q->high ? (int64_t)value : q->high;
 }
 
-/* Rounds `divided` (real / scale) and then adds the zero point, as ONNX does: ties differ. */
+/* Rounds `divided` (real / scale) half to even and then adds the zero point, as ONNX does. With an
+ * odd zero point, ties differ from quant_round_shifted(). */
 static inline int64_t quant_round(const struct quant *q, double divided)
 {
     return quant_round_shifted(q, rint(divided) + (double)q->zero);
@@ -54,6 +55,6 @@ enum status multiply_batches(const struct kernel_args *args, const struct matmul
 /* The dtype of a quantized output: that of its zero point, or `otherwise`. */
 enum dtype quantized_dtype(const struct node *node, size_t zero_point, enum dtype otherwise);
 
-/* Infer pools, also those of 8-bit tensors, whose output's zero point is operand 4. */
+/* These functions infer pools. A pool of 8-bit tensors has its output's zero point in operand 4. */
 enum status infer_pool(struct node *node, struct error *err) MUST_USE;
 enum status infer_global_pool(struct node *node, struct error *err) MUST_USE;

@@ -72,7 +72,7 @@ static enum status quant_layout_init(const struct node *node, const struct shape
     }
     if (node->opset < 13)
         return error_set(err, STATUS_UNSUPPORTED, "a scale per channel needs opset 13 or later");
-    /* The default axis of 1 does not exist in a vector: use its only axis. */
+    /* a vector has no axis 1, the default: use axis 0 */
     if (x->rank == 1 && axis == 1)
         axis = 0;
     TRY(infer_axis(&axis, x->rank, err));
@@ -181,7 +181,7 @@ struct block_cursor {
     size_t at;      /* position of the element's scale */
 };
 
-/* Passes elements that share a scale, at most `most`. Returns their number. */
+/* Moves the cursor past elements that share a scale, at most `most`, and returns their number. */
 static size_t cursor_pass(struct block_cursor *c, size_t most)
 {
     const struct quant_layout *layout = c->layout;
@@ -202,7 +202,7 @@ static size_t cursor_pass(struct block_cursor *c, size_t most)
 
 struct params {
     const double *scale;
-    double *zeros; /* as many as scales; NULL: all 0 */
+    double *zeros; /* as many as there are scales; NULL: all zero points are 0 */
 };
 
 static enum status params_open(const struct kernel_args *args, struct params *ret,

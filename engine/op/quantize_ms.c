@@ -1,5 +1,6 @@
-/* Operators of com.microsoft on 8-bit tensors: Add, Mul, Concat, pools; and Lookup. Functions of a
- * single stored number use a table of 256 results. Source: ONNX Runtime's ContribOperators.md.
+/* Operators of com.microsoft on 8-bit tensors: Add, Mul, Concat, pools; and Lookup. Operators on a
+ * single 8-bit number look up one of 256 results in a table. Source: ONNX Runtime's
+ * ContribOperators.md.
  *
  * Easy to get wrong: results that lie halfway between two stored numbers are common here (scales
  * are round numbers), and ONNX Runtime, which defines these operators, rounds them by float32
@@ -111,7 +112,8 @@ KERNEL(kernel_qlinear_binary)
 
 /* ---- tables ---- */
 
-/* ret[stored byte] = the byte of the same number with the output's scale and zero point. */
+/* Sets ret[b] for each byte b to the byte that stores, with the output's scale and zero point, the
+ * number that b stores with the input's. */
 static void fill_table(const struct quant *in, enum dtype in_dtype, const struct quant *out,
                        uint8_t *ret)
 {

@@ -1,6 +1,6 @@
 /* Quantized convolutions and matrix products. Zero points are subtracted from the operands in
  * int32, and the differences multiplied in int32 (overflow wraps, as the specification allows). The
- * sums are scaled and, if the result is quantized, rounded half to even and saturated. */
+ * sums are scaled. A quantized result is then rounded half to even and saturated. */
 #include "engine/op/family.h"
 #include "engine/op/quant.h"
 
@@ -42,8 +42,8 @@ static enum status infer_conv_integer(struct node *node, struct error *err)
     return infer_output(node, 0, DTYPE_I32, &conv.out, err);
 }
 
-/* Checks operand `param`, a scale or zero point of operand `operand`: one number, or one for each
- * row of the left operand or column of the right one. */
+/* Checks that operand `param`, a scale or zero point of operand `operand`, has one number, or one
+ * for each row of the left or column of the right operand. */
 static enum status check_lines(const struct node *node, size_t operand, size_t param,
                                const char *name, bool rows, struct error *err)
 {
@@ -243,7 +243,7 @@ KERNEL(kernel_quantized_product)
     const enum op op = args->node->op;
     const struct operand_places of = operands_of(op);
     const bool is_conv = op == OP_QLINEAR_CONV || op == OP_CONV_INTEGER;
-    const bool are_result = of.y_scale == SIZE_MAX; /* of ConvInteger and MatMulInteger */
+    const bool are_result = of.y_scale == SIZE_MAX; /* in ConvInteger and MatMulInteger */
     struct tensor *y = args->out[0];
     struct shape full = y->shape;
     int32_t *sums =

@@ -184,7 +184,7 @@ static double work_recurrent(const struct node *node)
     return (double)x->shape.dims[0] * (double)x->shape.dims[1] * weights;
 }
 
-/* Returns the axis of images in operand i; -1 if it must have none. */
+/* Returns the axis of images in operand i, or -1 if operand i must be the same for all images. */
 static int recurrent_batch_axis(const struct node *node, size_t i)
 {
     const bool is_state = i == RECURRENT_X || i == RECURRENT_H || i == RECURRENT_C;
@@ -260,7 +260,7 @@ static double clipped(const struct recurrent_run *run, double x)
     return run->shape.clips ? fmax(-clip, fmin(clip, x)) : x;
 }
 
-/* Returns bias i of the direction; W's biases come before R's. */
+/* Returns bias i of the direction. The biases of W come before the biases of R. */
 static double bias_at(const struct recurrent_run *run, size_t i)
 {
     return run->bias ? run->bias[i] : 0;
@@ -326,7 +326,6 @@ static void multiply_states(const struct recurrent_run *run, const double *h, si
             r->width, run->sums + from, r->width);
 }
 
-/* Computes step s of all images. */
 static void recurrent_step(const struct recurrent_run *run, size_t s)
 {
     const struct recurrent *r = &run->shape;

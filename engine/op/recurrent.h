@@ -1,5 +1,5 @@
-/* LSTM, GRU and RNN, and OP_RECURRENCE, the part of them that runs step by step: their operands for
- * inference, passes and kernels.
+/* Reads the operands of LSTM, GRU, RNN and OP_RECURRENCE for inference, passes and kernels.
+ * OP_RECURRENCE is the part of the other three operators that runs step by step.
  *
  * Operands of all four: X [steps, batch, inputs] ([batch, steps, inputs] with layout 1), W
  * [directions, gates * hidden, inputs], R [directions, gates * hidden, hidden], B [directions, 2 *
@@ -9,8 +9,9 @@
  * transposes of W, [steps, batch, directions * gates * hidden], and B is not added yet. Its
  * attribute "cell" is an enum recurrent_cell.
  *
- * Source: ONNX LSTM-22, GRU-22, RNN-22. Where they leave a choice, this follows ONNX Runtime: each
- * activation with an alpha takes the next number of activation_alpha; likewise with beta. */
+ * Source: ONNX LSTM-22, GRU-22, RNN-22. Where ONNX leaves a choice, lensd follows ONNX Runtime:
+ * each activation with an alpha takes the next number of activation_alpha, and each activation with
+ * a beta takes the next number of activation_beta. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -78,7 +79,7 @@ static inline size_t recurrent_row(const struct recurrent *r, size_t t, size_t n
 }
 
 /* Offset in Y of the `hidden` numbers of step t, direction d and image n. recurrent_state() returns
- * that in Y_h, Y_c and the initial states. */
+ * the offset in Y_h, Y_c and the initial states. */
 static inline size_t recurrent_result(const struct recurrent *r, size_t t, size_t d, size_t n)
 {
     const size_t row = r->batch_first ? recurrent_row(r, t, n) * r->directions + d

@@ -31,7 +31,8 @@ enum map { MAP_NONE, MAP_ABS, MAP_SQUARE, MAP_EXP };
 
 enum reduce_finish { FINISH_NONE, FINISH_MEAN, FINISH_ROOT, FINISH_LOG };
 
-/* How each operator maps, combines and finishes; integers stay integers if `is_whole`. */
+/* How each operator maps elements, combines the results and finishes the sums. If `is_whole`,
+ * integers are computed as integers. */
 static const struct reducer {
     enum map map;
     enum fold fold;
@@ -50,7 +51,7 @@ static const struct reducer {
     [OP_REDUCE_SUM_SQUARE] = {MAP_SQUARE, FOLD_SUM, FINISH_NONE, true},
 };
 
-/* One pass over the input, with the accumulators `sum` or `whole`; the other is NULL. */
+/* One pass over the input. The accumulators are `sum` or `whole`; the unused pointer is NULL. */
 struct pass {
     enum fold fold;
     enum map map;
@@ -77,7 +78,7 @@ static void map_doubles(const struct pass *pass, size_t out, bool reduced, doubl
     }
 }
 
-/* Folds n numbers into as many others. In maxima and minima NaN wins. */
+/* Combines x[i] with to[i] for n numbers. In maxima and minima NaN wins. */
 static void fold_doubles(enum fold fold, double *to, const double *x, size_t n)
 {
     switch (fold) {
@@ -115,8 +116,9 @@ static void fold_integers(const struct pass *pass, size_t out, bool reduced, con
     }
 }
 
-/* Folds x into the result, which has extent 1 along the reduced axes. It broadcasts to x: if the
- * last axis is reduced, a row of x goes to one element of the result, otherwise to a row. */
+/* Folds x into the result, which has extent 1 along the reduced axes. The result broadcasts to x:
+ * if the last axis is reduced, a row of x is folded into one element of the result, otherwise into
+ * a row of the result. */
 static void run_pass(const struct pass *pass, const struct tensor *x, unsigned axes)
 {
     struct shape result = x->shape;
@@ -140,7 +142,7 @@ static void run_pass(const struct pass *pass, const struct tensor *x, unsigned a
                 map_doubles(pass, out, reduced, values, n);
                 size_t left = n;
                 for (; reduced && left > 1;
-                     left -= left / 2) /* adds the second half to the first */
+                     left -= left / 2) /* combines the second half of the numbers with the first */
                     fold_doubles(pass->fold, values, values + left - left / 2, left / 2);
                 fold_doubles(pass->fold, pass->sum + out, values, left);
             } else {
@@ -151,8 +153,8 @@ static void run_pass(const struct pass *pass, const struct tensor *x, unsigned a
     } while (broadcast_next(&at));
 }
 
-/* Sets what a fold starts with, which changes nothing: for maxima and minima, the end of the
- * dtype's range. */
+/* Sets the initial value of a fold, which does not change the result: for maxima and minima, the
+ * end of the dtype's range. */
 static void start_of(enum fold fold, enum dtype dtype, double *ret_real, int64_t *ret_whole)
 {
     uint64_t end = 0; /* room for an element of any dtype */

@@ -13,7 +13,8 @@
 #include "engine/op/family.h"
 #include "engine/op/nn.h"
 
-/* The words of Resize's attributes, in their enumerations' order; the importer adds "simple". */
+/* The values of Resize's attributes, in the order of the enumerations. Only the importer makes
+ * "simple". */
 #define MODES "nearest linear cubic"
 #define COORDINATES                                                                                \
     "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric "                 \
@@ -147,7 +148,7 @@ static enum status read_roi(const struct tensor *roi, const int *axes, int count
     return STATUS_OK;
 }
 
-/* True if the contents of input i are known, or it has none. */
+/* True if the contents of input i are known, or if input i is omitted or empty. */
 static bool is_settled(const struct node *node, size_t i)
 {
     const struct value *value = node_input(node, i);
@@ -236,8 +237,8 @@ static int resize_beside(const struct node *node, size_t i, int axis)
 /* ---- taps: the input positions of an output position and their weights; positions outside are
  * clamped to the edge, or omitted (exclude_outside) ---- */
 
-/* x / scale, by the exact ratio where there is one. A scale that was given is float32, and so is
- * the quotient: 6.5 / 2.6 is then 2.5, as was meant, and not a little more. */
+/* Returns x / scale. If the scale comes from sizes, the exact ratio in / out is used. A scale that
+ * was given is float32, and the quotient is computed in float32: 6.5 / 2.6 is then exactly 2.5. */
 static double unscale(const struct resize_axis *axis, double x)
 {
     if (axis->from_sizes)
@@ -308,7 +309,8 @@ static double triangle(double x)
     return x < 1 ? 1 - x : 0;
 }
 
-/* Factor for distances to taps: below 1, for a wider kernel, if an antialiased axis shrinks. */
+/* Returns the factor for distances to taps. It is below 1, which widens the kernel, if an
+ * antialiased axis shrinks. */
 static double kernel_scale(const struct resize_plan *plan, const struct resize_axis *axis)
 {
     return plan->antialias && axis->scale < 1 ? axis->scale : 1;
@@ -348,7 +350,7 @@ static void fill_taps(const struct resize_plan *plan, const struct resize_axis *
         return;
     }
     double scale = kernel_scale(plan, axis), sum = 0;
-    /* left of x: an exact position counts as the right end of the interval before it */
+    /* the position left of x; if x is a whole number, the position x - 1 */
     int64_t base = (int64_t)ceil(x) - 1, first = first_tap(plan, axis);
     double ratio = x - (double)base;
     for (size_t k = 0; k < taps; k++) {

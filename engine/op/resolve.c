@@ -216,8 +216,8 @@ static enum status pad_axis(const struct shape *data, int axis, struct padding *
     return STATUS_OK;
 }
 
-/* Crops or pads an axis to `wanted`. As ONNX specifies, its beginning loses or gains half of the
- * difference, rounded down, and its end the rest. */
+/* Crops or pads an axis to the extent `wanted`. As ONNX specifies, half of the difference, rounded
+ * down, is cut or added at the beginning, and the rest at the end. */
 static enum status center_axis(const struct shape *data, int axis, int64_t wanted,
                                struct padding *ret, struct error *err)
 {
@@ -234,7 +234,7 @@ static enum status center_axis(const struct shape *data, int axis, int64_t wante
 enum status resolve_padding(const struct node *node, struct padding *ret, struct error *err)
 {
     const struct shape *data = &node->inputs[0]->shape;
-    const bool pads = node->op == OP_PAD; /* operand 1: two pads per axis, else one extent */
+    const bool pads = node->op == OP_PAD; /* operand 1: two pads per axis, or one extent per axis */
     int64_t numbers[2 * TENSOR_MAX_RANK], list[TENSOR_MAX_RANK];
     int axes[TENSOR_MAX_RANK], axis_count;
     size_t count, given;

@@ -1,6 +1,6 @@
 /* Resolves attributes and integer operands of shape operators for the extents of input 0. Inference
- * functions, passes and kernels use it, so that they cannot disagree. It also has small checks that
- * inference functions share.
+ * functions, passes and kernels use this file, so that they cannot disagree. The file also has
+ * small checks that inference functions share.
  *
  * The operands' contents are value->known of the node's inputs, which a run sets for its kernels.
  * All functions are thread-safe. Errors: STATUS_SHAPE / STATUS_MODEL, without the node's name. */
@@ -23,8 +23,8 @@ static inline const struct tensor *resolve_contents(const struct node *node, siz
 /* True if the contents of all inputs but the first are known. */
 bool resolve_is_known(const struct node *node);
 
-/* Reads the integers of input i: an integer tensor of rank <= 1 with at most `max` elements. If it
- * is omitted or not known, the list is empty. Errors call the operand `what`. */
+/* Reads the integers of input i: an integer tensor of rank <= 1 with at most `max` elements. If the
+ * input is omitted or not known, the list is empty. Error texts name the operand `what`. */
 enum status resolve_list(const struct node *node, size_t i, const char *what, int64_t *ret,
                          size_t max, size_t *ret_count, struct error *err) MUST_USE;
 
@@ -33,7 +33,7 @@ enum status resolve_list(const struct node *node, size_t i, const char *what, in
 enum status resolve_axes(const int64_t *axes, size_t count, int rank, bool unique,
                          unsigned *ret_mask, struct error *err) MUST_USE;
 
-/* Converts a list of different axes to axes 0 … rank-1; NULL stands for all of them. */
+/* Converts a list of different axes to axes 0 … rank-1. NULL stands for all axes. */
 enum status resolve_axis_list(const int64_t *axes, size_t count, int rank,
                               int ret[static TENSOR_MAX_RANK], int *ret_count,
                               struct error *err) MUST_USE;
@@ -68,8 +68,8 @@ static inline size_t axis_line(const struct axis_layout *layout, size_t i)
  * the scale [4, 1] has as many elements as the last dimension but is not such a row. */
 bool resolve_is_row(const struct shape *shape, const struct shape *x, int axis);
 
-/* Split: extent of output i along the axis, from the contents of input `split`, or equal parts
- * without it. Only for nodes that inference has accepted. */
+/* Returns the extent of Split's output i along the axis: from the contents of input `split`, or an
+ * equal part without `split`. Only for nodes that inference has accepted. */
 int64_t resolve_split(const struct node *node, int64_t axis, size_t i);
 
 /* Slice: out.dims[d] elements from start[d] on, `step[d]` apart. step is 1 if at most one element

@@ -1,5 +1,6 @@
 /* Operators that make, describe and rearrange tensors. If a shape depends on an operand's contents,
- * it is computed from them, mostly by resolve.c, or stays unknown until they are known. */
+ * it is computed from these contents, mostly by resolve.c, or stays unknown until the contents are
+ * known. */
 #include <math.h>
 #include <string.h>
 
@@ -645,7 +646,8 @@ KERNEL(kernel_tile)
     return STATUS_OK;
 }
 
-/* Keeps the columns of each row from `split` on (upper) or before it, and clears the others. */
+/* In each row, keeps the columns from `split` on (upper) or before `split`, and sets all other
+ * columns to 0. */
 KERNEL(kernel_trilu)
 {
     const struct tensor *x = args->in[0];

@@ -115,8 +115,8 @@ static int compare_keys(const void *left, const void *right)
     return a->index < b->index ? -1 : a->index > b->index;
 }
 
-/* Writes the k largest of n keys to chosen[k], the largest first; of equal keys the earlier ones.
- * `heap` has room for k keys. */
+/* Writes the k largest of n keys to chosen[k], the largest first; of equal keys, those at earlier
+ * positions. `heap` has room for k keys. */
 static void choose_first(const uint64_t *keys, size_t n, uint64_t *heap, struct sort_key *chosen,
                          size_t k)
 {

@@ -34,7 +34,7 @@ static inline bool strided_next(struct strided_iterator *it, int arrays)
 #define BROADCAST_MAX STRIDED_MAX
 struct broadcast {
     int operands;
-    struct strided_iterator rows; /* its extent and steps at [rank] are those of the row */
+    struct strided_iterator rows; /* extent[rank] and step[…][rank] are those of the row */
     size_t row;                   /* elements of the innermost dimension */
     bool moves[BROADCAST_MAX];    /* the operand has a full row, not a single element */
     size_t done;                  /* output elements before the row */
@@ -45,8 +45,8 @@ struct broadcast {
 void broadcast_start(struct broadcast *broadcast, const struct shape *out,
                      const struct shape *const *shapes, int operands);
 
-/* Sets the steps of an operand along the dimensions of `out`, in elements; 0 where it is repeated.
- */
+/* Sets the steps of an operand along the dimensions of `out`, in elements. A step is 0 along a
+ * dimension where the operand is repeated. */
 void broadcast_steps(const struct shape *out, const struct shape *shape, size_t *steps);
 
 /* Moves to the next row. Returns false after the last. */

@@ -283,9 +283,9 @@ static int rotary_beside(const struct node *node, size_t i, int axis)
 
 /* ---- Attention ---- */
 
-/* Sets *ret to Q, K or V as [batch, heads, past_rows + rows, width]: the past rows, then the added
- * ones, [batch, rows, heads * width] if `merged`. They become the node's output, if it is wanted.
- */
+/* Copies Q, K or V to *ret as [batch, heads, past_rows + rows, width]: the past rows, then the
+ * added rows. `added` is [batch, rows, heads * width] if `merged`. *ret is also the contents of
+ * output `output`, if that output is wanted. */
 static enum status lay_out(const struct kernel_args *args, size_t output,
                            const struct attention_call *call, const double *past,
                            const double *added, int64_t heads, int64_t past_rows, int64_t rows,
@@ -317,7 +317,7 @@ struct attend_call {
     const int64_t *valid; /* number of keys of each image, or NULL */
     const double *mask;   /* or NULL */
     bool mask_is_bool;
-    int64_t mask_step[4], mask_keys; /* steps, 0 if broadcast; number of keys the mask covers */
+    int64_t mask_step[4], mask_keys; /* steps, 0 where the mask repeats; keys that it covers */
     double *q, *k, *v;               /* [batch, heads, rows or keys, depth or width] */
     double *y, *scores;              /* NULL: not wanted */
     double *row, *shown; /* [keys]: scores, then probabilities; a row of ATTENTION_SCORES */
@@ -340,7 +340,7 @@ static double bias_of(const struct attend_call *a, int64_t image, int64_t head, 
     return !a->mask_is_bool ? bias : bias != 0 ? 0 : -INFINITY;
 }
 
-/* Computes one row's probabilities in a->row, and its scores at call->stage in a->shown. */
+/* Computes one row: the probabilities in a->row, and the scores at call->stage in a->shown. */
 static void attend_row(struct attend_call *a, const double *q, const double *k, int64_t image,
                        int64_t head, int64_t row)
 {
@@ -490,7 +490,6 @@ static enum status table_row(const struct kernel_args *args, const struct rotary
     return STATUS_OK;
 }
 
-/* Rotates one head of one token. */
 static void rotate_head(const struct rotary_call *call, const double *x, const double *cosines,
                         const double *sines, double *y)
 {

@@ -12,7 +12,7 @@
  * Q [batch, q_heads, rows, depth], K [batch, kv_heads, added, depth], V [batch, kv_heads, added,
  * width], or, where `merged` is set, [batch, rows, q_heads * depth] and so on, and Y like Q. Head h
  * of Q reads head h / (q_heads / kv_heads) of K and V (grouped-query attention). past_key and
- * past_value [batch, kv_heads, past, …] come in front of them: keys = past + added.
+ * past_value [batch, kv_heads, past, …] come in front of K and V: keys = past + added.
  *
  * bias is 0, plus the mask (a float, or 0 / -inf for true / false) and -inf where causality, the
  * window (opset 25) or nonpad_kv_seqlen (opset 24) hide a key. A row of -inf has the result 0. */

@@ -37,7 +37,7 @@ static enum status place_explicit(struct window *w, int i, int64_t extent, bool 
     if (__builtin_add_overflow(w->in[i], w->pad_begin[i], &padded) ||
         __builtin_add_overflow(padded, w->pad_end[i], &padded))
         return too_large(err);
-    /* The window is larger than the padded input: clip it, as in PyTorch (Hugging Face's
+    /* The window is larger than the padded input: clip the window, as in PyTorch (Hugging Face's
      * EfficientNet has a window of 1280 over 7 pixels). */
     if (ceil_mode && padded > 0 && padded < extent && extent - padded < w->stride[i]) {
         w->kernel[i] = (padded - 1) / w->dilation[i] + 1;

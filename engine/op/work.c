@@ -25,7 +25,8 @@ static const struct value *weights_of(const struct node *node)
 }
 
 /* The multiplications of [m, k] * [k, n] = [m, n]: m k n. The three tensors have m k, k n and m n
- * elements, whose product is (m k n)², so this is the square root of that product. */
+ * elements, whose product is (m k n)², so the number of multiplications is the square root of that
+ * product. */
 double work_product(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *w = weights_of(node);
@@ -47,7 +48,7 @@ double work_attention(const struct node *node)
     return (elements_of(node_input(node, 0)) + elements_of(node_output(node, 0))) * keys;
 }
 
-/* The filters slide over `image`: each tap is used once per element. */
+/* The filters slide over `image`: each weight is used once per element. */
 static double filter_work(const struct node *node, const struct value *image)
 {
     const struct value *w = weights_of(node);

@@ -2,7 +2,7 @@
  * bfloat16, the input becomes bfloat16, and the caller writes rounded numbers
  * (session_info.image_dtype):
  *
- * image float32 → Cast → bfloat16 → Conv … ─▶ image bfloat16 → Conv … */
+ *     image float32 → Cast → bfloat16 → Conv …            ─▶     image bfloat16 → Conv … */
 #include "engine/passes/edit.h"
 #include "engine/runtime/session_internal.h"
 

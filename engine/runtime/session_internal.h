@@ -29,7 +29,6 @@ struct compiled_size {
 
 #define SESSION_MOST_DEPTH 9 /* eight runs in streams, and one run that waits */
 
-/* A run in flight. */
 struct submitted_run {
     struct compiled_size *c;
     int batch;

@@ -1,4 +1,4 @@
-/* Accessors of a session, and small helpers that the other session files share. */
+/* Small functions of a session that the other session files share. */
 #include "engine/runtime/session_internal.h"
 
 const char *precision_name(enum precision precision)

@@ -326,7 +326,6 @@ static enum status constant_tensor(struct import *import, const char *name, int 
     return STATUS_OK;
 }
 
-/* Turns a Constant node into a constant of the graph. */
 static enum status import_constant(struct scope *scope, const Onnx__NodeProto *proto)
 {
     struct import *import = scope->import;

@@ -48,7 +48,6 @@ enum status onnx_dtype(int32_t number, enum dtype *ret, struct error *err)
 
 /* ---- which field holds the values ---- */
 
-/* A field that may have the values. */
 struct tensor_field {
     const char *name;
     enum dtype dtype; /* data type of the elements of a typed list; DTYPE_NONE: raw_data, or
