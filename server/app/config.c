@@ -74,11 +74,11 @@ static const char *command_name(enum command command)
 
 /* ---- flags ---- */
 
-/* What has been read so far. Options that are set[] do not change any more. */
+/* What has been read so far. set[i]: a source has set option i, so weaker sources cannot. */
 struct config_reading {
     struct config *config;
     bool set[OPTIONS_MAX];
-    const char *empty_model; /* LENSD_MODEL or LENSD_MODELS, if set but empty; or NULL */
+    const char *empty_model; /* LENSD_MODEL or LENSD_MODELS if it is set but empty, else NULL */
     bool is_place_known;     /* a source has set --host, --port or --unix; see settle() */
 };
 
@@ -433,7 +433,7 @@ static enum status read_defaults(struct config_reading *reading, struct error *e
         if (reading->set[i] || !option->fallback)
             continue;
         TRY(config_set(config, option, option->name, option->fallback, err));
-        if (!strcmp(option->name, "max-upload-memory")) /* max-body precedes it in the table */
+        if (!strcmp(option->name, "max-upload-memory")) /* --max-body comes earlier in the table */
             fit_upload_memory(config);
     }
     return STATUS_OK;
@@ -468,7 +468,7 @@ static enum status set_memory(struct config *config, char *part, struct error *e
                          "each device: cpu=2G,cuda:0=12G",
                          part);
     if (equals)
-        *equals = '\0'; /* leaves the device's name */
+        *equals = '\0'; /* `part` is now the device's name */
     for (size_t i = 0; i < config->model_host.device_count; i++) {
         if (equals && strcmp(DEVICE_STRING(config->model_host.devices[i]), part) != 0)
             continue;

@@ -32,7 +32,7 @@ enum config_log_format { CONFIG_LOG_TEXT, CONFIG_LOG_JSON, CONFIG_LOG_AUTO };
 
 enum config_note {
     NOTE_ENVIRONMENT, /* variables that lensd does not know */
-    NOTE_MEMORY,      /* a limit for a device not in use */
+    NOTE_MEMORY,      /* a limit of memory for a device that is not in use */
     NOTE_THREADS,     /* more threads than cores */
     CONFIG_NOTES
 };
@@ -57,20 +57,20 @@ struct config {
     char *confidence, *iou, *classes, *masks; /* as the user wrote them; NULL: not given */
     int64_t max_detections;                   /* 0: not given */
     bool agnostic, normalize;
-    struct task_options task_options; /* parsed from the options above */
-    char *text;                       /* predict, embed: a text instead of photos; NULL: none */
-    char *annotate;                   /* predict: destination of drawn photos; NULL: none */
-    char *size;                       /* predict, embed: "640x480"; NULL: not given */
-    bool json;                        /* print JSON instead of a table */
-    bool labels;                      /* inspect: print only the labels */
-    bool jsonl;                       /* predict: one line of JSON per photo */
-    char *batch;                      /* bench: "1,8,32" */
-    int64_t bench_time;               /* bench: milliseconds per device and batch size */
-    char *calibrate, *output;         /* quantize: folder of photos; quantize, pull: new folder */
-    bool is_for_avx2;                 /* quantize: for CPUs without VNNI, too */
-    char *key_rate, *key_burst;       /* key: requests per second, and burst; NULL: no limit */
-    char *device;                     /* as the user wrote it; sets model_host.devices */
-    char *memory;                     /* as the user wrote it; sets model_host.memory_limits */
+    struct task_options task_options; /* the values of `confidence` … `normalize` */
+    char *text;               /* predict, embed: the text to embed instead of photos; NULL: none */
+    char *annotate;           /* predict: destination of drawn photos; NULL: none */
+    char *size;               /* predict, embed: "640x480"; NULL: not given */
+    bool json;                /* print JSON instead of a table */
+    bool labels;              /* inspect: print only the labels */
+    bool jsonl;               /* predict: one line of JSON per photo */
+    char *batch;              /* bench: "1,8,32" */
+    int64_t bench_time;       /* bench: milliseconds per device and batch size */
+    char *calibrate, *output; /* quantize: folder of photos; quantize, pull: new folder */
+    bool is_for_avx2;         /* quantize: the new model must also suit CPUs without VNNI */
+    char *key_rate, *key_burst; /* key: requests per second, and burst; NULL: no limit */
+    char *device;               /* as the user wrote it; sets model_host.devices */
+    char *memory;               /* as the user wrote it; sets model_host.memory_limits */
     int64_t gpu_memory;
     char fallback[256];    /* why --device auto did not choose a GPU; else "" */
     bool profile;          /* inspect: time the layers instead of describing the model */

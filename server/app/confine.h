@@ -32,7 +32,7 @@
 
 /* The restrictions in force. */
 struct confinement {
-    int landlock; /* version of its ABI; 0: none */
+    int landlock; /* version of Landlock's ABI; 0: no Landlock */
     bool seccomp;
     bool is_wide;      /* the CUDA module is loaded, so the rules allow more */
     char missing[256]; /* restrictions that could not be set, and why; "": none */

@@ -87,7 +87,7 @@ static const struct call_rule basic_calls[] = {
     CALL(writev),
     /* decoders of AVIF and HEIC make threads */
     CALL_IF(clone, 0, CLONE_THREAD, CLONE_THREAD),
-    /* set and get the names of threads; 0x53564d41 is PR_SET_VMA: libc names its memory */
+    /* names of threads; names of libc's memory (0x53564d41 is PR_SET_VMA) */
     CALL_IF(prctl, 0, SAME, PR_SET_NAME), CALL_IF(prctl, 0, SAME, PR_GET_NAME),
     CALL_IF(prctl, 0, SAME, 0x53564d41)};
 
@@ -240,7 +240,7 @@ static bool filter_install(struct call_filter *filter, uint32_t otherwise, unsig
 {
     filter_answer(filter, otherwise);
     struct sock_fprog program = {filter->length, filter->code};
-    errno = EBUSY; /* with TSYNC a positive result names a thread that cannot use the filter */
+    errno = EBUSY; /* of a positive result: TSYNC failed for the thread with this ID */
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags | SECCOMP_FILTER_FLAG_SPEC_ALLOW,
                    &program) == 0;
 }

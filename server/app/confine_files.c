@@ -230,9 +230,9 @@ static void allow_system(struct file_rules *rules)
     static const char *const paths[] = {
         /* libraries */
         "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/gnutls", "/etc/crypto-policies",
-        /* cores, memory, metrics */
+        /* to read cores, memory and metrics */
         "/proc", "/sys/devices/system", "/sys/fs/cgroup",
-        /* for the names in --user and --host */
+        /* to look up the names in --user and --host */
         "/etc/nsswitch.conf", "/etc/passwd", "/etc/group", "/etc/hosts", "/etc/host.conf",
         "/etc/resolv.conf", "/etc/gai.conf"};
     for (size_t i = 0; i < COUNT_OF(paths); i++)

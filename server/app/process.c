@@ -28,7 +28,7 @@ void process_protect(bool core_dumps)
         limit.rlim_cur = 0;
         (void)setrlimit(RLIMIT_CORE, &limit);
     }
-    /* A core_pattern that pipes to a program ignores the size limit. */
+    /* If core_pattern names a program, the kernel ignores the size limit. */
     (void)prctl(PR_SET_DUMPABLE, 0);
 }
 
@@ -59,7 +59,7 @@ enum status process_check_number_file(const char *option, const char *path, bool
     struct error cause;
     long number;
     if (lstat(path, &info) != 0)
-        return STATUS_OK; /* it does not exist, or writing it will report the error */
+        return STATUS_OK; /* the file does not exist, or a write will report the error */
     if (!S_ISREG(info.st_mode))
         return error_set(err, STATUS_CONFIG,
                          "%s '%.200s' is there already and is %s, not a file; name one that may be "

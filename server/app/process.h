@@ -35,8 +35,8 @@ void process_remove_number(const char *path, long number);
 enum status process_find_user(const char *text, struct process_user *ret,
                               struct error *err) MUST_USE;
 
-/* Creates a folder and its missing parents with the rights of `user` (NULL: of the process).
- * Reports no failures; a later write reports them. Call it only while there is one thread. */
+/* Creates a folder and its missing parents with the rights of `user` (NULL: of the process). Does
+ * not report failures, because a later write does. Call it only while there is one thread. */
 void process_make_folder(const char *folder, const struct process_user *user);
 
 /* Drops root's rights permanently, in all threads. Does nothing if the process already runs as

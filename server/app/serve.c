@@ -72,10 +72,10 @@ struct serve {
     int port; /* the port in --port-file; 0: not written */
 
     int signal_fd;
-    int first_signal; /* the signal that began the drain; 0: the load failed */
+    int first_signal; /* the signal that began the drain; 0: none, because the load failed */
     int64_t first_signal_time;
-    _Atomic int64_t end_by; /* clock_now() at which the drain must have ended; 0: no limit */
-    pthread_t watcher;      /* waits for the second signal, or for `end_by` */
+    _Atomic int64_t end_by; /* watch_signals() ends the process at this clock_now(); 0: never */
+    pthread_t watcher;      /* runs watch_signals() */
     bool has_watcher;
 };
 
@@ -326,7 +326,7 @@ static int lanes_there(const struct model_status *status, size_t i)
     return count;
 }
 
-/* Lists a model's devices with commas, "cpu (2 passes at a time)". */
+/* Lists a model's devices: "cuda:0, cpu (2 passes at a time)". */
 static void list_lanes(const struct model_status *status, char *text, size_t size, int *ret_threads)
 {
     for (size_t i = 0; i < status->lane_count; i++) {
@@ -453,7 +453,7 @@ static bool is_end(const struct signalfd_siginfo *info)
     }
 }
 
-/* Ends the process although the main thread waits for stuck work. */
+/* Ends the process while the main thread still waits for stuck work. */
 static void end_stuck(const struct serve *serve)
 {
     char models[256];
@@ -470,14 +470,14 @@ static void end_stuck(const struct serve *serve)
     _exit(STUCK_EXIT);
 }
 
-/* The watcher's thread: ends the process at a second signal, or at `end_by`. */
+/* The thread that ends the process at a second signal, or at serve->end_by. */
 static void *watch_signals(void *context)
 {
     struct serve *serve = context;
     struct signalfd_siginfo info;
     struct pollfd signals = {.fd = serve->signal_fd, .events = POLLIN};
     for (;;) {
-        const int ready = poll(&signals, 1, LOOK_MS); /* a cancellation point */
+        const int ready = poll(&signals, 1, LOOK_MS); /* pthread_cancel() ends the thread here */
         int64_t end_by = atomic_load(&serve->end_by);
         if (end_by > 0 && clock_now() >= end_by &&
             atomic_compare_exchange_strong(&serve->end_by, &end_by, ENDING))
@@ -541,7 +541,7 @@ static void change_level(int step)
     int before = (int)log_lowest, after = before + step;
     if (after < LOG_DEBUG || after > LOG_ERROR)
         return;
-    /* Log at the less verbose of the old and the new level, so that the line is written. */
+    /* The line is written if its level is the less verbose one of the old and the new level. */
     enum log_level seen = (enum log_level)(after > before ? after : before);
     log_lowest = (enum log_level)(after < before ? after : before);
     log_event(seen, "log", LOG_STR("level", log_level_name((enum log_level)after)));
@@ -634,7 +634,7 @@ static const char *wait_for_end(struct serve *serve)
     }
 }
 
-/* --check: makes all checks of a start, without opening a port. */
+/* For --check: makes all checks of a start, but opens no port. */
 static enum status serve_check(struct serve *serve, struct error *err)
 {
     struct http_warnings warnings;

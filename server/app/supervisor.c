@@ -27,7 +27,7 @@ struct supervisor {
     bool has_thread;
     /* Only `thread` uses these. */
     int64_t looked; /* clock_now() of the last round */
-    int64_t awake;  /* clock_now() from which on images count as waiting */
+    int64_t awake;  /* the wait of images counts only from this clock_now() on */
     bool is_stuck;
 
     pthread_mutex_t lock;

@@ -36,12 +36,12 @@ struct bench_target {
     char id[80]; /* the device as the user wrote it, or its usual name */
     char name[96];
     struct device_id device;
-    struct error problem; /* status != OK: the reason why it is not measured */
+    struct error problem; /* if not STATUS_OK: why the device is not measured */
     struct session *session;
     struct latency latency;
     struct session_feed feed; /* inputs for the largest batch of the session */
     const struct tensor **outputs;
-    double (*times)[RUNS_MAX]; /* for each batch size: milliseconds of each run */
+    double (*times)[RUNS_MAX]; /* times[k]: milliseconds of each run with batches[k] */
     size_t counts[BATCHES_MAX];
     double spent[BATCHES_MAX]; /* seconds */
     struct bench_batch rows[BATCHES_MAX];

@@ -34,7 +34,7 @@
  * for the decode workers. */
 #define PHOTOS_AT_ONCE 32
 
-/* A stage's queue must hold the crops of PHOTOS_AT_ONCE photos, at most STAGE_CROPS_MAX each. */
+/* A stage's queue must hold the crops of PHOTOS_AT_ONCE photos; a photo has at most 1000 crops. */
 #define CROPS_AT_ONCE ((size_t)PHOTOS_AT_ONCE * 1000)
 
 /* The callback of requests and the signal handler post it; the main thread waits for it. */
@@ -321,7 +321,7 @@ static enum status open_model_host(const struct config *config, struct model_hos
 {
     struct model_host_options options = config_model_host(config, NULL);
     struct repository repository = {0};
-    struct error unlisted; /* not read, because model_load() reports the same error */
+    struct error unlisted; /* ignored, because model_load() reports the same error */
     char half[PATH_MAX];
     const char *path = config->model, *ending;
     if (options.max_queue < CROPS_AT_ONCE)
@@ -359,7 +359,7 @@ static int print_as_json(const struct prediction_run *run)
     size_t count, shown = 0;
     struct model_status *models = model_host_snapshot(run->host, &count);
     for (size_t i = 0; i < count; i++)
-        if (models[i].is_default) /* the pipeline, not the models of its stages */
+        if (models[i].is_default) /* this is the pipeline; the other models are its stages */
             shown = i;
     const struct model_status *status = count ? &models[shown] : NULL;
     const struct describe_how how = {
@@ -460,8 +460,8 @@ static int predict_text(struct model_host *host, const char *text)
 
 /* ---- the run ---- */
 
-/* Begins the next photo. Returns false after SIGINT, or after a failure, with the reason in
- * run->err. */
+/* Begins the next photo. Returns false after SIGINT; or after a failure, whose reason is run->err.
+ */
 static bool begin_photo(struct prediction_run *run)
 {
     const size_t place = run->begun % run->places;

@@ -127,7 +127,7 @@ static bool print_text(const struct predict_image *image)
     if (!is_line && (image->request->used_model->task.kind != TASK_TEXT_BOXES || !image->crops))
         return false;
     char *text = describe_text(image), *rest = text;
-    const size_t size = text ? 4 * strlen(text) + 1 : 0; /* of each byte as "\x1b" */
+    const size_t size = text ? 4 * strlen(text) + 1 : 0; /* each byte may become "\x1b" */
     char *shown = alloc_array(size, 1);
     if (!text || !shown)
         fprintf(stderr, "lensd: out of memory\n");

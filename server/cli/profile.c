@@ -14,7 +14,7 @@
 
 #define PROFILE_RUNS 5
 
-/* A note says so if the time of a pass differs by more than this factor when layers are timed. */
+/* If timing the layers changes the time of a pass by more than this factor, a note says so. */
 #define DISTURBED 1.2
 
 struct profile {
@@ -23,11 +23,11 @@ struct profile {
     struct precision_choice choice;
     struct session_step *steps;
     size_t count;
-    struct session_step total;          /* without names; of all precisions */
+    struct session_step total;          /* the sum of all steps; its names are NULL */
     double least_ms;                    /* the time of a pass if each layer ran at its peak */
     struct peak peaks[PRECISION_COUNT]; /* measured for each precision in which a layer runs */
     int batch;
-    double batch_ms; /* of a pass that does not time layers; 0: not measured */
+    double batch_ms; /* time of a pass that does not time layers; 0: not measured */
 };
 
 static enum status profile_open_session(const struct config *config, struct profile *profile,

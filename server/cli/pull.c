@@ -30,7 +30,7 @@
 
 #define LIST_MAX  ((size_t)16 << 20) /* bytes of JSON */
 #define SIDE_MAX  ((size_t)1 << 30)  /* bytes of a .json or .txt file */
-#define MODEL_MAX ((size_t)16 << 30) /* bytes; lensd loads no larger file */
+#define MODEL_MAX ((size_t)16 << 30) /* bytes of other files; lensd loads no larger one */
 #define TRIES     5
 #define HOPS      8
 #define URL_MAX   2048
@@ -46,7 +46,7 @@ struct pull {
     char repo[200], revision[100];
     struct hub_list files;
     char *out, *partial; /* the new folder, and the hidden folder for the download */
-    int folder;          /* `partial`, open and locked */
+    int folder;          /* descriptor of the folder `partial`, which is locked */
 };
 
 /* One answer of the hub: where it is written, and values of its headers. */
@@ -272,7 +272,7 @@ static bool has_hash(FILE *file, size_t size, const char *wanted)
     return ok && !strcasecmp(text, wanted);
 }
 
-/* Downloads the rest of `file`, and checks the whole file. */
+/* Downloads the missing rest of `file`, and checks the hash of the whole file. */
 static enum status complete_file(struct pull *p, const char *path, FILE *file, struct error *err)
 {
     char url[URL_MAX];
@@ -350,7 +350,7 @@ static void remove_other_partials(const struct pull *p)
             continue;
         const int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (folder >= 0 &&
-            flock(folder, LOCK_EX | LOCK_NB) == 0) /* so no other process writes into it */
+            flock(folder, LOCK_EX | LOCK_NB) == 0) /* no other process writes into the folder */
             model_remove_files(path);
         if (folder >= 0)
             close(folder);

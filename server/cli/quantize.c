@@ -23,12 +23,12 @@
 #define MODEL_FILE  "model.onnx"
 #define REPORT_FILE "report.json"
 
-/* With fewer photos than this, fewer than ten are held out. */
+/* If there are fewer photos, fewer than ten of them are held out for the comparison. */
 #define FEW_PHOTOS 50
 
 static _Atomic int quantize_cancel;
 
-/* Texts and the model live until the end of the command. */
+/* The command frees all members at its end. */
 struct quantizing {
     const struct config *config;
     struct model *model;
@@ -249,7 +249,7 @@ static void print_report(const struct quantizing *q)
 
 static enum status check_photos(const struct config *config, struct error *err)
 {
-    char *inside = path_join(config->calibrate, "."); /* a file has none: ENOTDIR */
+    char *inside = path_join(config->calibrate, "."); /* for a file, access() fails with ENOTDIR */
     TRY(check_memory(inside, NULL, err));
     const bool is_readable = access(inside, R_OK | X_OK) == 0;
     const int cause = errno;

@@ -17,7 +17,7 @@
 #include "engine/base/thread.h"
 #include "engine/base/utf8.h"
 
-/* SQLite's application_id of lensd's registries, "lens", and the version of the table. */
+/* SQLite's application_id ("lens") and user_version of lensd's registries. */
 #define APPLICATION 1818586739
 #define VERSION     1
 
@@ -138,7 +138,7 @@ static enum status check_form(struct faces *faces, struct error *err)
  * Leaves another program's file unchanged. Returns 0, or -1 and sets errno. */
 static int make_private(int fd)
 {
-    enum { APPLICATION_AT = 68 }; /* in SQLite's header, 4 bytes, big-endian */
+    enum { APPLICATION_AT = 68 }; /* of the application_id in SQLite's header */
     static const unsigned char own[] = {'l', 'e', 'n', 's'};
     unsigned char found[sizeof own];
     struct stat info;
@@ -170,7 +170,7 @@ static enum status set_up(struct faces *faces, struct error *err)
 enum status faces_open(struct faces *faces, struct error *err)
 {
     /* SQLite gives the journal the permissions of the file. Closing any descriptor of the file
-     * releases SQLite's lock, so this one is closed before SQLite opens it. */
+     * releases SQLite's lock, so `fd` is closed before SQLite opens the file. */
     const int fd = open(faces->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     enum status status = STATUS_OK;
     if (fd < 0 || make_private(fd) != 0)

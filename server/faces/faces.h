@@ -15,7 +15,7 @@
 
 #include "engine/base/status.h"
 
-/* The most people, bytes per name, and numbers per vector. */
+/* The maximum of people, of bytes of a name, and of numbers of a vector. */
 #define FACES_MAX         10000
 #define FACES_NAME_MAX    128
 #define FACES_NUMBERS_MAX 4096

@@ -29,7 +29,7 @@ struct decode {
     size_t size;
     const struct image_limits *limits;
     const struct preprocess *part; /* only pixels that this reads are needed; NULL: all pixels */
-    bool reduces; /* may decode a JPEG at a half, a quarter or an eighth; needs `part` */
+    bool reduces; /* a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size; needs `part` */
     struct pixel_buffer *buffer; /* NULL: only read the header */
     struct pixel_account *account;
     /* Set by the reader, before the turn to upright: full_width and full_height of the photo in the

@@ -152,8 +152,7 @@ static void fill_output(struct resample_axis *axis, const struct filter *filter,
         scratch[t] = filter->weight((t + low - center + 0.5) * inverse);
         sum += scratch[t];
     }
-    /* Weights of 0 make all windows equally long: at the end, or in front if the input ends there.
-     */
+    /* Weights of 0 at the end, or in front if the input ends, make all windows equally long. */
     const int start = low + axis->length <= axis->in ? low : axis->in - axis->length;
     int32_t *weights = axis->weights + (size_t)i * (size_t)axis->length;
     memset(weights, 0, (size_t)axis->length * sizeof *weights);

@@ -109,8 +109,8 @@ static const struct signature signatures[] = {
     SIGNATURE(0, "https://", "a web address, not the picture itself"),
 };
 
-/* Writes the beginning of a text in lower case, without leading blanks and byte order mark, to
- * recognise markup. Returns the length. */
+/* Copies the beginning of a text to `text` in lower case, to recognise markup. Leaves out a byte
+ * order mark and blanks in front. Returns the length. */
 static size_t text_beginning(const uint8_t *data, size_t size, char *text, size_t capacity)
 {
     size_t at = size >= 3 && memcmp(data, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;

@@ -27,7 +27,7 @@ static _Atomic unsigned long lost_total;
 static _Atomic size_t written_total; /* bytes */
 static bool is_journal;              /* set before any thread starts */
 
-/* A line while it is formatted. full: something did not fit. */
+/* A line that is being formatted. full: something did not fit. */
 struct log_line {
     char *text;
     size_t used, size;
@@ -210,7 +210,7 @@ size_t log_format(bool json, bool journal, const struct timespec *time, enum log
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t filled, written;
-    /* Guarded by lock, which no thread holds while it writes. */
+    /* Guarded by `lock`. No thread holds `lock` while it writes. */
     char halves[2][HALF_BYTES]; /* one collects lines, the other is written */
     int collecting;
     size_t used;               /* bytes in the half that collects lines */
@@ -219,7 +219,7 @@ static struct {
     bool is_writing;    /* a thread writes the half that does not collect, and the banner */
     bool is_full;       /* new lines are dropped until write_half_locked() swaps the halves */
     bool is_failing;    /* the last write failed */
-    unsigned long lost; /* lines that were dropped or cut since tell_lost_locked() last said so */
+    unsigned long lost; /* dropped or cut lines that tell_lost_locked() has not yet reported */
 } writer = {.lock = PTHREAD_MUTEX_INITIALIZER,
             .filled = PTHREAD_COND_INITIALIZER,
             .written = PTHREAD_COND_INITIALIZER};
@@ -234,7 +234,7 @@ static size_t write_bytes(int fd, const char *text, size_t size)
         if (n > 0) {
             written += (size_t)n;
             atomic_fetch_add_explicit(&written_total, (size_t)n, memory_order_relaxed);
-        } else if (n < 0 && errno == EAGAIN) { /* a full pipe that is non-blocking */
+        } else if (n < 0 && errno == EAGAIN) { /* the pipe is full and does not block */
             (void)poll(&reader, 1, -1);
         } else if (n == 0 || errno != EINTR) {
             break;
@@ -336,7 +336,7 @@ static void write_half_locked(void)
     const bool has_lost_banner = has_banner && !write_banner();
     pthread_mutex_lock(&writer.lock);
     writer.is_writing = false;
-    writer.is_failing = lost > 0; /* not after a failure of standard output */
+    writer.is_failing = lost > 0; /* a failure of standard output does not count */
     count_lost_locked(lost + has_lost_banner);
     if (has_banner)
         writer.banner[0] = '\0';

@@ -19,9 +19,9 @@
 struct metric {
     const struct metric_family *family;
     struct metric *next;
-    const char *labels;        /* stored behind `counts` */
+    const char *labels;        /* in the same memory, after counts[] */
     _Atomic double value;      /* counter, gauge; the sum of a histogram */
-    _Atomic uint64_t counts[]; /* histogram: one per bound, then one for larger values */
+    _Atomic uint64_t counts[]; /* of a histogram: one per bound, then one for larger values */
 };
 
 struct metric_family {
@@ -35,7 +35,8 @@ struct metric_family {
 
 struct metrics {
     pthread_mutex_t lock;
-    struct metric_family *families, **last_family; /* guarded by lock, as is every list of series */
+    struct metric_family *families,
+        **last_family; /* guarded by `lock`, as the series of each family */
 };
 
 /* Seconds. The first is shorter than the resize of a thumbnail, the last is a forward pass that

@@ -26,7 +26,7 @@ enum { QUEUE = 2048, BATCH = 256 };
 
 #define SEND_AFTER    (SECOND) /* a trace waits this long for further ones, to be sent together */
 #define SEND_TIMEOUT  10000L   /* ms; OTEL_EXPORTER_OTLP_TIMEOUT's default */
-#define RETRY_FIRST   (SECOND) /* doubles after each attempt */
+#define RETRY_FIRST   (SECOND) /* wait after the first failure; doubles after each further one */
 #define RETRY_LONGEST (30 * SECOND)
 #define RETRY_TIMES   6
 #define LAST_WAIT     (2 * SECOND)  /* to send the last traces when lensd ends */
@@ -43,12 +43,13 @@ struct trace_exporter {
     int64_t oldest;          /* records[first] is due SEND_AFTER after this time */
     _Atomic int64_t stop_at; /* 0: no stop requested; set under the lock */
 
-    /* Set before the thread starts. Then only the thread uses them, except `sampled_below` and
-     * `dropped`. */
+    /* All members below are set before the thread starts. Then only the thread uses them, except
+     * `sampled_below` and `dropped`. */
     void *handle; /* CURL */
     struct curl_list *headers;
     char url[512];
-    uint64_t sampled_below; /* random numbers below this are sampled; UINT64_MAX: all */
+    uint64_t
+        sampled_below; /* requests with a random number below this are sampled; UINT64_MAX: all */
     struct trace_record batch[BATCH];
     struct answer_text {
         char text[1024];
@@ -60,7 +61,7 @@ struct trace_exporter {
 
 /* ---- converting records to spans ---- */
 
-/* 64-bit numbers are text in OTLP's JSON. */
+/* Writes a number as text, because OTLP's JSON has 64-bit numbers as texts. */
 static const char *number_text(int64_t value, char text[static 24])
 {
     snprintf(text, 24, "%" PRId64, value);
