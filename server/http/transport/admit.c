@@ -19,8 +19,8 @@
 
 #define NEEDS_HOST "an HTTP/1.1 request needs a Host header"
 
-/* Returns splitmix64 of a counter: unique in this process. Thanks to the random id_seed, another
- * process is unlikely to return the same number. */
+/* Returns a number that no other call in this process returns: splitmix64 of a counter. Because
+ * id_seed is random, another process is unlikely to return the number, too. */
 static uint64_t next_number(struct exchange *x)
 {
     uint64_t z =
@@ -30,7 +30,7 @@ static uint64_t next_number(struct exchange *x)
     return z ^ (z >> 31);
 }
 
-/* Keeps the client's own id if it is short and printable; otherwise makes one. */
+/* Uses the client's X-Request-Id if it is short and printable; otherwise makes an id. */
 static void take_request_id(struct exchange *x)
 {
     const char *given = exchange_header(x, "X-Request-Id");
@@ -87,7 +87,8 @@ static void check_framing(struct exchange *x, const struct request_head *head)
         x->expected = head->length ? strtoull(head->length, NULL, 10) : 0;
         return;
     }
-    /* Nobody knows where the body ends, so treat it as chunked: its refusal ends the connection. */
+    /* The end of the body is unknown. A refusal of a chunked body ends the connection, so treat the
+     * body as chunked. */
     x->chunked = true;
 }
 
@@ -169,7 +170,7 @@ static char *origin_form(char *target)
         return NULL;
     if (*rest == '/')
         return rest;
-    *--rest = '/'; /* an empty path means "/"; the host is no longer needed */
+    *--rest = '/'; /* an empty path means "/", which overwrites the host's last letter */
     return rest;
 }
 
@@ -211,8 +212,8 @@ static bool admit_is_listed(const char *list, const char *name, size_t length)
     return false;
 }
 
-/* A web page can make its own host name resolve to this machine (DNS rebinding) and read lensd's
- * answers. It cannot do so with an IP address or with localhost. */
+/* A web page can make its own host name resolve to this machine (DNS rebinding) and then read
+ * lensd's answers. The attack does not work with an IP address or with localhost as the host. */
 static bool is_allowed_host(const struct http_options *options, const char *host)
 {
     char address[INET6_ADDRSTRLEN] = "";
@@ -297,7 +298,8 @@ static void check_route(struct exchange *x)
     }
 }
 
-/* Refuses paths on --admin-port that are for clients, not for operators and their tools. */
+/* On --admin-port, refuses the paths that only clients use. Operators and their tools use the other
+ * paths. */
 static void check_port(struct exchange *x)
 {
     if (x->connection && x->connection->is_admin && x->route->access == ROUTE_KEY)
@@ -380,7 +382,7 @@ static void allow_origin(struct exchange *x)
                        "Inference-Header-Content-Length, X-Cache, Age");
         return;
     }
-    /* A preflight: the browser asks, without a key, what it may send. */
+    /* A preflight: the browser asks, without a key, which methods and headers a page may send. */
     char allow[ALLOW_TEXT];
     respond_header(x, "Access-Control-Allow-Methods", "%s",
                    route_allow(route_methods(x->route), allow, sizeof allow));

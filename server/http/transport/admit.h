@@ -11,14 +11,15 @@
 
 #define EXCHANGE_TARGET_MAX 8192 /* bytes of path and query */
 
-/* What exchange_header() does not tell. Strings are borrowed and live as long as the exchange. */
+/* The parts of a request's head that exchange_header() cannot return. Strings are borrowed and live
+ * as long as the exchange. */
 struct request_head {
-    const char *method, *version;  /* "POST", "HTTP/1.1" */
-    size_t size;                   /* bytes of the request line and the headers */
-    bool malformed;                /* a line is invalid, or a proxy may read it differently */
-    int hosts;                     /* number of Host headers */
-    int lengths, encodings;        /* number of Content-Length and Transfer-Encoding headers */
-    const char *length, *encoding; /* the last header of each name; NULL: none */
+    const char *method, *version; /* "POST", "HTTP/1.1" */
+    size_t size;                  /* bytes of the request line and the headers */
+    bool malformed;               /* a line is invalid, or proxies may read a line in another way */
+    int hosts;                    /* number of Host headers */
+    int lengths, encodings;       /* number of Content-Length and Transfer-Encoding headers */
+    const char *length, *encoding; /* value of the last header of that name; NULL: none */
     const char *forwarded_for;     /* the last X-Forwarded-For, which the nearest proxy adds */
 };
 
@@ -31,8 +32,8 @@ enum head_verdict {
 /* Checks *head and fills in an exchange from exchange_create(). Calls the route's `admit`. */
 enum head_verdict exchange_admit(struct exchange *exchange, const struct request_head *head);
 
-/* Sets the exchange's id and trace to those in its headers, or to new ones. A part of
- * exchange_admit(). */
+/* Sets the exchange's id and trace from its headers; without such headers, makes a new id and
+ * trace. exchange_admit() calls this. */
 void exchange_identify(struct exchange *exchange);
 
 /* True if a foreign web page sends the request: its Origin is neither this server nor in

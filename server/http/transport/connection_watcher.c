@@ -18,7 +18,7 @@
 #include "server/observe/log.h"
 
 #define TICK_MS    100   /* resolution of the time limits while a request is in progress */
-#define DELAY_MS   10    /* resolution of penalties */
+#define DELAY_MS   10    /* resolution of penalties' delays */
 #define STUCK_RUNS 100   /* a loop that runs so often in a tick and leaves bytes unread is stuck */
 #define LINGER_MS  2000  /* how long a refused client may go on sending */
 #define SILENT_MS  200   /* how long a refused client may be silent before it is closed */
@@ -28,8 +28,8 @@
 
 /* libmicrohttpd's epoll is edge-triggered and misses an end of stream that arrives with the last
  * bytes. It would hold half a request until the idle timeout. Shutting down our reading side causes
- * another edge, and received bytes can still be read. The watcher's epoll gets that edge, too.
- * Therefore the watcher repeats the shutdown at every tick, not at every event. */
+ * another edge, and received bytes can still be read. The watcher's own epoll reports that edge,
+ * too. Therefore the watcher repeats the shutdown at every tick, not at every event. */
 static void show_end_locked(struct connection *connection)
 {
     if (connection->ended && connection->phase != CONNECTION_WORKING &&
@@ -78,8 +78,8 @@ static void handle_event(struct connections *connections, const struct epoll_eve
 
 /* ---- time limits ---- */
 
-/* Refuses a client whose `part` was not complete within limit_ms. `pronoun`: "it" or "them", for
- * the message. */
+/* Refuses a request whose `part` was not complete within limit_ms. `pronoun`: "it" or "them", which
+ * stands for `part` in the message. */
 static void refuse_late_locked(struct connection *connection, int64_t limit_ms, const char *part,
                                const char *pronoun, const char *option)
 {
@@ -92,9 +92,8 @@ static void refuse_late_locked(struct connection *connection, int64_t limit_ms, 
     connection_refuse_locked(connection, 408, "request_timeout", sentence);
 }
 
-/* Returns the end of the time limit for the headers that began first; the limit begins with their
- * first byte. INT64_MAX without limit or such headers. libmicrohttpd itself closes idle connections
- * (--idle-timeout). */
+/* Returns the time at which the oldest incomplete headers become late: the time limit begins with
+ * their first byte. Returns INT64_MAX if there is no time limit, or if no headers are arriving. */
 static int64_t header_deadline_locked(const struct connections *connections)
 {
     const int64_t limit = connections->server->options.header_timeout_ms;
@@ -102,7 +101,8 @@ static int64_t header_deadline_locked(const struct connections *connections)
     return limit && first ? first->header_since + limit * NS_PER_MS : INT64_MAX;
 }
 
-/* Refuses the client whose headers began first, if they are late. Returns false if they are not. */
+/* Refuses the client with the oldest incomplete headers if these headers are late. Returns false if
+ * they are not late. */
 static bool refuse_late_headers(struct connections *connections, int64_t now)
 {
     char address[PEER_ADDRESS_MAX];
@@ -329,8 +329,8 @@ static void warn_if_full(struct connections *connections, int64_t now)
                                   "--max-connections or lower --max-connections-per-address"));
 }
 
-/* Returns epoll_wait()'s timeout. `next`: the earliest time of the next tick; `ticks`: that tick is
- * needed even if no request is in progress. */
+/* Returns epoll_wait()'s timeout. `next`: the earliest time of the next tick. `ticks`: the next
+ * tick is necessary even if no request is in progress. */
 static int sleep_ms_locked(struct connections *connections, bool ticks, int64_t next)
 {
     int64_t until = next;

@@ -134,7 +134,7 @@ static void note_read_locked(struct connection *connection)
     connection_place_locked(connection);
 }
 
-/* The next three functions run on the thread that drives a session. */
+/* pull(), on_finished() and pull_timeout() run on the thread that drives the session. */
 static ssize_t pull(gnutls_transport_ptr_t pointer, void *bytes, size_t size)
 {
     struct connection *connection = pointer;
@@ -246,8 +246,9 @@ static uint32_t *held_locked(const struct connection *connection)
     return &connection->table->held[connection->client % CONNECTION_CLIENT_SLOTS];
 }
 
-/* Returns the idle connection to close for `newcomer`: of the client with the most connections, the
- * one that has been idle longest. NULL if no connection is idle. */
+/* Returns the connection to close for `newcomer`. Among the clients with an idle connection,
+ * chooses the client with the most connections, and of its idle connections the one that has been
+ * idle longest. NULL: no connection is idle. */
 static struct connection *oldest_idle_locked(const struct connection *newcomer)
 {
     const struct connections *connections = newcomer->table;
@@ -467,8 +468,9 @@ void connection_note_idle(struct connection *connection, int64_t answered)
     connection->answered = answered;
 }
 
-/* Gives pages of zeros at a pool's end back to the system; they still read as zeros. libmicrohttpd
- * cleared the pool after the last request. The next request may have bytes in the first pages. */
+/* Gives pages of zeros at a pool's end back to the system; the pages still read as zeros.
+ * libmicrohttpd cleared the pool after the last request. The next request may have bytes in the
+ * first pages. */
 static void release_zeros(unsigned char *pool, size_t size)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -516,7 +518,7 @@ static bool has_hung_up(int fd)
 }
 
 /* Stores the penalties of connections that this client has closed but libmicrohttpd still holds, so
- * that the client's next connection can take them over. */
+ * that the client's next connection can take over a penalty. */
 static void release_penalties_locked(struct connections *connections, uint64_t client, int64_t now)
 {
     if (!connections->refused || now - connections->refused >= 1000 * NS_PER_MS)

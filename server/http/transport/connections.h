@@ -3,18 +3,19 @@
  * libmicrohttpd does not watch a suspended connection, and its own time limit counts only silence.
  * The watcher thread therefore handles
  *   - hang-ups: if a client disconnects while its images wait, its request is cancelled. A client
- *     that has only shut down its sending side is answered. EPOLLRDHUP reports both alike. So the
- *     watcher sends an interim answer; a disconnected client's system replies with a reset;
+ *     that has only shut down its sending side is answered. EPOLLRDHUP does not tell these two
+ *     cases apart. So the watcher sends an interim answer, and the system of a disconnected client
+ *     replies with a reset;
  *   - time limits for headers and for bodies, even if bytes arrive slowly: 408;
  *   - bodies that libmicrohttpd cannot continue to read: 413;
  *   - clients that read their answers more slowly than CONNECTION_MIN_RATE: disconnected;
  *   - the number of connections from one address: 429;
- *   - the number of all connections: a new one replaces an idle one, the oldest from the address
- *     with the most connections;
+ *   - the number of all connections: a new connection replaces an idle one (make_room_locked());
  *   - penalties: if a refused client comes back at once, its next request is delayed (penalty.h).
  *
- * The watcher sleeps until a client begins a request or hangs up. While requests are in progress it
- * checks those every 100 ms. It never visits the connections that wait for a request.
+ * The watcher sleeps until a client begins a request or hangs up. While requests are in progress,
+ * the watcher checks their connections every 100 ms. The watcher never visits connections that wait
+ * for a request.
  *
  * To refuse a connection, the watcher writes the answer directly to its socket and shuts down our
  * sending side. For up to two seconds the connection's own thread still reads and drops the
@@ -93,7 +94,7 @@ struct connection {
     uint64_t client;                /* penalty_client(address, NULL) */
     uint32_t generation; /* in epoll events, tells successive sockets with the same fd apart */
     bool is_unix;        /* the kernel does not count bytes of Unix sockets */
-    bool is_spare;       /* one of the CONNECTION_SPARE ones: serves only probes */
+    bool is_spare;       /* one of CONNECTION_SPARE connections, which serve only probes */
     int64_t opened;      /* clock_now() */
 
     /* Used by the connection's own thread only. */
@@ -125,7 +126,7 @@ struct connection {
     bool is_leaving;       /* shut down in both directions; no longer counts in --max-connections */
     char *pending_refusal; /* owned; see connection_send_pending_refusal */
     size_t pending_refusal_size;
-    struct exchange *watched; /* its request is in progress; NULL: none */
+    struct exchange *watched; /* the exchange whose request is in progress; NULL: none */
     uint64_t taken, run;      /* bytes read from the socket, and loop->runs, at the last tick */
     bool had_unread;          /* at the last tick, unread bytes were waiting */
     struct penalty penalty;
@@ -176,8 +177,8 @@ bool connection_send_pending_refusal(struct connection *connection);
  * request is used only while it is pinned, and a pinned request does not complete. Any thread. */
 void connections_watch(struct exchange *exchange, struct predict_request *request);
 
-/* Does the same when nobody waits for the exchange's answer, for carriers that find this out
- * themselves. */
+/* Cancels the request of an exchange for whose answer nobody waits. For carriers that notice
+ * hang-ups themselves. */
 void connections_cancel(struct exchange *exchange);
 
 /* Makes the watcher's thread, or connections_end_delays(), call exchange_resume() once for the

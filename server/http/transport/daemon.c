@@ -146,9 +146,9 @@ static bool mhd_parses_leniently(void)
 /* Marks a head as malformed that libmicrohttpd (0.9.75) parses too leniently. That library cuts
  * lines and values at NUL, joins folded lines, and takes a line that begins with NUL or ":" for the
  * end of the head, so that the rest would be a second request. Its buffer holds method, target,
- * version and headers in this order, with NULs for separators; each byte must belong to one of
- * them. NUL LF is accepted, because it looks like CR LF here. `method` NULL: the head is
- * incomplete. */
+ * version and headers in this order, with NULs between these parts; each byte must belong to a part
+ * or to such a separator. NUL LF is accepted, because it looks like CR LF here. `method` NULL: the
+ * head is incomplete. */
 static void check_head(const struct exchange *x, const char *method, const char *version,
                        struct request_head *head)
 {
@@ -444,7 +444,8 @@ static enum MHD_Result handle(struct exchange *x)
     }
     if (x->state != EXCHANGE_SUSPENDED)
         return send_answer(x);
-    MHD_suspend_connection(x->handle); /* this thread's loop resumes it, so not before */
+    /* Only this thread's loop resumes the connection, so not before this call. */
+    MHD_suspend_connection(x->handle);
     return MHD_YES;
 }
 

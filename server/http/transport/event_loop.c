@@ -107,7 +107,8 @@ static void *event_loop_run(void *context)
             {.fd = loop->proxied ? loop->proxied->epoll_fd : -1, .events = POLLIN}};
         is_due = poll(wakers, COUNT_OF(wakers), ms) > 0 && wakers[0].revents;
     }
-    /* Stop the daemon on this thread: its callbacks use thread-local variables (recv_hook.c). */
+    /* Stop the daemon on this thread: the daemon's callbacks use thread-local variables
+     * (recv_hook.c). */
     stop_daemon(loop);
     return NULL;
 }

@@ -26,8 +26,8 @@ struct deployment;
 struct exchange;
 struct inbox;
 
-/* Uses a deployment that its caller has acquired, to read a body or to submit. It may acquire
- * another one, release *deployment and replace it. */
+/* Reads a body or submits a request for the deployment that the caller has acquired. The function
+ * may acquire another deployment, release *deployment and store the other one in *deployment. */
 typedef enum status prepare_fn(struct exchange *exchange, struct deployment **deployment,
                                struct error *err);
 

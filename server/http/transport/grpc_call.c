@@ -57,7 +57,8 @@ static const char *carrier_header(const struct exchange *x, const char *name)
         return authority;
     if (call->timeout[0] && !strcasecmp(name, "X-Request-Timeout-Ms"))
         return call->timeout;
-    /* They are about the body of an HTTP request, not about the messages of a call. */
+    /* Expect and Content-Encoding are about the body of an HTTP request, not about the messages of
+     * a call. */
     if (!strcasecmp(name, "Expect") || !strcasecmp(name, "Content-Encoding"))
         return NULL;
     return call_header(call, name);

@@ -29,12 +29,12 @@
 #define READS_PER_RUN 8
 #define FEEDS_PER_RUN 4
 #define OUT_ACKS      100
-#define LINGER_MS     2000 /* how long a client may send after our side was shut down */
-#define CREDIT_SECOND 100  /* credit for each second */
-#define CREDIT_DATA   4    /* credit for each DATA frame sent: WINDOW_UPDATEs follow it */
-#define CREDIT_CALL   20   /* credit for each answered call */
-#define COST_RESET    10   /* cost of RST_STREAM, unless the handler started in an earlier run */
-#define COST_CANCEL   0.5  /* cost of RST_STREAM if it did; other frames cost 1 */
+#define LINGER_MS     2000         /* how long a client may send after our side was shut down */
+#define CREDIT_SECOND 100          /* credit for each second */
+#define CREDIT_DATA   4            /* credit for each DATA frame sent: WINDOW_UPDATEs follow it */
+#define CREDIT_CALL   20           /* credit for each answered call */
+#define COST_RESET    10           /* cost of RST_STREAM before COST_CANCEL applies */
+#define COST_CANCEL   0.5          /* cost of RST_STREAM once has_worked() */
 #define COST_BYTE     (1.0 / 4096) /* cost of each byte read, except in DATA frames */
 
 /* Returns the bytes read; 0: end of stream; -1: none available; -2: error. */
@@ -122,14 +122,14 @@ void grpc_connection_end(struct grpc_connection *c)
     close_calls(c);
 }
 
-/* Queues GOAWAY: the connection ends after everything queued has been sent. */
+/* Queues GOAWAY: the connection ends when all queued frames have been sent. */
 static void tell_to_go(struct grpc_connection *c, uint32_t why)
 {
     c->is_ending = true;
     (void)nghttp2_session_terminate_session(c->session, why);
 }
 
-/* Queues GOAWAY: the client makes no more calls here; those that have begun are answered. */
+/* Queues GOAWAY: the client makes no more calls on this connection. Open calls are answered. */
 static void leave(struct grpc_connection *c)
 {
     c->is_leaving = true;
@@ -381,7 +381,7 @@ static bool has_endless_header(struct grpc_connection *c, size_t more)
            c->header_bytes > 2 * c->server->http->options.max_header + READ_BYTES;
 }
 
-/* Answers HTTP/1.1, and whatever else is not HTTP/2, with 400 and closes. */
+/* Answers bytes that are not HTTP/2, such as HTTP/1.1, with 400, and closes the connection. */
 static void refuse_http1(struct grpc_connection *c)
 {
     static const char answer[] =

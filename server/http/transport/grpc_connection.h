@@ -18,7 +18,7 @@
 #define GRPC_CALL_WINDOW ((size_t)1 << 20)   /* bytes that a client may send ahead in one call */
 #define GRPC_WINDOW      ((size_t)4 << 20)   /* bytes that a client may send ahead in all calls */
 #define GRPC_HEADERS     ((size_t)256 << 10) /* bytes of headers in all calls of a connection */
-#define GRPC_CREDIT      1000                /* largest value of `credit`: see grpc_connection.c */
+#define GRPC_CREDIT      1000                /* largest value of `credit` */
 
 struct grpc_call;
 struct proxy_pending;
@@ -64,7 +64,7 @@ struct grpc_connection {
     size_t out_at, out_size;
     int64_t blocked_since; /* when the socket stopped accepting bytes; 0: it accepts them */
     uint64_t runs;         /* calls of grpc_connection_run() */
-    double credit;         /* see grpc_connection.c */
+    double credit;         /* the comment at the top of grpc_connection.c explains credit */
     int64_t credit_time;   /* when `credit` was computed */
     uint32_t events;       /* the events that epoll watches */
 };

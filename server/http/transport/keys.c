@@ -240,7 +240,7 @@ void keyring_free(struct keyring *keyring)
     free(keyring);
 }
 
-/* Keeps the remaining tokens of each name, because a reload must not reset a rate limit. */
+/* Copies the remaining tokens of each name, because a reload must not reset a rate limit. */
 static void keep_tokens(const struct lines *from, struct lines *to)
 {
     for (size_t i = 0; i < to->count; i++)

@@ -5,8 +5,8 @@
  *     # name   hash                rate: per second   burst: at once
  *     alice    sha256:9f86d081…    rate=10                   burst=20
  *
- * `lensd key NAME` makes a key (256 random bits) and its line. A key of that length cannot be
- * guessed from a plain hash, so a stolen file gives no access. A key is compared with every line in
+ * `lensd key NAME` makes a key (256 random bits) and its line. Nobody can guess a key of that
+ * length from its hash, so a stolen file gives no access. A key is compared with every line in
  * constant time, so that the time reveals nothing about the lines.
  *
  * Thread-safe. One lock guards the lines and their rate limits. It is held during comparisons, but

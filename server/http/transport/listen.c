@@ -50,8 +50,8 @@ static enum status cannot_listen(const struct listen_place *place, int cause, st
     }
 }
 
-/* Opens and binds a socket; listens only if `listens`, so that no client can connect before.
- * Returns -1 and sets errno. */
+/* Opens and binds a socket, and listens if `listens`: a client can connect only to a socket that
+ * listens. On failure returns -1 and sets errno. */
 static int listen_open_socket(const struct addrinfo *address, bool listens)
 {
     int one = 1, zero = 0;

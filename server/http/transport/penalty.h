@@ -24,7 +24,7 @@
 #define PENALTY_FIRST_MS 50
 #define PENALTY_LEVELS   4 /* 50, 100, 200, 400 ms */
 
-/* The penalty of one client. All zero: it was never refused. */
+/* The penalty of one client. All zero: the client was never refused. */
 struct penalty {
     int64_t refused; /* time of the refusal; 0: the last answer was not a refusal */
     int64_t latest;  /* time of the last refusal, even if other answers followed */

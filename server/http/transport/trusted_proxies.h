@@ -36,7 +36,7 @@ void trusted_proxies_text(int fd, const struct sockaddr *address,
 bool trusted_proxies_have(const struct trusted_proxies *proxies, const char *address);
 
 /* Finds the client in `forwarded_for`: the last address that is not a trusted proxy's, or the first
- * address if all are. The search runs from the right and ends at an invalid entry. Writes the
+ * address if all are. The search begins at the last address and ends at an invalid one. Writes the
  * address in canonical form. Returns false if the last entry is invalid. */
 bool trusted_proxies_client(const struct trusted_proxies *proxies, const char *forwarded_for,
                             char ret[static INET6_ADDRSTRLEN]);

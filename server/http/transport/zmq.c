@@ -25,7 +25,7 @@
 #include "server/observe/log.h"
 
 #define ID_MAX         255 /* bytes of a client's id in ZeroMQ */
-#define PEERS          256 /* clients whose model is remembered: those that sent last */
+#define PEERS          256 /* the most clients whose model the server stores */
 #define CALLS          256 /* messages that wait for an answer; further ones fail at once */
 #define QUESTIONS      128 /* part of CALLS: messages without a tensor that wait for a model */
 #define READS_PER_RUN  64
@@ -137,7 +137,7 @@ static const struct exchange_carrier zmq_carrier = {.dialect = &dialect_grpc,
 
 /* ---- clients ---- */
 
-/* Returns the client with this id; NULL if the server remembers none. */
+/* Returns the client with this id; NULL if the server stores no model for such a client. */
 static struct zmq_peer *find_peer(struct zmq_server *server, struct zmq_message *id)
 {
     for (size_t i = 0; i < PEERS; i++) {
@@ -365,7 +365,8 @@ static bool read_message(struct zmq_server *server)
     return true;
 }
 
-/* Fails late calls and retries calls that are due. Returns the milliseconds until the next one. */
+/* Fails late calls and tries due calls again. Returns the milliseconds until the next call is late
+ * or due. */
 static long check_call_times(struct zmq_server *server)
 {
     const int64_t now = clock_now();

@@ -1,9 +1,10 @@
 /* ZeroMQ on a separate endpoint (--zmq-port), for Frigate's detector of type zmq.
  *
  * libzmq is loaded only with --zmq-port, and reads the TCP sockets on its own thread. A thread of
- * lensd owns a ROUTER socket. It reads a client's message (an empty frame, as REQ sends it, and one
- * or two more frames), turns it into an exchange, and sends the answer to the same client. So
- * memory limits, the log, metrics and draining work as for HTTP. ZeroMQ carries no API key.
+ * lensd owns a ROUTER socket. The thread reads a client's message (an empty frame, which REQ
+ * sockets send first, and one or two more frames), makes an exchange of the message, and sends the
+ * answer to that client. So memory limits, the log, metrics and draining work as for HTTP. ZeroMQ
+ * carries no API key.
  *
  * If the exchange fails or exceeds its time limit, the client gets the handler's `failure` instead
  * of an answer. Source: libzmq's zmq.h 4.3; rfc.zeromq.org 28 (REQ and ROUTER). */
