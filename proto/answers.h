@@ -53,7 +53,7 @@ struct answer_mask {
 struct answer_prediction {
     const char *label; /* NULL: the model has none, and the member is omitted */
     size_t index;
-    float probability; /* a box's score, or an area's share of the photo */
+    float probability; /* of a class; else a box's score, or an area's share of the photo */
     float box[4];      /* x1, y1, x2, y2: corners in pixels of the upright picture */
     uint32_t track_id; /* of a box: the tracker's id of its object; 0: none */
     const struct answer_oriented *oriented; /* the box with its angle; NULL: it has none */

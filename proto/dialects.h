@@ -103,8 +103,8 @@ struct immich_entries {
 enum status immich_entries_parse(const char *text, size_t size, struct immich_entries *ret,
                                  struct error *err) MUST_USE;
 
-/* Joins the answers to two tasks of one request into one object, and frees them. `second` and the
- * result are NULL when out of memory. */
+/* Joins the answers to two tasks of one request into one object, and frees both answers. `second`
+ * and the result are NULL when out of memory. */
 char *immich_join(char *first, char *second);
 
 /* A model in CVAT's list of functions. */

@@ -1,5 +1,5 @@
-/* A checker for RFC 8259: a state machine with an explicit stack of levels. It can cut out large
- * arrays on the way: their elements are not checked here, their brackets only counted.
+/* A checker for RFC 8259: a state machine with an explicit stack of levels. The checker can cut out
+ * large arrays: it then counts their brackets, but does not check their elements.
  *
  * Easy to get wrong: "1." and "01" are not numbers; a comma before a closing bracket is not JSON;
  * "\ud800" alone has no meaning; a NUL byte must not end the text. */

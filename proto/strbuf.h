@@ -29,7 +29,7 @@ extern const double exact_powers[23];
 /* Writes a finite value with the fewest digits, six to nine as in "%.6g", that read back as the
  * same value. Returns the length; adds no terminator. */
 size_t write_shortest(float value, char text[static FLOAT_TEXT]);
-/* Appends a float in the form of write_shortest(); null if it is not finite. */
+/* Appends a float in the form of write_shortest(), or null if the float is not finite. */
 void strbuf_float(struct strbuf *text, float value);
 /* Appends element i of a tensor of numbers; booleans become 0 and 1. */
 void strbuf_element(struct strbuf *text, const struct tensor *tensor, size_t i);

@@ -67,7 +67,7 @@ static enum status read_instances(struct v2_request *request, cJSON *list, bool 
     return STATUS_OK;
 }
 
-/* Returns the first byte of an array's first element; ']' if it is empty. */
+/* Returns the first byte of an array's first element; ']' if the array is empty. */
 static char first_byte(const struct json_span *array)
 {
     const size_t at = text_skip_blanks(array->text, 1, array->size);

@@ -1,8 +1,8 @@
 /* Reads the "data" of tensors: numbers and texts, from JSON and from binary.
  *
- * A tensor of 224 x 224 x 3 numbers is a megabyte of digits; as a tree it would be ten megabytes.
- * So the value is read once, without a tree: scalars go straight into the tensor. Nested and flat
- * arrays are equivalent, as in the protocol. */
+ * A tensor of 224 x 224 x 3 numbers is a megabyte of digits; a tree of these numbers would be ten
+ * megabytes. So the text is read once, without a tree: each scalar is stored in the tensor at once.
+ * Nested and flat arrays are equivalent, as in the protocol. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>

@@ -158,7 +158,6 @@ void roboflow_registry_handle(struct exchange *x)
 
 /* ---- KServe V1 ---- */
 
-/* Adds the members of a model for OpenAI's clients. */
 static void write_openai_model(struct writer *w, json_node *object, const char *name)
 {
     write_members(w, object, "id=%s object=%s created=%d owned_by=%s", name, "model", 0, "lensd");

@@ -35,7 +35,8 @@ static struct deepstack_call face_call(const struct exchange *x, const char *com
 
 /* ---- vectors of faces ---- */
 
-/* Returns the box's crop if it has a vector, else NULL. Sets *ret_failed to a crop that failed. */
+/* Returns the box's crop if the crop has a vector, else NULL. If the crop has failed, sets
+ * *ret_failed to the crop. */
 static const struct predict_image *face_of(const struct predict_image *image, size_t box,
                                            const struct predict_image **ret_failed)
 {
@@ -342,7 +343,7 @@ static void delete_face(struct exchange *x)
     exchange_resume(x);
 }
 
-/* Both functions start a long job, because it waits for the disk. */
+/* Both functions start a long job, because the job waits for the disk. */
 void face_list_handle(struct exchange *x)
 {
     exchange_offload(x, SIZE_MAX, list_faces);

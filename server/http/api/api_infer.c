@@ -76,7 +76,6 @@ static const char *tensor_names(const struct served_tensor *tensors, size_t coun
     return text;
 }
 
-/* Finds an input or an output by its name. */
 static enum status find_tensor(const struct deployment *deployment, bool is_output,
                                const char *name, size_t *ret, struct error *err)
 {
@@ -287,8 +286,8 @@ static enum status take_texts(struct exchange *x, struct infer_work *work,
     return infer_make_images(work, input->count, err);
 }
 
-/* Takes a body without JSON as the single input: one row or one image. The length of the image, in
- * four bytes, may precede it, as in a BYTES tensor. */
+/* Takes a body without JSON as the single input: one row or one image. The image's length may
+ * precede the image, in four bytes, as in a BYTES tensor. */
 static enum status infer_take_raw(struct exchange *x, struct infer_work *work,
                                   const struct deployment *deployment, struct error *err)
 {
@@ -379,7 +378,7 @@ static enum status check_outputs(struct infer_work *work, const struct deploymen
 }
 
 /* Returns the maximum number of bytes for the texts of a row's `classes` best classes. Each text
- * counts twice, because it is formatted and then copied into the answer. */
+ * counts twice: for the text itself, and for its copy in the answer. */
 static size_t class_bytes(size_t classes, const struct deployment *deployment)
 {
     const size_t each = 64 + deployment->model->labels.longest;
@@ -673,7 +672,7 @@ static enum status infer_submit(struct exchange *x, struct deployment **chosen, 
             TRY(submission_choose_size(x, &work->v2->inputs[0].shape, chosen, err));
         deployment = *chosen;
         TRY(infer_take_inputs(x, work, deployment, err));
-        /* What the JSON has is elsewhere now, so the body can be freed. */
+        /* The values of the JSON have been copied, so the body can be freed. */
         if (work->v2->input_count && work->v2->inputs[0].elements)
             upload_drop_bytes(&x->body);
         else if (json == x->body.size)

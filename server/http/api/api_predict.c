@@ -354,7 +354,7 @@ static enum status predict_prepare(struct exchange *x, struct predict_work *work
 
 static void predict_next_task(struct exchange *x);
 
-/* Submits the photos once the labels, if any, have vectors or tokens. */
+/* Submits the photos when the labels, if any, have vectors or tokens. */
 static void predict_submit_photos(struct exchange *x)
 {
     const struct predict_work *work = x->work;
@@ -425,7 +425,7 @@ static enum status predict_submit_rows(struct exchange *x, struct deployment **d
     return STATUS_OK;
 }
 
-/* Runs on an offload thread, because encoding texts or photos is slow. */
+/* Runs on an offload thread, because encoding texts or photos takes long. */
 static void predict_submit_texts(struct exchange *x)
 {
     const struct predict_work *work = x->work;

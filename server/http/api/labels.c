@@ -14,7 +14,6 @@
 /* The prompt of transformers' zero-shot pipeline. */
 #define DEFAULT_PROMPT "This is a photo of {}."
 
-/* Removes blanks at both ends. */
 static char *trim(char *text)
 {
     text += strspn(text, " \t\r\n");
@@ -110,7 +109,7 @@ static enum status add_tokens(struct caption *caption, const char *text, uint16_
                                 caption->input->length);
 }
 
-/* Writes "a dog. a cat." between the tokenizer's special tokens. */
+/* Writes the labels' tokens, such as "a dog. a cat.", between the tokenizer's special tokens. */
 static enum status add_labels(struct caption *caption, const struct request_labels *labels,
                               struct error *err)
 {
@@ -161,7 +160,7 @@ static enum status write_caption(struct exchange *x, struct request_labels *labe
     return status;
 }
 
-/* Fills the detector's input with the labels' vectors. The remaining rows get the first vector. */
+/* Writes the labels' vectors into the detector's input. The other rows get the first vector. */
 static enum status write_vectors(struct exchange *x, struct request_labels *labels,
                                  struct error *err)
 {

@@ -497,7 +497,7 @@ static enum status read_body(struct exchange *x, struct predict_work *work, stru
         return take_text(work, x->body.data, x->body.size, err);
     if (begins_json(x))
         return predict_read_json(x, work, err);
-    /* This precedes the check of the type, because inference-sdk declares its base64 as JSON. */
+    /* Ignore the Content-Type of base64, because inference-sdk declares its base64 as JSON. */
     if (dialect && dialect->is_base64 && looks_like_text(x))
         return read_base64(x, work, err);
     return x->content_type && strstr(x->content_type, "json") && x->body.size > 0
@@ -536,7 +536,7 @@ static bool lost_line_ends(const uint8_t *data, size_t size)
            !memchr(data, '\r', size);
 }
 
-/* curl --data @file removes line ends. Its Content-Type is the same as that of --data-binary. */
+/* curl --data @file removes line ends, and sends the same Content-Type as --data-binary does. */
 void predict_hint_at_form(const struct exchange *x, struct predict_image *image)
 {
     if ((image->status != STATUS_BAD_IMAGE && image->status != STATUS_UNSUPPORTED_MEDIA) ||

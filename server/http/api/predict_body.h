@@ -1,8 +1,8 @@
 /* Reads a POST /predict: its parameters, and the images or texts in its body.
  *
- * The body is a plain photo, multipart/form-data with photos in it, or JSON with base64. Its first
- * bytes decide, so a plain photo may have any Content-Type. The model host reads the images in
- * place, in the body or in predict_work.json, so these must live until on_done. */
+ * The body is a plain photo, multipart/form-data with photos in it, or JSON with base64. The body's
+ * first bytes decide, so a plain photo may have any Content-Type. The model host reads the images
+ * in place, in the body or in predict_work.json, so body and JSON must live until on_done. */
 #pragma once
 
 #include "proto/dialects.h"

@@ -159,7 +159,6 @@ static enum status fill_inputs(struct request_prompt *prompt, const struct deplo
     return STATUS_OK;
 }
 
-/* Submits the prompt to the decoder. */
 static enum status submit_prompt(struct exchange *x, const struct deployment *encoder,
                                  struct error *err)
 {

@@ -1,6 +1,6 @@
 /* Prompts: points and a box that show where an object is in a photo
- * (?points=120,80,1&box=10,10,200,150). A model's encoder runs on the photo once, and its mask
- * decoder runs on the encoder's outputs and the prompt. */
+ * (?points=120,80,1&box=10,10,200,150). A model has an encoder, which runs on the photo, and a mask
+ * decoder, which runs on the encoder's outputs and the prompt. */
 #pragma once
 
 #include "server/http/transport/exchange.h"

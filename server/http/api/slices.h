@@ -1,7 +1,7 @@
 /* POST /predict?slices=640: a photo in overlapping slices (models/tasks/slices.h).
  *
- * The request first decodes the photo. Then it submits an image for each slice and one for the
- * whole photo, which all refer to the same pixels. Afterwards it merges the boxes. */
+ * The photo is decoded first. Then an image for each slice, and one for the whole photo, are
+ * submitted; all these images use the decoded photo's pixels. At the end the boxes are merged. */
 #pragma once
 
 #include "models/tasks/slices.h"

@@ -22,7 +22,7 @@
 #define PREDICTION_BYTES 64
 #define LABEL_BYTES      20
 
-/* Overhead of each entry in an answer: an image, or one output of one row. */
+/* Overhead of each entry in an answer. An entry is an image, or one output of one row. */
 #define ENTRY_BYTES 512
 
 #define MAX_TIMEOUT_MS 86400000 /* a day */
@@ -47,8 +47,8 @@ enum status charge_answer(struct exchange *x, size_t bytes, struct error *err)
     const size_t most = http_budget_most(budget);
     size_t own = x->body.capacity + x->body.beside + x->answer.charged;
     /* Charge a small answer without checking the limit: a connection alone needs this much memory,
-     * so a refusal after an upload would save little. Many small charges (masks, crops) together
-     * are not a small answer. */
+     * so a refusal after an upload would save little. Many small charges (masks, crops) can make a
+     * large answer, so the sum counts, too. */
     if (bytes < SUBMISSION_LARGE_ANSWER && x->answer.charged < SUBMISSION_LARGE_ANSWER) {
         http_budget_settle(budget, &x->answer.charged, x->answer.charged + bytes);
         return STATUS_OK;
@@ -74,7 +74,7 @@ static enum status expect_predictions(struct exchange *x, const struct predict_r
 {
     if (request->raw_outputs) /* charged by the endpoint, which knows the form of its answer */
         return STATUS_OK;
-    /* Twice: for the predictions, and for their text. */
+    /* PREDICTION_BYTES counts twice: for the predictions, and for their text. */
     const size_t each = ENTRY_BYTES + 2 * PREDICTION_BYTES * (size_t)request->top_k;
     return charge_answer(x, size_product(request->image_count, each), err);
 }
@@ -224,7 +224,7 @@ bool answer_from_cache(struct exchange *x, bool reads_forms)
     x->cache_key.search_ms = clock_ms(clock_now() - begun);
     if (!kept)
         return false;
-    /* A hit skips the code that submits, so check headers such as X-Priority here. */
+    /* A cached answer skips the code that submits, so check headers such as X-Priority here. */
     struct predict_request asked = {0};
     if (request_limits_read(x, &asked, &err) != STATUS_OK) {
         cached_answer_release(kept);
@@ -326,11 +326,11 @@ void submit_next_part(struct exchange *x)
         (x->next ? x->next : exchange_answer)(x);
 }
 
-/* Called on any thread after the load. If the load failed, submitting returns its error. */
+/* Called on any thread after the load. If the load failed, submitting returns the load's error. */
 static void submission_loaded(struct predict_request *request)
 {
     struct exchange *x = request->context;
-    exchange_offload(x, SIZE_MAX, x->awaited); /* it may tokenize texts: a long job */
+    exchange_offload(x, SIZE_MAX, x->awaited); /* a long job: `awaited` may tokenize texts */
 }
 
 void submission_await(struct exchange *x, struct predict_request *request,

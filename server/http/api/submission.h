@@ -17,12 +17,13 @@
 #define SUBMISSION_LARGE_BODY   ((size_t)128 << 10)
 #define SUBMISSION_LARGE_ANSWER ((size_t)64 << 10)
 
-/* Answers from the response cache and returns true; do not touch the exchange then. Otherwise
- * prepares store_in_cache(). Call it first in `start`. `reads_forms`: see response_cache_key(). */
+/* Answers from the response cache and returns true; do not touch the exchange then. If the cache
+ * has no answer, prepares store_in_cache() and returns false. Call this function first in `start`.
+ * `reads_forms`: see response_cache_key(). */
 bool answer_from_cache(struct exchange *exchange, bool reads_forms);
 
-/* Caches the answer if every image succeeded. Call it last in `finish`, unless the answer depends
- * on more than the request and its model. */
+/* Caches the answer if every image succeeded. Call this function last in `finish`, unless the
+ * answer depends on more than the request and its model. */
 void store_in_cache(struct exchange *exchange);
 
 /* Allocates `size` zeroed bytes as exchange->work and prepares the request at their beginning for
@@ -102,7 +103,7 @@ void submission_to_model(struct exchange *exchange, prepare_fn *use);
 
 /* A zeroed struct means that the request has no texts. Free with texts_done(). */
 struct request_texts {
-    struct text_item *items; /* owned; what they point to is borrowed */
+    struct text_item *items; /* owned; the texts and tokens that the items point to are borrowed */
     size_t count;
     bool truncate;   /* truncate a text that is too long; otherwise refuse it */
     char model[128]; /* the model for these texts */
@@ -131,8 +132,8 @@ enum status request_limits_read(const struct exchange *exchange, struct predict_
                                 struct error *err) MUST_USE;
 
 /* Applies the V2 protocol's `timeout`, in microseconds from request->started, and `priority`;
- * neither is negative. 0: not set, so the header's value applies. Of several time limits the
- * shortest applies. STATUS_INVALID: a priority above 8. */
+ * neither is negative. 0: not set, so the header's value applies. If there are several time limits,
+ * the shortest applies. STATUS_INVALID: a priority above 8. */
 enum status request_limits_of_body(struct predict_request *request, int64_t timeout_us,
                                    int64_t priority, struct error *err) MUST_USE;
 

@@ -169,7 +169,7 @@ static int pull_timeout(gnutls_transport_ptr_t pointer, unsigned milliseconds)
                                       milliseconds);
 }
 
-/* Call it before the handshake. */
+/* Call this function before the handshake. */
 static void watch_session(struct connection *connection)
 {
     gnutls_transport_set_ptr2(connection->tls, connection,

@@ -273,7 +273,6 @@ static ssize_t read_messages(nghttp2_session *session, int32_t stream, uint8_t *
     return (ssize_t)count;
 }
 
-/* Sends the answer of the exchange as a message. */
 static void send_message(struct grpc_call *call)
 {
     const struct exchange *x = call->exchange;
@@ -581,7 +580,6 @@ size_t grpc_call_data(struct grpc_call *call, const uint8_t *bytes, size_t size)
     return size;
 }
 
-/* Handles the end of the client's messages. */
 static void check_end(struct grpc_call *call)
 {
     if (!call->has_ended || call->state != CALL_READING || call->held.size)

@@ -98,7 +98,6 @@ static void count_request(struct request_log *log, const struct exchange *x, int
         metric_observe(log->seconds, (double)(now - x->started) * 1e-9);
 }
 
-/* Rounds to microseconds. */
 static double rounded_ms(double milliseconds)
 {
     return round(milliseconds * 1000) / 1000;
