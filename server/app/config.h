@@ -58,16 +58,17 @@ struct config {
     int64_t max_detections;                   /* 0: not given */
     bool agnostic, normalize;
     struct task_options task_options; /* the values of `confidence` … `normalize` */
-    char *text;               /* predict, embed: the text to embed instead of photos; NULL: none */
-    char *annotate;           /* predict: destination of drawn photos; NULL: none */
-    char *size;               /* predict, embed: "640x480"; NULL: not given */
-    bool json;                /* print JSON instead of a table */
-    bool labels;              /* inspect: print only the labels */
-    bool jsonl;               /* predict: one line of JSON per photo */
-    char *batch;              /* bench: "1,8,32" */
-    int64_t bench_time;       /* bench: milliseconds per device and batch size */
-    char *calibrate, *output; /* quantize: folder of photos; quantize, pull: new folder */
-    bool is_for_avx2;         /* quantize: the new model must also suit CPUs without VNNI */
+    char *text;         /* predict, embed: the text to embed instead of photos; NULL: none */
+    char *annotate;     /* predict: destination of drawn photos; NULL: none */
+    char *size;         /* predict, embed: "640x480"; NULL: not given */
+    bool json;          /* print JSON instead of a table */
+    bool labels;        /* inspect: print only the labels */
+    bool jsonl;         /* predict: one line of JSON per photo */
+    char *batch;        /* bench: "1,8,32" */
+    int64_t bench_time; /* bench: milliseconds per device and batch size */
+    char *calibrate,
+        *output;      /* calibrate: quantize's photos; output: the new folder of quantize or pull */
+    bool is_for_avx2; /* quantize: the new model must also suit CPUs without VNNI */
     char *key_rate, *key_burst; /* key: requests per second, and burst; NULL: no limit */
     char *device;               /* as the user wrote it; sets model_host.devices */
     char *memory;               /* as the user wrote it; sets model_host.memory_limits */

@@ -6,7 +6,7 @@
 enum option_kind {
     OPTION_TEXT,    /* char *; an empty text is an error */
     OPTION_NUMBER,  /* an integer, min … max */
-    OPTION_BYTES,   /* an integer, min … max; "64M", suffixes K M G of 1024 */
+    OPTION_BYTES,   /* an integer, min … max, such as "64M"; K, M and G are powers of 1024 */
     OPTION_SECONDS, /* the field has milliseconds, `min` and `max` seconds; "1.5", "250ms", "2m" */
     OPTION_CHOICE,  /* the field has an index into `value`: 1 for "bf16" in "fp32|bf16" */
     OPTION_SWITCH,  /* bool */

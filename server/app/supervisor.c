@@ -128,8 +128,7 @@ static bool supervisor_look(struct supervisor *supervisor)
     if (stuck && !supervisor->is_stuck)
         log_event(LOG_ERROR, "stuck", LOG_STR("model", names),
                   LOG_STR("text", "a pass does not end; lensd stops notifying systemd's watchdog"));
-    /* A long time since the last round means that the whole process was stopped; that is no fault.
-     */
+    /* After a long time without a round, the whole process was stopped. That is no fault. */
     if (now - supervisor->looked > supervisor->limit_ns / 2)
         supervisor->awake = now - supervisor->limit_ns / 2;
     supervisor->looked = now;

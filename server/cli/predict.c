@@ -460,8 +460,7 @@ static int predict_text(struct model_host *host, const char *text)
 
 /* ---- the run ---- */
 
-/* Begins the next photo. Returns false after SIGINT; or after a failure, whose reason is run->err.
- */
+/* Begins the next photo. Returns false after SIGINT, or with run->err after a failure. */
 static bool begin_photo(struct prediction_run *run)
 {
     const size_t place = run->begun % run->places;

@@ -55,8 +55,7 @@ enum status faces_list(struct faces *faces, void (*visit)(void *context, const c
                        void *context, struct error *err) MUST_USE;
 
 /* Finds the person whose vector has the highest cosine similarity. If the registry is empty,
- * *ret_cosine is -1 and the name is "". STATUS_CONFIG: the registry has vectors of another model.
- */
+ * *ret_cosine is -1 and ret_name "". STATUS_CONFIG: the registry has vectors of another model. */
 enum status faces_find(struct faces *faces, const struct face_vector *vector,
                        char ret_name[static FACES_NAME_MAX + 1], float *ret_cosine,
                        struct error *err) MUST_USE;

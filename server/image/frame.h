@@ -15,7 +15,7 @@ struct crop_frame {
     /* The canvas: the photo with its letterbox, which is filled with pad_value, or the photo alone
      * in modes without a letterbox. Pixels of the input outside the canvas are zero. */
     int canvas_width, canvas_height, canvas_left, canvas_top;
-    double map[6]; /* for RESIZE_BODY: from frame_body(); identity if the sizes are equal */
+    double map[6]; /* for RESIZE_BODY; identity if the photo has the input's size */
 };
 
 /* Computes the frame of an upright picture of `width` x `height` pixels, 1 … 2^24 each.

@@ -74,7 +74,7 @@ void resample_axis_done(struct resample_axis *axis)
     *axis = (struct resample_axis){0};
 }
 
-/* Makes new tables for the axis' outputs, whose windows have `length` inputs. */
+/* Makes new tables for axis->count outputs, with windows of `length` inputs. */
 static enum status make_tables(struct resample_axis *axis, int length, struct error *err)
 {
     const size_t count = (size_t)axis->count;

@@ -319,8 +319,7 @@ static enum status resize_run(struct transform *transform, const struct image *w
     image.pixels += source.top * whole->stride + (size_t)source.left * CHANNELS;
     struct resize_job job = {
         .transform = transform, .image = &image, .preprocess = p, .flip = p->invert ? 255 : 0};
-    /* After a decode at a fraction of the size, the frame is still that of the photo in the file.
-     */
+    /* Also after a decode at a fraction of the size, the frame is that of the photo in the file. */
     const struct source_frame full = frame_source(p, whole->info.width, whole->info.height);
     TRY(frame_of(p, full.width, full.height, &job.frame, err));
     job.x0 = larger_of(0, -job.frame.left);

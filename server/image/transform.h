@@ -30,8 +30,7 @@ enum status transform_numbers(struct transform *transform, const struct image *i
  * transform_bytes() resizes and crops to dst: [height, width, channels] uint8; three channels are
  * always in RGB order. transform_table() sets table[c][x] to the number for byte x in the model's
  * channel c. The two steps give the numbers of transform_numbers() with DTYPE_F32 bit for bit,
- * except if preprocess.pads_normalised is set: no byte stands for padding of 0 after normalisation.
- */
+ * except if preprocess.pads_normalised is set: no byte stands for a 0 after normalisation. */
 enum status transform_bytes(struct transform *transform, const struct image *image,
                             const struct preprocess *p, uint8_t *dst, struct error *err) MUST_USE;
 void transform_table(const struct preprocess *p, float table[static 3][256]);

@@ -51,8 +51,7 @@ void metrics_get_all(struct metrics *metrics, const char *labels, const struct m
 void metric_add(struct metric *metric, double amount); /* for a counter (amount >= 0) or gauge */
 void metric_set(struct metric *metric,
                 double value); /* for a gauge, or a counter that other code counts */
-/* For a histogram. A value that equals a bound counts in the bucket of this bound; NaN is ignored.
- */
+/* For a histogram. A value that equals a bound counts in this bound's bucket. Ignores NaN. */
 void metric_observe(struct metric *metric, double value);
 double metric_value(const struct metric *metric); /* a histogram's count of values; 0 for NULL */
 

@@ -284,8 +284,7 @@ static void note_answer(struct trace_exporter *exporter, size_t count)
     }
 }
 
-/* Sends one request. *ret_wait: how long the collector asks lensd to wait, in ns; 0 if it does not.
- */
+/* Sends one request. *ret_wait: nanoseconds that the collector asks lensd to wait; else 0. */
 static enum sent post(struct trace_exporter *exporter, const char *json, size_t count,
                       int64_t *ret_wait)
 {
