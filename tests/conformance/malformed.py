@@ -65,7 +65,7 @@ PLACES = re.compile(r"(\bnode |\binitializer |\binput |\boutput |\bfunction |\bo
                     r"not an ONNX file|[A-Z]\w+ '[^']*' \(.*opset \d+\))")
 ADVICE = re.compile(r"[;:] [^;]*\b(export|re-export|copy|put|run|download|convert|unpack|name)\b[^;]*$")
 OPERATOR = re.compile(r"([A-Z]\w+ '[^']*' \(.*opset \d+\)|node '[^']*' \(\w+\))")
-EXPECTED = re.compile(r"(expected|need|must|required|missing|more than|out of range|cannot be|has only|but the|"
+EXPECTED = re.compile(r"(expected|need|must|required|missing|more than|at most|out of range|cannot be|has only|but the|"
                       r"which does not|lensd has|reads? but|have \d)")
 
 
