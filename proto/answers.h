@@ -54,7 +54,7 @@ struct answer_prediction {
     const char *label; /* NULL: the model has none, and the member is omitted */
     size_t index;
     float probability; /* of a class; else a box's score, or an area's share of the photo */
-    float box[4];      /* x1, y1, x2, y2: corners in pixels of the upright picture */
+    float box[4];      /* left, top, right, bottom in pixels of the upright picture */
     uint32_t track_id; /* of a box: the tracker's id of its object; 0: none */
     const struct answer_oriented *oriented; /* the box with its angle; NULL: it has none */
     const struct answer_point *points;      /* key points of a box */
@@ -153,7 +153,7 @@ char *predict_answer_numbers(const struct predict_answer *answer, size_t *ret_si
 /* ---- /predict: a JSON request ---- */
 
 struct predict_json_image {
-    const struct cJSON *item; /* private: its node in the tree */
+    const struct cJSON *item; /* private: the image's node in the tree */
     uint8_t *data;            /* decoded in place; owned by the request */
     size_t size;
     const char *name;   /* "name" of the entry, or NULL */
@@ -186,7 +186,7 @@ struct predict_json {
  * "model" and at most PREDICT_JSON_PARAMETERS other members: strings, numbers, true, false, lists
  * of strings, numbers and points. Parameters keep the dialect's names. `text` is untrusted, and not
  * needed afterwards. STATUS_INVALID: the request is malformed; STATUS_TOO_LARGE: it has more than
- * max_images. Malformed base64 is an error of its image alone. Free *ret with predict_json_free
+ * max_images. Malformed base64 fails only its own image. Free *ret with predict_json_free
  * (accepts NULL). */
 enum status predict_json_parse(const struct dialect *dialect, const char *text, size_t size,
                                const struct json_limits *limits, size_t max_images,

@@ -42,7 +42,7 @@ void cvat_write_function(struct writer *w, json_node *node, const struct cvat_fu
 {
     char *spec = spec_of(function);
     w->failed = w->failed || !spec;
-    const char *points = function->takes_points ? "0" : NULL; /* NULL: a member is left out */
+    const char *points = function->takes_points ? "0" : NULL; /* NULL omits a member */
     write_members(w, node,
                   "metadata{name=%s namespace=%s annotations{name=%s type=%s framework=%s spec=%s "
                   "version=%s min_pos_points=%s min_neg_points=%s startswith_box_optional=%s "

@@ -25,7 +25,7 @@ struct dialect {
     const char *command;                        /* the member "command" of DeepStack's answers */
     const struct dialect_parameter *parameters; /* nameless entry ends it; NULL: /predict's names */
     const struct dialect_default *defaults;     /* ends with a nameless entry; NULL: none */
-    unsigned kinds;       /* the kinds of answers it can write: 1u << enum answer_kind */
+    unsigned kinds;       /* the kinds of answers that `write` supports: 1u << enum answer_kind */
     const char *takes;    /* the supported models, for an error: "a detector" */
     bool is_base64;       /* a body may be an image in base64 */
     bool is_single;       /* takes only one image */
@@ -37,7 +37,7 @@ struct dialect {
     bool takes_prompts;   /* takes points and a box; the answer is the best mask */
     int invalid_http;     /* the HTTP status of an invalid request; 0: 400 */
     bool has_pixels;      /* masks as polygons also have pixels */
-    const char *model;    /* the JSON member that names the model; NULL: the path does */
+    const char *model;    /* the JSON member that names the model; NULL: the path names it */
     const char *header;   /* the HTTP header that names the model instead; NULL: none */
     const char *nested; /* the JSON member that holds the parameters; NULL: the outermost object */
     const char *images; /* the JSON member that holds the images */
@@ -46,7 +46,7 @@ struct dialect {
      * /predict's form. */
     enum status (*find)(struct cJSON *root, struct predict_json *ret, struct error *err);
     /* Writes an answer to the root, an empty object. NULL: faces_answer() does, because it needs
-     * the registry of faces (server/http/api/faces.h). */
+     * the registry of faces (server/http/api/predict_body.h). */
     void (*write)(struct writer *w, const struct predict_answer *answer);
     /* Writes an error. NULL: errors are {"error", "code"}. */
     char *(*write_error)(int http, const char *sentence, const char *code);
@@ -65,8 +65,8 @@ extern const struct dialect dialect_hugging_face;
 extern const struct dialect dialect_openai;
 /* llama.cpp's embeddings, as Frigate requests them: POST /embeddings. */
 extern const struct dialect dialect_llama_cpp;
-/* Immich's service: POST /predict. Once the part `entries` is read, the dialect of its task
- * applies. */
+/* Immich's service: POST /predict. This dialect applies until the part `entries` has been read, and
+ * then the dialect of a task in `entries`. */
 extern const struct dialect dialect_immich;
 /* TorchServe: POST /predictions/{model}. */
 extern const struct dialect dialect_torchserve;
@@ -95,7 +95,7 @@ struct immich_entries {
     struct immich_entry list[3]; /* pipelines first */
     size_t count;
     bool is_text;        /* the answer is the vector of a text; there is no picture */
-    const char *refusal; /* static: why lensd refuses the request; NULL: it does not */
+    const char *refusal; /* static: why lensd refuses the request; NULL: no reason */
 };
 
 /* Parses the part `entries` (at most 8 levels, 256 values). *ret owns nothing. STATUS_INVALID,
@@ -112,7 +112,7 @@ struct cvat_function {
     const char *name, *shape;  /* shape: the kind of its answers in CVAT's words */
     const char *const *labels; /* one for each class; "" for a class without a label */
     size_t label_count;        /* 0: none, or the model is not loaded */
-    bool takes_points;         /* makes masks from points; with takes_boxes also from a box */
+    bool takes_points;         /* makes masks from points */
     bool takes_boxes;
 };
 
@@ -153,11 +153,10 @@ enum status dialect_add_item(struct cJSON *item, struct predict_json *ret,
 enum status dialect_add_pictures(struct cJSON *member, struct predict_json *ret,
                                  struct error *err) MUST_USE;
 
-/* A text that a pipeline read in a photo, for APIs that list texts without the boxes around them.
- */
+/* A text that a pipeline read in a photo, for APIs that list texts without boxes. */
 struct recognized_text {
     char text[1024];
-    float score, box[4]; /* 0 … 1; left, top, right, bottom in pixels of the photo */
+    float score, box[4]; /* score: 0 … 1; box: left, top, right, bottom in pixels of the photo */
     float found;         /* score of the box, 0 … 1 */
     const struct answer_prediction *around; /* an earlier stage's box, such as a car; or NULL */
 };

@@ -1,6 +1,6 @@
 /* The machine-learning service of Immich: POST /predict with a form whose part `entries` names
  * tasks and their models, and a part `image` or `text`. Vectors are strings that contain a JSON
- * array: Immich's server passes them to its database. Errors are FastAPI's. */
+ * array: Immich's server passes the strings to its database. Errors are FastAPI's. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>

@@ -30,8 +30,8 @@ struct extraction {
 enum status json_extract(const char *text, size_t size, const struct json_limits *limits,
                          struct extraction *cut, struct error *err) MUST_USE;
 
-/* A place in a JSON text. The functions below move it over what they read; they fail with
- * STATUS_INVALID at the first wrong byte. */
+/* A place in a JSON text. The functions below move the place over the text that they read, and fail
+ * with STATUS_INVALID at the first wrong byte. */
 struct json_scan {
     const char *text;
     size_t size, at;

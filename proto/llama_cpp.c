@@ -5,8 +5,7 @@
 #include "proto/dialects.h"
 #include "proto/writer.h"
 
-/* Reads [{"prompt_string": "a red car"}, {"prompt_string": MARKER, "multimodal_data": [BASE64]}].
- */
+/* Reads [{"prompt_string": "a red car"}, {"prompt_string": MARK, "multimodal_data": [BASE64]}]. */
 static enum status llama_find(cJSON *root, struct predict_json *ret, struct error *err)
 {
     cJSON *entry, *list = cJSON_GetObjectItemCaseSensitive(root, "content");

@@ -1,6 +1,6 @@
-/* PhotoPrism's vision service: labels, unsafe pictures, vectors of faces. PhotoPrism reads an error
- * from "code" instead of the HTTP status, so both have it. Source: api_request.go, api_response.go
- * and the packages nsfw and face of photoprism/photoprism. */
+/* PhotoPrism's vision service: labels, unsafe pictures, vectors of faces. PhotoPrism reads an
+ * error's number from "code" instead of the HTTP status, so both have the number. Source:
+ * api_request.go, api_response.go and the packages nsfw and face of photoprism/photoprism. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>

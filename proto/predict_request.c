@@ -63,7 +63,7 @@ static enum status read_parameter(const cJSON *member, struct predict_json *requ
     bool is_value = true;
     if (!cJSON_IsArray(member))
         is_value = put_parameter(out, member, "");
-    /* Labels may contain commas, which are escaped. Other values are not escaped. */
+    /* Only labels may contain commas: escape the commas and backslashes of labels. */
     const char *escaped = strstr(member->string, "labels") ? ",\\" : "";
     for (const cJSON *entry = cJSON_IsArray(member) ? member->child : NULL; entry && is_value;
          entry = entry->next) {

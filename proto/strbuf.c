@@ -236,7 +236,7 @@ char *strbuf_finish(struct strbuf *text, size_t *ret_size)
     *end = '\0';
     if (ret_size)
         *ret_size = text->size;
-    /* A long text may wait for its reader: this frees the memory that the text does not need. */
+    /* A long text may wait for its reader, so free the memory that the text does not need. */
     char *data = realloc(text->data, text->size + 1);
     data = data ? data : text->data;
     *text = (struct strbuf){0};

@@ -1,5 +1,5 @@
-/* What a handler does with its exchange besides answering: it waits, or uses an offload thread.
- * Also has the functions that every carrier calls for its exchanges. */
+/* How a handler waits or uses an offload thread. Also has the functions that every carrier calls
+ * for its exchanges. */
 #include "server/http/transport/exchange.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* An exchange: one request and its answer, for handlers. It hides the carrier (libmicrohttpd, gRPC
- * or ZeroMQ), so tests can call handlers with synthetic requests.
+/* An exchange: one request and its answer, for handlers. An exchange hides the carrier
+ * (libmicrohttpd, gRPC or ZeroMQ), so tests can call handlers with synthetic requests.
  *
  * The connection's thread owns the exchange. Between exchange_wait() and exchange_resume(), an
  * offload thread may own it (exchange_offload()); the model host and the watcher use only the
@@ -146,7 +146,7 @@ struct exchange {
     const char *body_at; /* private to daemon.c: the body in libmicrohttpd's buffer; or NULL */
     struct upload body;
 
-    int answer_form; /* which of the route's media types the client wants; the route numbers them */
+    int answer_form; /* the media type that the client wants, by the route's numbers */
     struct answer answer;
     struct response_key cache_key;
     bool is_cached; /* the answer came from the response cache */
@@ -222,7 +222,8 @@ static inline const char *exchange_version(const struct exchange *exchange)
 /* For use as `run` of exchange_offload(): calls answer_write(), then exchange_resume(). */
 void exchange_answer(struct exchange *exchange);
 
-/* Call it from any thread, once after exchange_wait(). Do not touch the exchange afterwards. */
+/* Call this function once after exchange_wait(), on any thread. Do not touch the exchange
+ * afterwards. */
 void exchange_resume(struct exchange *exchange);
 
 /* ---- for carriers ---- */

@@ -8,7 +8,7 @@
 struct exchange;
 
 struct inbox {
-    int fd; /* an eventfd, readable while there is news; negative: none */
+    int fd; /* an eventfd, readable if the members below have changed; negative: none */
     pthread_mutex_t lock;
     /* Guarded by lock. */
     bool is_woken, stop, accepts;

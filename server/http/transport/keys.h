@@ -9,8 +9,8 @@
  * length from its hash, so a stolen file gives no access. A key is compared with every line in
  * constant time, so that the time reveals nothing about the lines.
  *
- * Thread-safe. One lock guards the lines and their rate limits. It is held during comparisons, but
- * not while a file is read. */
+ * Thread-safe. One lock guards the lines and their rate limits. The lock is held during
+ * comparisons, but not while a file is read. */
 #pragma once
 
 #include <stdbool.h>

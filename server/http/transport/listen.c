@@ -58,8 +58,8 @@ static int listen_open_socket(const struct addrinfo *address, bool listens)
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -1;
-    /* Lets a restart bind although connections of the old process linger; a second server on the
-     * same port is still refused. */
+    /* Lets a new process bind although connections of an earlier process linger. A second server on
+     * the port is still refused. */
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (address->ai_family == AF_INET6)
         (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);

@@ -18,12 +18,12 @@ struct listen_place {
 
 struct listener {
     int fd;
-    int port;               /* the actual port; 0 for a Unix socket */
-    char url[320];          /* "http://host:port" for clients on this machine */
-    bool is_loopback;       /* accepts only TCP connections from this machine */
-    bool is_passed;         /* from listen_take_passed(): other processes may also accept from it */
-    char where[320];        /* like `url`, or "unix:/run/lensd.sock" */
-    char path[108];         /* of a Unix socket, else "" */
+    int port;         /* the actual port; 0 for a Unix socket */
+    char url[320];    /* "http://host:port" for clients on this machine */
+    bool is_loopback; /* accepts only TCP connections from this machine */
+    bool is_passed;   /* from listen_take_passed(); other processes may accept from `fd`, too */
+    char where[320];  /* like `url`, or "unix:/run/lensd.sock" */
+    char path[108];   /* of a Unix socket, else "" */
     uint64_t device, inode; /* of `path`, to detect that another process has replaced it */
 };
 
@@ -52,11 +52,11 @@ enum status listen_take_passed(bool tls, struct listener *ret, struct error *err
 enum status listen_check(const struct listen_place *place, char *warning, size_t size,
                          struct error *err) MUST_USE;
 
-/* Makes the kernel drop new connection attempts before it answers them. Clients retry after a
- * second, and by then they are refused. Handshakes that have begun still reach accept(). Closing
- * the socket instead would disconnect clients that are already connected. A Unix socket is unlinked
- * for the same purpose. Returns false if the kernel does not allow it; then the socket can only be
- * closed. Do not call this for a passed socket. */
+/* Makes the kernel drop new connection attempts before it answers them. Clients try again after a
+ * second, and are then refused. Handshakes that have begun still
+ * reach accept(). Closing the socket instead would disconnect clients that are already connected. A
+ * Unix socket is unlinked. Returns false if the kernel does not support this; then the caller can
+ * only close the socket. Do not call this function for a passed socket. */
 bool listen_stop(struct listener *listener) MUST_USE;
 
 /* Unlinks a Unix socket, unless another process has replaced it. */

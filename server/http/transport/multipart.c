@@ -67,8 +67,9 @@ static bool parameter(const char *text, size_t length, const char *key, char *re
     return false;
 }
 
-/* Offsets of a delimiter: `start` of its first byte, including the CRLF before it, if any; `end` of
- * the first byte after its line. `last`: it is the closing one, and `end` is after its "--". */
+/* A delimiter in the body. `start`: offset of its first byte, which is a CRLF's if there is one
+ * before the delimiter. `end`: offset of the first byte after the delimiter's line. `last`: the
+ * delimiter is the closing one, and `end` is the offset after its "--". */
 struct delimiter {
     size_t start, end;
     bool last;

@@ -7,8 +7,7 @@
 #include "engine/base/thread.h"
 
 /* One thread runs only short jobs. Two threads run both kinds, so that a second long job can start
- * during a long one. More threads would not answer sooner, because forward passes need the cores.
- */
+ * during a long one. More threads would not answer sooner: forward passes need the cores. */
 #define OFFLOAD_THREADS 3
 
 STAILQ_HEAD(offload_queue, offload_job);
