@@ -251,7 +251,7 @@ static bool describe_depth(const struct depth *depth, struct described *describe
 }
 
 /* Describes an anomaly as a prediction with its score, and the mask of the anomalous area. Returns
- * false when describe_mask() does. */
+ * false if describe_mask() does so. */
 static bool describe_anomaly(const struct predict_image *image, const struct mask_how *how,
                              struct described *described, struct answer_prediction *ret)
 {
