@@ -61,7 +61,7 @@ void budget_return(struct device_budgets *budget, struct device_id device, size_
 void budget_book_arena(struct device_budgets *budget, struct device_id device,
                        struct shared_arena *arena);
 
-/* Books `bytes` for a photo. STATUS_TIMEOUT (err is not set): they are not free, and the call has
+/* Books `bytes` for a photo. STATUS_TIMEOUT (err is not set): they are not free; the call has
  * waited until some memory became free, at most 50 ms. STATUS_TOO_LARGE: models leave less memory.
  */
 enum status budget_take_picture(struct device_budgets *budget, size_t bytes,

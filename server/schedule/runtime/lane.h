@@ -163,9 +163,7 @@ bool lane_device_is_well(struct lane *lane);
 int64_t lane_stuck_time(const struct lane *lane, const struct batch *batch);
 
 /* Handles a device failure: the images from number `answered` on go to other lanes. An image fails
- * if it has moved before, or if no other lane works. Returns how many images of the batch are
- * finished.
- */
+ * if it has moved before, or if no other lane works. Returns the number of finished images. */
 int lane_give_up_device(struct lane *lane, struct batch *batch, int answered);
 
 /* Waits in quarantine. Returns true when the device works again, false when the lane must end. */
