@@ -182,8 +182,7 @@ static bool describe_mask(const struct segment *segment, const struct mask_how *
 static bool describe_image(const struct predict_image *image, const struct describe_how *how,
                            struct described *described, struct answer_image *ret);
 
-/* Describes box i, and its crop by describe_image(): calls nest as deep as the pipeline has stages.
- */
+/* Describes box i, and its crop by describe_image(). Calls nest as deep as stages do. */
 static bool describe_box(const struct predict_image *image, const struct model *model, size_t i,
                          const struct mask_how *how, struct described *described,
                          struct answer_prediction *ret)

@@ -32,8 +32,7 @@ struct describe_how {
 };
 
 /* Writes the answer to a completed request (on_done was called). The result is malloc'ed; NULL when
- * out of memory, or if `take` failed. `ret_size` may be NULL unless the form is DESCRIBE_NUMBERS.
- */
+ * out of memory, or if `take` failed. Only DESCRIBE_NUMBERS needs `ret_size`. */
 char *describe_predictions(const struct predict_request *request, const struct describe_how *how,
                            size_t *ret_size);
 

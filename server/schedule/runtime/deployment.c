@@ -37,8 +37,7 @@ bool deployment_may_batch(const struct model *model)
     return model->input_count > 0;
 }
 
-/* The session's image input is always [1, H, W, C]; the description has the file's order of axes.
- */
+/* The session's image input is [1, H, W, C]; the description has the file's order of axes. */
 static enum status describe_input(const struct deployment *deployment,
                                   const struct session *session, size_t i, struct error *err)
 {

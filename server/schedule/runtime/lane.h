@@ -105,8 +105,7 @@ void lane_return(void *lane);
 /* Reports whether the lane is stuck, or quarantined because its device fails. Any thread. */
 void lane_describe_health(struct lane *lane, struct lane_health *ret);
 
-/* True if a pass takes far too long, or still runs after the grace time of a shutdown. Any thread.
- */
+/* True if a pass takes far too long, or outlasts the grace time of a shutdown. Any thread. */
 bool lane_is_stuck(const struct lane *lane);
 
 /* Starts the thread as lane `index` (0, 1 …) of `scheduler`, which must outlive it.

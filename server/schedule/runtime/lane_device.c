@@ -102,8 +102,7 @@ static void quarantine(struct lane *lane, const char *reason)
     scheduler_quarantine(lane->scheduler, lane->index, text);
 }
 
-/* Informs the scheduler first: a client that reads in /devices that the lane works can send images.
- */
+/* Informs the scheduler first: a client that reads that the lane works can send images. */
 static void end_quarantine(struct lane *lane)
 {
     scheduler_end_quarantine(lane->scheduler, lane->index);

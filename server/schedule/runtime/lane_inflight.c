@@ -72,8 +72,7 @@ static int64_t nearly_free(struct lane *lane)
 }
 
 /* Takes batches to run after the current one: closed batches, and the forming one when the device
- * is nearly free. With streams: any batch, to run at the same time, while all streams have images.
- */
+ * is nearly free. With streams: any batch, to run at the same time, if all streams have images. */
 static void inflight_fill(struct lane *lane)
 {
     struct batch batch;

@@ -17,8 +17,7 @@
  * interruption: no request is refused because of a replacement.
  *
  * Locks: the table of models, each scheduler and the pool have one lock each. No thread holds two
- * of these locks, or one of them during a decode, a forward pass, a copy of pixels or a callback.
- */
+ * of these locks, or any during a decode, a forward pass, a copy of pixels or a callback. */
 #pragma once
 
 #include <stdatomic.h>
@@ -268,8 +267,7 @@ enum status model_host_add_pipeline(struct model_host *host, const char *name, c
                                     struct error *err) MUST_USE;
 
 /* If the requested model (name NULL: the default; version NULL: the newest) is a pipeline, sets
- * *ret to a malloc'ed copy of its stages, and ret_name. Otherwise *ret is NULL. STATUS_NO_MEMORY.
- */
+ * *ret to a malloc'ed copy of its stages, and ret_name; else *ret to NULL. STATUS_NO_MEMORY. */
 enum status model_host_find_pipeline(struct model_host *host, const char *name, const char *version,
                                      char ret_name[static 128], struct pipeline_config **ret,
                                      struct error *err) MUST_USE;
@@ -380,8 +378,7 @@ enum status model_host_remove_model(struct model_host *host, const char *name, c
  * newest ready one). It accepts requests until model_host_release(), which must follow soon,
  * because a replacement waits for it. Errors as model_host_submit(): STATUS_NOT_FOUND,
  * STATUS_INVALID (no default), STATUS_DRAINING, STATUS_NOT_READY with *ret_retry_after_s (may be
- * NULL). If `ret` is NULL, it only checks whether the model can answer, or a request can load it.
- */
+ * NULL). If `ret` is NULL, it only checks whether the model can answer, perhaps after a load. */
 enum status model_host_acquire(struct model_host *host, const char *name, const char *version,
                                struct deployment **ret, int *ret_retry_after_s,
                                struct error *err) MUST_USE;
@@ -433,8 +430,7 @@ enum status model_host_submit(struct model_host *host, struct predict_request *r
 /* Predicts whether a request of `images` and `bytes` would be admitted now, to refuse it before its
  * body is read. Does not read the images, tensors and options of the request. With any_size it is
  * refused only if the queues of all compiled sizes refuse it. If the model must be loaded first,
- * starts the load and returns STATUS_OK. Errors as model_host_submit(); refusals are counted, too.
- */
+ * starts the load and returns STATUS_OK. Errors as model_host_submit(). Counts refusals. */
 enum status model_host_would_admit(struct model_host *host, const struct predict_request *request,
                                    size_t images, size_t bytes, int *ret_retry_after_s,
                                    struct error *err) MUST_USE;

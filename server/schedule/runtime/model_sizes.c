@@ -216,8 +216,7 @@ void model_host_set_source(struct model_host *host, const struct model_host_sour
 }
 
 /* True if the size is neither compiled nor failed, and entry->sizes has room. False if no record
- * for a failure is unused: replacing one would let its size be compiled, and fail, again and again.
- */
+ * for a failure is unused: replacing one would let its size be compiled, and fail, again. */
 static bool may_add_size(const struct model_host *host, struct model_entry *entry,
                          struct stage_size size)
 {
@@ -274,8 +273,7 @@ static const struct model_entry *next_stage_size_locked(struct model_host *host,
     return NULL;
 }
 
-/* Sets *ret to the next size that a client has requested; returns the model. NULL: there is none.
- */
+/* Sets *ret to the next size that a client has requested, and returns the model; NULL: none. */
 static const struct model_entry *next_wish_locked(const struct model_host *host,
                                                   struct stage_size *ret)
 {
