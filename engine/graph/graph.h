@@ -69,7 +69,7 @@ struct epilogue {
     float alpha, beta;
     float step;
     int zero;
-    struct value *residual; /* NULL: no residual; otherwise also the last of node->inputs */
+    struct value *residual; /* NULL, or the last of node->inputs */
 };
 
 struct node {
@@ -134,8 +134,8 @@ void node_set_output(struct node *node, size_t i, struct value *value);
 /* Makes a deep copy with bodies; constants are shared by reference. */
 enum status graph_clone(const struct graph *graph, struct graph **ret, struct error *err) MUST_USE;
 
-/* Sorts nodes topologically, without recursion. Moves a node only if a node before it in the list
- * reads its result. Errors: STATUS_MODEL (the graph has a cycle), STATUS_NO_MEMORY. */
+/* Sorts nodes topologically, without recursion. Moves a node only if an earlier node in the list
+ * reads the node's result. Errors: STATUS_MODEL (the graph has a cycle), STATUS_NO_MEMORY. */
 enum status graph_sort(struct graph *graph, struct error *err) MUST_USE;
 
 /* These functions find an attribute by name. If the node lacks the attribute, node_attr() returns

@@ -1,9 +1,9 @@
-/* Operators by name. engine/op/ops.h defines what they compute. */
+/* Operators by name. engine/op/ops.h describes what operators compute. */
 #pragma once
 
 /* Every operator that lensd supports, in any order. X(ID, "Name", "domain"). The importer rewrites
  * other spellings of operators (models/onnx/onnx_forms.h). Only passes make operators of the
- * `lensd` domain; files cannot contain them. */
+ * `lensd` domain; files cannot contain such operators. */
 /* clang-format off */
 #define OP_LIST(X)                                                                                 \
     /* elementwise, unary */                                                                       \

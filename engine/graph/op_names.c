@@ -1,4 +1,4 @@
-/* The names and domains of operators in OP_LIST. They are separate from the table of operators
+/* The names and domains of operators in OP_LIST. This file is separate from the table of operators
  * (engine/op/ops.c), which engine/graph cannot use. */
 #include "engine/graph/op.h"
 

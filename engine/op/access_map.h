@@ -1,5 +1,5 @@
 /* Strided access maps describe how an operator reads or writes a tensor whose elements are stored
- * in another order. With them, Transposes, Reshapes, Splits and Slices need not run.
+ * in another order. With access maps, Transposes, Reshapes, Splits and Slices need not run.
  *
  * A map has groups (of a matrix: batch, rows, columns). A group is a nest of loops over its parts,
  * with the last part innermost; one step of a part moves `stride` elements. An attribute stores a
@@ -36,7 +36,8 @@ int64_t access_map_at(const struct access_map_group *group, int64_t i);
 /* True if the group has at most one part, so that all its steps are *ret_stride elements apart. */
 bool access_map_is_even(const struct access_map_group *group, int64_t *ret_stride);
 
-/* Merges neighbouring parts (extent, stride) if possible: (a, b * s), (b, s) become (a * b, s). */
+/* Merges neighbouring parts if possible: parts of (extent, stride) (a, b * s) and (b, s) become one
+ * part (a * b, s). */
 void access_map_join(struct access_map_group *group);
 
 /* Stores the map as attribute `name` of the node. Returns false when out of memory. */

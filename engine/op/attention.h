@@ -8,7 +8,7 @@
  * operands' dtype. In the access map of a bias, the last group has stride 1 or extent 1.
  *
  * A row with a NaN, or whose highest score is -inf, becomes NaN, as in Softmax. With the attribute
- * "nan_is_zero" it becomes 0, as in PyTorch's scaled_dot_product_attention. */
+ * "nan_is_zero" such a row becomes 0, as in PyTorch's scaled_dot_product_attention. */
 #pragma once
 
 #include "engine/op/access_map.h"

@@ -1,4 +1,4 @@
-/* Batch rules: for each operator, along which axis the images of a batch pass through it.
+/* A batch rule tells for an operator along which axis the images of a batch pass through a node.
  * engine/passes/batch_independence.h proves by these rules that images are independent.
  *
  * Rules are only asked about batches of several images, on nodes whose shapes are all known. A rule
@@ -48,8 +48,8 @@ extern const struct batch_rule batch_by_sample, batch_by_sample_of_two;
  * `axis` is -1, but 0 for batch_beside_first. With batch_before_last, the images lie on an axis
  * before `axis`. */
 extern const struct batch_rule batch_beside_last, batch_beside_first, batch_before_last;
-/* LSTM, GRU, RNN: the images lie on axis 0 of all outputs, or on axis 2 of Y and 1 of the states.
- * batch_is_independent() treats this rule specially. */
+/* LSTM, GRU, RNN: the images lie on axis 0 of all outputs, or on axis 2 of Y and axis 1 of the
+ * states. batch_is_independent() treats this rule specially. */
 extern const struct batch_rule batch_recurrent;
 /* For matrix products: batch_matmul for MatMul, QLinearMatMul and MatMulInteger, batch_gemm for
  * Gemm and QGemm. */

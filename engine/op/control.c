@@ -78,7 +78,7 @@ static enum status infer_loop(struct node *node, struct error *err)
     return STATUS_OK;
 }
 
-/* `first` is the position of the first state. In Scan-8, sequence_lens comes before it. */
+/* `first` is the position of the first state. In Scan-8, sequence_lens comes before the states. */
 static enum status infer_scan_from(struct node *node, size_t first, struct error *err)
 {
     struct graph *body = NULL;
@@ -119,7 +119,7 @@ static enum status infer_scan(struct node *node, struct error *err)
     return infer_scan_from(node, 0, err);
 }
 
-/* Scan-8: every operand has a leading batch dimension; sequence_lens comes first. */
+/* In Scan-8, every operand has a leading batch dimension, and sequence_lens is input 0. */
 static enum status infer_scan_batched(struct node *node, struct error *err)
 {
     TRY(infer_scan_from(node, 1, err));
@@ -165,7 +165,7 @@ static void *zeroed_scratch(const struct kernel_args *args, size_t count, size_t
 
 static struct graph *body_of(const struct node *node, const char *name)
 {
-    return node_attr(node, name)->g; /* inference has checked it */
+    return node_attr(node, name)->g; /* inference has checked the attribute */
 }
 
 /* ---- If ---- */

@@ -241,7 +241,7 @@ static void scatter_row(const struct window *w, enum arithmetic arithmetic, char
 }
 
 /* Computes one group of one image: src [channels, in …], weights [channels, outputs, taps], dst
- * [outputs, out …], which contains the bias at first. */
+ * [outputs, out …]. Before the call, dst contains the bias. */
 static enum status transpose_group(const struct kernel_args *args, const struct window *w,
                                    enum arithmetic arithmetic, size_t channels, size_t outputs,
                                    const char *src, const char *weights, char *dst, char *column,

@@ -11,8 +11,8 @@
 
 #include "engine/base/float_bits.h"
 
-/* The nearest float to x toward zero, with its last bit set if it is not exact ("round to odd"). A
- * second rounding to 16 bits then gives the same result as a single one. */
+/* Rounds x toward zero to a float, and sets the float's last bit if the float is not exact ("round
+ * to odd"). Rounding that float to 16 bits gives the same result as rounding x to 16 bits. */
 static float round_to_odd(double x)
 {
     float nearest = (float)x;

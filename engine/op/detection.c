@@ -121,7 +121,7 @@ static struct roi_tap roi_tap(const struct roi_axis *axis, int64_t at, int64_t s
 /* Size of the table of one axis's taps. */
 enum { MOST_TAPS = 4096 };
 
-/* Fills the axis's table if all taps fit in it. */
+/* Fills the axis's table if all taps fit in the table. */
 static void roi_tabulate(struct roi_axis *axis, int64_t pooled, int64_t extent,
                          struct roi_tap taps[static MOST_TAPS])
 {
@@ -144,8 +144,8 @@ static double roi_pixel(const void *plane, bool wide, size_t at)
     return wide ? ((const double *)plane)[at] : (double)((const float *)plane)[at];
 }
 
-/* Returns what one sample contributes: the interpolated value, or for max the largest of its four
- * weighted neighbours (the definition that ONNX's reference and ONNX Runtime share). */
+/* Returns the value of one sample: the interpolated value, or in mode max the largest of the
+ * sample's four weighted neighbours (as in ONNX's reference and ONNX Runtime). */
 static double roi_value(const struct roi_settings *s, const void *plane, struct roi_tap y,
                         struct roi_tap x)
 {

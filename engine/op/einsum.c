@@ -39,7 +39,7 @@ struct term {
     bool ellipsis;
 };
 
-/* Reads one term, up to a comma, an arrow or the end, and advances *text past it. */
+/* Reads one term, up to a comma, an arrow or the end, and advances *text past the term. */
 static enum status read_term(const char **text, struct term *ret, struct error *err)
 {
     struct term term = {.count = 0};
@@ -149,7 +149,7 @@ static enum status imply_output(struct einsum_plan *plan, const int *occurrences
     return STATUS_OK;
 }
 
-/* STATUS_MODEL for a malformed equation, STATUS_SHAPE for operands that do not fit it. */
+/* STATUS_MODEL for a malformed equation, STATUS_SHAPE for operands that do not fit the equation. */
 static enum status einsum_plan_init(const struct node *node, struct einsum_plan *ret,
                                     struct error *err)
 {

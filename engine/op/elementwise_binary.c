@@ -251,7 +251,7 @@ static bool clip_bound(const struct kernel_args *args, size_t i, enum dtype dtyp
     return limit != NULL;
 }
 
-/* min(max(x, low), high): if low > high, every result is high. */
+/* y = min(max(x, low), high). If low > high, every result is high. */
 KERNEL(kernel_clip)
 {
     const struct tensor *x = args->in[0];

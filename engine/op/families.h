@@ -1,4 +1,5 @@
-/* Private to engine/op/, except struct window: the families, and what their inference shares. */
+/* Private to engine/op/, except struct window: the families of operators, and functions that their
+ * inference shares. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -51,8 +52,8 @@ enum status infer_broadcast(const struct shape *a, const struct shape *b, struct
 enum status infer_output(struct node *node, size_t i, enum dtype dtype, const struct shape *shape,
                          struct error *err) MUST_USE;
 
-/* Sets only the dtype of output i, if it is wanted: its shape depends on contents and becomes
- * SHAPE_NONE. Always returns STATUS_OK, for the inference function to return. */
+/* Sets only the dtype of output i, if the output is wanted: the shape depends on contents and
+ * becomes SHAPE_NONE. Always returns STATUS_OK, for the inference function to return. */
 enum status infer_unknown(struct node *node, size_t i, enum dtype dtype);
 
 /* Gives output 0 a dtype, and the shape to which all inputs broadcast. infer_binary() uses the

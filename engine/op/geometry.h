@@ -53,8 +53,8 @@ struct conv_shape {
 };
 
 /* Conv, QLinearConv, ConvInteger, DeformConv: x [N, C, …], w [M, C/group, …]. ConvTranspose: x [N,
- * C, …], w [C, M/group, …], window.in has the extents of x, window.out those of the result: output
- * position = input position * stride + tap * dilation - pad_begin. */
+ * C, …], w [C, M/group, …], window.in has the extents of x, and window.out has the extents of the
+ * result: output position = input position * stride + tap * dilation - pad_begin. */
 enum status conv_shape_init(const struct node *node, const struct shape *x, const struct shape *w,
                             struct conv_shape *ret, struct error *err) MUST_USE;
 

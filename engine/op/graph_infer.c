@@ -1,4 +1,4 @@
-/* Infers dtypes and shapes of a node's outputs with the operator table. It is separate from
+/* Infers dtypes and shapes of a node's outputs with the operator table. This file is separate from
  * graph.c, because the operators use graph.c. */
 #include "engine/graph/graph.h"
 #include "engine/op/operands.h"

@@ -106,7 +106,7 @@ static double reflect(double x, double low, double high)
     return (x < low) == even ? low + rest : high - rest;
 }
 
-/* The input position of tap i, or -1 if it is outside. */
+/* The input position of tap i, or -1 if tap i is outside. */
 static int64_t tap_index(const struct sampler *s, double i, int64_t extent, double low, double high)
 {
     double last = (double)(extent - 1);
@@ -133,7 +133,7 @@ static void find_taps(const struct sampler *s, double normalised, int64_t extent
     double n = (double)extent;
     double low = s->align_corners ? 0 : -0.5, high = s->align_corners ? n - 1 : n - 0.5;
     double x = s->align_corners ? (normalised + 1) / 2 * (n - 1) : ((normalised + 1) * n - 1) / 2;
-    x = (float)x; /* as in ONNX's reference; this matters for ties of mode "nearest" */
+    x = (float)x; /* as in ONNX's reference; the rounding matters for ties of mode "nearest" */
     ret->count = 0;
     if (isnan(x) || (isinf(x) && s->padding == PADDING_REFLECTION))
         x = s->padding == PADDING_ZEROS ? -1e9 : 0;

@@ -45,8 +45,8 @@ static enum status infer_gather(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
 }
 
-/* Checks the indices of GatherElements and ScatterElements: they have the data's rank, and only
- * along `axis` may they be larger than the data. */
+/* Checks the indices of GatherElements and ScatterElements. The tensor of indices has the data's
+ * rank, and may be larger than the data only along `axis`. */
 static enum status elements_check(const struct node *node, int64_t axis, struct error *err)
 {
     const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;

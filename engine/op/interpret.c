@@ -1,5 +1,5 @@
-/* A run keeps its state separate from the graph: how many readers each value still has, which
- * contents of value->known it has set itself, and the inferred dtypes and shapes. Earlier contents
+/* A run keeps its state separate from the graph: how many readers each value still has, for which
+ * values the run has set value->known, and the inferred dtypes and shapes. Earlier contents
  * (constants) stay. Everything else is reset when the run ends, also after an error, so that the
  * next run starts from the same graph.
  *

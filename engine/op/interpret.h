@@ -1,8 +1,9 @@
 /* The interpreter: runs a graph node by node with the reference kernels.
  *
- * It folds constants (interpret_node()), and runs data-dependent parts and the bodies of If, Loop
- * and Scan. Tests compare compiled programs with it. For every node it infers shapes from this
- * run's tensors, allocates outputs, runs the kernel, frees inputs after their last reader. */
+ * The interpreter folds constants (interpret_node()), and runs data-dependent parts and the bodies
+ * of If, Loop and Scan. Tests compare compiled programs with the interpreter. For every node, the
+ * interpreter infers shapes from this run's tensors, allocates outputs, runs the kernel, and frees
+ * each input after the input's last reader. */
 #pragma once
 
 #include "engine/op/kernel.h"
@@ -25,7 +26,7 @@ struct node_runner {
     void *context;
 };
 
-/* Limits of one run, and functions that it calls. */
+/* Limits of one run, and functions that the run calls. */
 struct interpreter_limits {
     uint64_t max_steps; /* node executions, loops included; 0 stands for 100 million */
     double max_work;    /* limit for the sum of node_work() of nodes in bodies; 0 stands for 3e11 */

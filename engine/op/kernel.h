@@ -1,8 +1,8 @@
 /* Reference kernels: every operator in plain C on contiguous host tensors, in ONNX's own layout.
  *
- * Tests compare every faster kernel with them. They also fold constants at load, and run nodes
- * without a faster kernel. A kernel gets one node and outputs with inferred shapes, keeps no state,
- * and is thread-safe if the outputs are not shared. */
+ * Tests compare every faster kernel with a reference kernel. Reference kernels also fold constants
+ * at load, and run nodes without a faster kernel. A kernel gets one node and outputs with inferred
+ * shapes, keeps no state, and is thread-safe if the outputs are not shared. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -43,13 +43,14 @@ typedef kernel_function *kernel_fn;
     static enum status name(const struct kernel_args *args,                                        \
                             __attribute__((unused)) struct error *err)
 
-/* Copies the bytes of input 0 to output 0, unless they share their memory. */
+/* Copies the bytes of input 0 to output 0, unless both tensors have the same memory. */
 enum status kernel_view(const struct kernel_args *args, struct error *err);
 
 /* The kernel of an operator, or NULL. */
 kernel_fn kernel_find(enum op op);
 
-/* Runs a kernel, then frees its scratch memory. Skips it if all outputs are empty. */
+/* Runs a kernel, then frees its scratch memory. Does not run the kernel if all outputs are
+ * empty. */
 enum status kernel_call(kernel_fn kernel, const struct kernel_args *args,
                         struct error *err) MUST_USE;
 
@@ -72,7 +73,8 @@ static inline struct tensor *kernel_result(const struct kernel_args *args, size_
     return i < args->node->output_count ? args->out[i] : NULL;
 }
 
-/* Creates output i when its shape was not known before. The caller of the kernel owns it. */
+/* Creates output i, whose shape inference did not know. The caller of the kernel owns the
+ * output. */
 enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype dtype,
                           const struct shape *shape, struct error *err) MUST_USE;
 

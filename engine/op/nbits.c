@@ -33,7 +33,7 @@ enum status nbits_shape_init(const struct node *node, struct nbits_shape *ret, s
                                 .block = (size_t)block,
                                 .blocks = (size_t)((k + block - 1) / block)};
     const struct value *zeros = node_input(node, 3);
-    const size_t scales = (size_t)n * ret->blocks; /* both fit 31 bits */
+    const size_t scales = (size_t)n * ret->blocks; /* both factors fit in 31 bits */
     const size_t packed = (size_t)n * ((ret->blocks * ret->bits + 7) / 8);
     size_t bytes;
     if (!size_mul(scales, ret->block * ret->bits / 8, &bytes))

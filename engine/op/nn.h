@@ -18,7 +18,7 @@ enum status conv_forward(const struct kernel_args *args, const struct conv_shape
                          enum arithmetic arithmetic, const void *src, const void *weights,
                          const void *bias, void *dst, struct error *err) MUST_USE;
 
-/* Adds leading spatial dimensions of extent 1 to a window, so that it has three. */
+/* Adds leading spatial dimensions of extent 1 to a window, so that the window has three. */
 struct window window_in_3d(const struct window *window);
 
 /* Returns the product of three extents of a 3-D window. For `kernel` this is the number of taps,

@@ -1,12 +1,11 @@
 /* Normalisation: BatchNormalization, InstanceNormalization, LayerNormalization, RMSNormalization,
- * GroupNormalization, LRN; and ScaleShift, made from these by passes. */
+ * GroupNormalization, LRN; and ScaleShift, which passes make from other normalisations. */
 #include <math.h>
 
 #include "engine/op/family.h"
 #include "engine/op/nn.h"
 
-/* True if the value is computed from constants only. At most MOST_NODES nodes may compute it; if
- * there are more, the result is false. */
+/* True if the value is computed from constants only, by at most MOST_NODES nodes. */
 static bool is_made_of_constants(const struct value *value)
 {
     enum { MOST_NODES = 64, MOST_VALUES = 128 };
@@ -172,8 +171,8 @@ KERNEL(kernel_group_normalization)
 
 /* ---- LayerNormalization, RMSNormalization ---- */
 
-/* A scale or shift that broadcasts to X. It is read in place if it has exactly X's normalised
- * dimensions (row_step 0), otherwise expanded to all of X (row_step = columns). */
+/* A scale or shift that broadcasts to X. A tensor of exactly X's normalised dimensions is read in
+ * place (row_step 0); other tensors are expanded to all of X (row_step = columns). */
 struct spread {
     const double *data;
     size_t row_step;
@@ -199,8 +198,8 @@ static enum status spread_operand(const struct kernel_args *args, size_t input,
     return STATUS_OK;
 }
 
-/* RMSNormalization does not subtract the mean: it divides by the root of the mean square, and has
- * no shift. */
+/* RMSNormalization does not subtract the mean, divides by the root of the mean square, and has no
+ * shift. */
 KERNEL(kernel_layer_normalization)
 {
     const struct shape *shape = &args->in[0]->shape;

@@ -1,5 +1,6 @@
-/* Private to engine/op/ and the reference kernels: checks of operands. The checks of operand i take
- * its name in ONNX's documentation ("W", "scale") for errors, and accept an omitted operand. */
+/* Private to engine/op/ and the reference kernels: checks of operands. Checks of operand i take the
+ * operand's name in ONNX's documentation ("W", "scale") for errors, and accept an omitted
+ * operand. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -37,7 +38,7 @@ enum status operands_check(const struct node *node, const char *declarations, bo
 enum status operand_dtype(const struct node *node, size_t i, const char *name, unsigned allowed,
                           struct error *err) MUST_USE;
 
-/* Checks that the dtype is that of operand `other`. STATUS_MODEL. */
+/* Checks that the operand has the dtype of operand `other`. STATUS_MODEL. */
 enum status operand_same_dtype(const struct node *node, size_t i, const char *name, size_t other,
                                struct error *err) MUST_USE;
 
@@ -49,7 +50,7 @@ enum status operand_rank(const struct node *node, size_t i, const char *name, in
 enum status operand_has_shape(const struct node *node, size_t i, const char *name,
                               const struct shape *wanted, struct error *err) MUST_USE;
 
-/* Checks that the operand broadcasts to `shape` without changing it. STATUS_SHAPE. */
+/* Checks that the operand broadcasts to exactly `shape`. STATUS_SHAPE. */
 enum status operand_broadcasts(const struct node *node, size_t i, const char *name,
                                const struct shape *shape, struct error *err) MUST_USE;
 
@@ -58,7 +59,7 @@ enum status operand_single(const struct node *node, size_t i, const char *name,
                            struct error *err) MUST_USE;
 
 /* Index of the string attribute's value among `words`, which are separated by spaces. 0 if the
- * attribute is omitted, -1 if it is none of the words. Any thread. */
+ * attribute is omitted, -1 if the value is none of the words. Any thread. */
 int node_word(const struct node *node, const char *name, const char *words);
 
 /* Checks that the attribute is omitted or one of the words. STATUS_MODEL. */

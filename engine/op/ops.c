@@ -27,7 +27,7 @@ static void build_index(void)
             size_t slot = 0;
             while (slot < MAX_ENTRIES && by_op[info->op][slot])
                 slot++;
-            assert(slot < MAX_ENTRIES); /* increase it for one more opset range of an operator */
+            assert(slot < MAX_ENTRIES); /* otherwise, increase MAX_ENTRIES */
             by_op[info->op][slot] = info;
         }
     }

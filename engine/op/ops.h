@@ -1,8 +1,8 @@
 /* The table of operators: names, versions, operand counts, attributes, shape inference and more.
  *
  * ops.c assembles the table from the families (families.h). The list of names alone is in
- * engine/graph/op.h. The importer refuses an operator that is not in the table, and names it. The
- * optimizer and the backends look up operators' properties in it.
+ * engine/graph/op.h. The importer refuses an operator that is not in the table, with the operator's
+ * name. The optimizer and the backends look up operators' properties in the table.
  *
  * Source: ONNX operators, https://onnx.ai/onnx/operators/ ; com.microsoft: ONNX Runtime's
  * ContribOperators.md. */
@@ -44,8 +44,8 @@ enum op_trait {
     OP_SHAPE_ONLY = 1u << 9,    /* reads only the shape of input 0 */
     OP_HEAVY = 1u << 10,        /* the work can grow faster than the number of elements */
     OP_PREDICATE = 1u << 13,    /* outputs are bool */
-    OP_DATA_SHAPE = 1u << 11, /* output shapes depend on contents, and inference never knows them */
-    OP_NO_FOLD = 1u << 12,    /* never folded to a constant */
+    OP_DATA_SHAPE = 1u << 11,   /* output shapes depend on contents; inference never sets shapes */
+    OP_NO_FOLD = 1u << 12,      /* never folded to a constant */
 };
 
 #define OP_VARIADIC 255
@@ -68,14 +68,15 @@ struct op_info {
 /* The newest ai.onnx opset that the table was checked against. */
 #define OPSET_MAX 28
 
-/* The row of an operator for an opset. Returns NULL if lensd does not implement it. Thread-safe. */
+/* The row of an operator for an opset. Returns NULL if lensd does not implement the operator at
+ * this opset. Thread-safe. */
 const struct op_info *op_find(enum op op, int opset);
 
 /* The newest row of an operator, and its traits. Every operator has a row. Thread-safe. */
 const struct op_info *op_record(enum op op);
-bool op_has(enum op op, unsigned traits); /* true if it has one of `traits` */
+bool op_has(enum op op, unsigned traits); /* true if the operator has one of `traits` */
 
-/* The type a Cast converts to; DTYPE_NONE if lensd lacks it. Any thread. */
+/* The type to which a Cast converts; DTYPE_NONE if lensd does not support the type. Any thread. */
 enum dtype op_cast_target(const struct node *cast);
 
 /* Estimates the work of a node from its operands' shapes: elements read and written, and the
@@ -87,7 +88,7 @@ enum status op_check_operands(const struct node *node, const struct op_info *inf
                               struct error *err) MUST_USE;
 
 /* The activation that an elementwise node computes, with its parameters, as an epilogue without a
- * residual. Returns false if it computes none, and for Clip. Any thread. */
+ * residual. Returns false if the node computes no activation, and for Clip. Any thread. */
 struct epilogue;
 bool op_activation(const struct node *node, struct epilogue *ret);
 
@@ -101,5 +102,6 @@ struct attr_spec {
 /* Parses the first attribute of *attrs and moves *attrs to the next. Returns false at the end. */
 bool op_next_attr(const char **attrs, struct attr_spec *ret);
 
-/* The kind (enum attr_kind) of the operator's attribute `name`; -1 if it has no such attribute. */
+/* The kind (enum attr_kind) of the operator's attribute `name`; -1 if the operator has no such
+ * attribute. */
 int op_attr_kind(const struct op_info *info, const char *name);

@@ -279,7 +279,7 @@ KERNEL(kernel_max_unpool)
     TRY(unpool_shape_init(args->node, &x->shape, &addressed, err));
     size_t count = shape_count(&x->shape), size = dtype_size(x->dtype);
     const size_t room =
-        shape_count(&addressed); /* at most that of y, which inference has checked */
+        shape_count(&addressed); /* at most y's number of elements, which inference has checked */
     bool wider = !shape_equal(&addressed, &y->shape);
     zero_bytes(y->data, y->bytes);
     for (size_t i = 0; i < count; i++) {

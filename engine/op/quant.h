@@ -52,7 +52,8 @@ enum status multiply_batches(const struct kernel_args *args, const struct matmul
                              enum arithmetic arithmetic, const void *a, const void *b, void *y,
                              struct error *err) MUST_USE;
 
-/* The dtype of a quantized output: that of its zero point, or `otherwise`. */
+/* The dtype of a quantized output: the dtype of its zero point, or `otherwise` without a zero
+ * point. */
 enum dtype quantized_dtype(const struct node *node, size_t zero_point, enum dtype otherwise);
 
 /* These functions infer pools. A pool of 8-bit tensors has its output's zero point in operand 4. */

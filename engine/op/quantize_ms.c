@@ -4,8 +4,8 @@
  *
  * Easy to get wrong: results that lie halfway between two stored numbers are common here (scales
  * are round numbers), and ONNX Runtime, which defines these operators, rounds them by float32
- * arithmetic in a fixed order. Some operators add the zero point before rounding. The kernels here
- * do the same. */
+ * arithmetic in a fixed order. Some operators add the zero point before rounding. The kernels in
+ * this file round and add in ONNX Runtime's order. */
 #include "engine/op/elementwise.h"
 #include "engine/op/family.h"
 #include "engine/op/quant.h"

@@ -116,7 +116,7 @@ static enum status infer_qgemm(struct node *node, struct error *err)
 /* Positions of operands; x is operand 0. */
 struct operand_places {
     size_t w, x_zero, w_zero;
-    size_t x_scale, w_scale, y_scale, bias; /* SIZE_MAX: the operator has none */
+    size_t x_scale, w_scale, y_scale, bias; /* SIZE_MAX: the operator has no such operand */
 };
 
 static struct operand_places operands_of(enum op op)
@@ -128,7 +128,7 @@ static struct operand_places operands_of(enum op op)
 }
 
 /* Returns the shape in which a scale or zero point (may be NULL) broadcasts to its tensor: a vector
- * belongs to the dimension before the last `after` ones. */
+ * belongs to the dimension before the last `after` dimensions. */
 static struct shape spread(const struct tensor *param, int after)
 {
     struct shape shape = param ? param->shape : SHAPE_SCALAR;

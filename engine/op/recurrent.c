@@ -21,7 +21,8 @@ static const struct {
 #undef FUNCTION_ROW
 };
 
-/* Counts of gates and activations. The first activation defaults to `first`, others to Tanh. */
+/* Counts of gates and activations. The first activation defaults to `first`, the other activations
+ * default to Tanh. */
 static const struct {
     size_t gates, functions;
     enum recurrent_function first;

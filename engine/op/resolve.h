@@ -13,7 +13,7 @@
 enum status resolve_required(const struct node *node, const char *attribute,
                              struct error *err) MUST_USE;
 
-/* The known contents of input i; NULL if it is omitted or its contents are not known yet. */
+/* The known contents of input i; NULL if the input is omitted or its contents are not known yet. */
 static inline const struct tensor *resolve_contents(const struct node *node, size_t i)
 {
     const struct value *value = node_input(node, i);
@@ -64,8 +64,8 @@ static inline size_t axis_line(const struct axis_layout *layout, size_t i)
     return i / layout->inner * layout->extent * layout->inner + i % layout->inner;
 }
 
-/* True if the shape, which broadcasts to x's, is that of x from dimension `axis` on. For x [4, 4],
- * the scale [4, 1] has as many elements as the last dimension but is not such a row. */
+/* True if the shape, which broadcasts to x's shape, is equal to x's dimensions from `axis` on. For
+ * x [4, 4], the scale [4, 1] has as many elements as the last dimension but is not such a row. */
 bool resolve_is_row(const struct shape *shape, const struct shape *x, int axis);
 
 /* Returns the extent of Split's output i along the axis: from the contents of input `split`, or an

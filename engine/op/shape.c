@@ -221,7 +221,7 @@ static enum status infer_transpose(struct node *node, struct error *err)
     unsigned seen = 0;
     for (int i = 0; i < shape->rank; i++) {
         const int64_t axis = perm ? perm[i] : shape->rank - 1 - i;
-        if (axis < 0 || axis >= shape->rank) /* ONNX does not allow negative ones */
+        if (axis < 0 || axis >= shape->rank) /* ONNX does not allow negative axes in perm */
             return error_set(err, STATUS_SHAPE, "perm holds axis %lld, expected 0 to %d",
                              (long long)axis, shape->rank - 1);
         if (seen & 1u << axis)
@@ -631,7 +631,7 @@ KERNEL(kernel_expand)
     return STATUS_OK;
 }
 
-/* Each axis becomes two: the repeats, with a source step of 0, and the data. */
+/* Each axis becomes two axes: the repeats, with a source step of 0, and the data. */
 KERNEL(kernel_tile)
 {
     struct rearrangement r = rearrangement_of(args);

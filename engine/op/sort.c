@@ -177,7 +177,7 @@ KERNEL(kernel_top_k)
     const struct tensor *x = args->in[0];
     const struct axis_layout layout =
         axis_layout_of(&x->shape, node_axis(args->node, -1, x->shape.rank));
-    const size_t k = (size_t)tensor_int(args->in[1], 0); /* inference has checked it */
+    const size_t k = (size_t)tensor_int(args->in[1], 0); /* inference has checked the number */
     const size_t count = layout.extent, inner = layout.inner;
     uint64_t *keys = kernel_scratch(args, count, sizeof *keys, err);
     uint64_t *heap = kernel_scratch(args, k, sizeof *heap, err);
@@ -266,7 +266,7 @@ static void groups_find(const struct slices *slices, bool sorted, struct groups 
         qsort_r(groups->rank, groups->count, sizeof *groups->rank, compare_firsts, groups);
 }
 
-/* Creates output i, a list; *ret is NULL if it is not wanted. */
+/* Creates output i, a list; *ret is NULL if the output is not wanted. */
 static enum status output_list(const struct kernel_args *args, size_t i, size_t count,
                                int64_t **ret, struct error *err)
 {

@@ -42,7 +42,7 @@ struct attention_call {
     float scale, softcap; /* softcap 0: no capping */
     enum attention_stage stage;
     bool is_causal;
-    int64_t left, right; /* keys before and after a row's own position that are visible; -1: all */
+    int64_t left, right; /* numbers of keys that a row sees before and after itself; -1: all */
     bool mask_pads;      /* keys beyond the end of a shorter mask are hidden (opset 24) */
 };
 

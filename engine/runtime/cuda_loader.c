@@ -21,7 +21,8 @@ static bool try_path(const char *path)
 {
     if (access(path, F_OK) != 0)
         return false;
-    /* The module finds the engine's functions in the program; CUDA's symbols stay private to it. */
+    /* The module finds the engine's functions in the program; CUDA's symbols stay private to the
+     * module. */
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
         const char *text = dlerror();

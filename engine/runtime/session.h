@@ -143,9 +143,9 @@ void session_release_pages(struct session *session);
  * function during a run. */
 size_t session_share_arena(struct session *session, struct shared_arena *arena);
 
-/* A thread that did not create the session calls this before its first run. It starts the worker
- * threads of passes, which live as long as the calling thread. STATUS_NO_MEMORY: the thread must
- * not run the session. */
+/* A thread that did not create the session calls session_enter() before its first run.
+ * session_enter() starts the worker threads of passes, which live as long as the calling thread.
+ * STATUS_NO_MEMORY: the thread must not run the session. */
 enum status session_enter(struct session *session, struct error *err) MUST_USE;
 
 const struct session_info *session_info(const struct session *session);
@@ -184,11 +184,12 @@ bool session_may_submit(const struct session *session);
 bool session_run_has_ended(const struct session *session);
 void session_set_run_ended(struct session *session, void (*ended)(void *context), void *context);
 
-/* Starts a run. Call it if session_may_submit() was true since the last run was submitted. Inputs
- * and are_pixels must not change until the run is collected; `run` itself and `wanted` may be
- * freed. A CPU computes in session_collect(), but starts runs in streams now. With info.streams, a
- * run that starts while other runs are in flight is always in streams. On failure no run was
- * started, and other runs continue. STATUS_DEVICE, STATUS_NO_MEMORY, STATUS_DEVICE_MEMORY. */
+/* Starts a run. Call session_submit() only if session_may_submit() was true since the last run was
+ * submitted. Inputs and are_pixels must not change until the run is collected; `run` itself and
+ * `wanted` may be freed. A CPU computes in session_collect(), but starts runs in streams now. With
+ * info.streams, a run that starts while other runs are in flight is always in streams. On failure
+ * no run was started, and other runs continue. STATUS_DEVICE, STATUS_NO_MEMORY,
+ * STATUS_DEVICE_MEMORY. */
 enum status session_submit(struct session *session, const struct session_request *run,
                            struct error *err) MUST_USE;
 
@@ -216,7 +217,8 @@ struct session_feed {
 };
 
 /* Allocates and fills inputs. The images differ and have ordinary values, so that a pass runs as
- * for a request. Free them with session_feed_done(), even after a failure. STATUS_NO_MEMORY. */
+ * for a request. Free the inputs with session_feed_done(), even after a failure.
+ * STATUS_NO_MEMORY. */
 enum status session_feed_make(const struct session *session, struct session_feed *feed,
                               struct error *err) MUST_USE;
 void session_feed_done(struct session_feed *feed);

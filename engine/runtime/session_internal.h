@@ -17,8 +17,9 @@ struct compiled_size {
     int size;
     struct graph *graph; /* static part; without constants once the size is compiled */
     struct graph *tail;  /* data-dependent part; NULL: none */
-    int *output_of;      /* output i: x >= 0: output x of graph; x < 0: output -1 - x of tail */
-    size_t crossing;     /* the tail's inputs are the last `crossing` outputs of the static part */
+    int *output_of;  /* with x = output_of[i], output i is output x of `graph` if x >= 0, otherwise
+                        output -1 - x of `tail` */
+    size_t crossing; /* the tail's inputs are the last `crossing` outputs of the static part */
     struct program *program;
     const void **static_data;
     struct tensor **tensors; /* the session's outputs: tensors that wrap the program's memory, or
@@ -34,8 +35,8 @@ struct submitted_run {
     int batch;
 };
 
-/* Progress of session_create() after each phase. The first size takes longest, because it packs the
- * weights, which the other sizes reuse. */
+/* Progress of session_create() after each phase. The first size takes longest, because compiling it
+ * packs the weights, which the other sizes reuse. */
 #define PHASE_OPTIMISE   "optimising"
 #define PHASE_COMPILE    "compiling"
 #define PHASE_MEASURE    "measuring"
@@ -100,7 +101,7 @@ enum status session_feed_channels_last(struct session *session, struct error *er
 /* Sets options.threads if it is 0. */
 enum status session_choose_threads(struct session *session, struct error *err) MUST_USE;
 
-/* Compiles session->base for `size` images into *c; the caller frees it with compiled_done() in
+/* Compiles session->base for `size` images into *c; the caller frees *c with compiled_done() in
  * every case. STATUS_SHAPE if the graph does not support that batch size. */
 enum status compiled_create(struct session *session, int size, struct compiled_size *c,
                             struct error *err) MUST_USE;
@@ -116,15 +117,15 @@ const struct value *compiled_output(const struct compiled_size *c, size_t i);
 /* ---- session_image.c ---- */
 
 /* With IMAGE_NHWC_ANY, makes the image input bfloat16 if the graph's first operators only round the
- * image to bfloat16. Call it right before compiling. The first batch size decides for all
- * (info.image_dtype). */
+ * image to bfloat16. Call this function right before compiling. The first batch size decides for
+ * all (info.image_dtype). */
 enum status session_take_image(struct session *session, struct graph *graph, bool is_first,
                                struct error *err) MUST_USE;
 
 /* ---- session_run.c ---- */
 
 /* Allocates memory that runs need in addition to their programs, and sets info.depth,
- * info.takes_pixels. Call it after compiling. */
+ * info.takes_pixels. Call this function after compiling. */
 enum status session_prepare_runs(struct session *session, struct error *err) MUST_USE;
 
 /* ---- session_memory.c ---- */

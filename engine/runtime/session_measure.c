@@ -151,7 +151,7 @@ static bool recall_times(struct session *session)
             session->info.streams = session->ops->stream_count(session->backend);
         found++;
     }
-    /* A tail packs its weights in its first run, so it must run now. */
+    /* a tail must run now, because it packs its weights in its first run */
     return found == session->compiled_count && session->info.device.kind == DEVICE_CPU &&
            !session->tail_backend;
 }

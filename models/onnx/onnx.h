@@ -1,10 +1,11 @@
 /* Reads ONNX files as graphs.
  *
  * Files are untrusted. First the wire format is checked without recursion: it must be well-formed
- * and not nested too deep. Then protobuf-c unpacks it into an arena that the load's memory limit
- * bounds. Then every name, attribute, dimension and byte count is checked while the graph is built.
- * All tensors pass through one function (onnx_tensor.c), which compares declared sizes with the
- * actual bytes before it allocates. Source: onnx.proto (proto/), ONNX IR.md and Versioning.md. */
+ * and not nested too deep. Then protobuf-c unpacks the file into an arena that the load's memory
+ * limit bounds. Then every name, attribute, dimension and byte count is checked while the graph is
+ * built. All tensors pass through one function (onnx_tensor.c), which compares declared sizes with
+ * the actual bytes before it allocates memory. Source: onnx.proto (proto/), ONNX IR.md and
+ * Versioning.md. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -40,8 +41,8 @@ enum status onnx_load_memory(const void *data, size_t size, const struct onnx_op
 
 void onnx_model_done(struct onnx_model *model);
 
-/* One operator of a file: how many nodes use it, and whether lensd supports it. `lensd inspect`
- * lists all operators that are missing, not only the first. */
+/* One operator of a file: how many nodes use it, and whether lensd supports the operator. `lensd
+ * inspect` lists all operators that are missing, not only the first. */
 struct onnx_op_use {
     char name[64], domain[64];
     int opset;

@@ -83,9 +83,9 @@ enum status onnx_external_read(const struct onnx_external *external, void *data,
                                struct error *err) MUST_USE;
 
 /* An ONNX data type that lensd's tensors do not have. Constants are read as the wider `dtype`,
- * which represents all of its numbers: 2 and 4 bits become 8, floats of 4 and 8 bits become
- * float32. Only DequantizeLinear and Cast may read such a constant; other operators would use the
- * wider range. */
+ * which represents all numbers of the ONNX type: integers of 2 and 4 bits become 8-bit integers,
+ * floats of 4 and 8 bits become float32. Only DequantizeLinear and Cast may read such a constant,
+ * because other operators would use the wider range. */
 struct onnx_packed {
     const char *name;
     uint8_t bits;

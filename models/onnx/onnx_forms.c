@@ -1,8 +1,9 @@
-/* Rewrites older forms of operators, and com.microsoft's fused ones, as nodes of today's operators.
+/* Rewrites older forms of operators, and com.microsoft's fused operators, as nodes of today's
+ * operators.
  *
  * Sources: ONNX's Changelog.md, ONNX Runtime's ContribOperators.md. Shapes are not known yet. If a
- * rewrite depends on a rank that the file does not declare, it uses shape arithmetic, which is
- * folded once the shapes are known. */
+ * rewrite depends on a rank that the file does not declare, the rewrite adds shape arithmetic,
+ * which is folded once the shapes are known. */
 #include "models/onnx/onnx_forms.h"
 
 #include <string.h>
@@ -14,7 +15,7 @@
 struct onnx_rewrite {
     struct edit edit;
     struct node *node;
-    struct value *result; /* the node's original result; follow() may give it a later producer */
+    struct value *result; /* the node's output in the file; follow() makes it by an added node */
 };
 
 /* ---- building blocks: after a failure they do nothing and return NULL ---- */
@@ -455,7 +456,8 @@ static void resize_of_scales(struct onnx_rewrite *r)
 {
     struct node *node = r->node;
     struct value *scales = node_input(node, 1);
-    bool shrinks = scales && !scales->known, grows = !scales || !scales->known; /* or it may */
+    /* both are also true if the scales are not known yet */
+    bool shrinks = scales && !scales->known, grows = !scales || !scales->known;
     for (size_t i = 0; scales && scales->known && i < shape_count(&scales->shape); i++) {
         shrinks = shrinks || tensor_number(scales->known, i) < 1;
         grows = grows || tensor_number(scales->known, i) > 1;
@@ -504,8 +506,9 @@ static void image_scaler(struct onnx_rewrite *r)
     r->node->attr_count = 0;
 }
 
-/* border: elements to remove on the left, at the top, on the right and at the bottom. `scale`, if
- * present, is the height and width that remain, and replaces the last two. */
+/* `border` has the numbers of elements to remove on the left, at the top, on the right and at the
+ * bottom. `scale`, if present, is the height and width that remain, and replaces the numbers on the
+ * right and at the bottom. */
 static void crop(struct onnx_rewrite *r)
 {
     static const int64_t axes[2] = {2, 3};
@@ -534,8 +537,8 @@ static void crop(struct onnx_rewrite *r)
 
 /* ---- today's operators that others replace exactly ---- */
 
-/* ONNX's own definition: subtracts the mean over the axes, and divides by their deviation +
- * 1e-9. */
+/* As in ONNX's own definition, subtracts the mean over the axes, and divides by the standard
+ * deviation + 1e-9. */
 static void mean_variance(struct onnx_rewrite *r)
 {
     static const int64_t otherwise[] = {0, 2, 3};
@@ -601,7 +604,8 @@ static void quantize_as_13(struct onnx_rewrite *r)
     r->node->opset = 13;
 }
 
-/* Returns operand `at` of an operator on 8-bit tensors as float; scale and zero point follow it. */
+/* Returns operand `at` of an operator on 8-bit tensors as float. Operands at + 1 and at + 2 are the
+ * scale and the zero point. */
 static struct value *dequantized(struct onnx_rewrite *r, size_t at)
 {
     struct value *const inputs[3] = {node_input(r->node, at), node_input(r->node, at + 1),
@@ -614,8 +618,8 @@ static struct value *dequantized(struct onnx_rewrite *r, size_t at)
     return value;
 }
 
-/* Makes `inputs` the node's operands. A QuantizeLinear follows, with the scale at `at` and the zero
- * point after it; the default zero point is 0 of the type of operand `like`. */
+/* Makes `inputs` the node's operands, and adds a QuantizeLinear with the scale and zero point of
+ * operands `at` and `at + 1`. The default zero point is 0 of the type of operand `like`. */
 static void quantized(struct onnx_rewrite *r, size_t at, size_t like, size_t count,
                       struct value *const *inputs)
 {
@@ -779,7 +783,7 @@ static void fused_matmul(struct onnx_rewrite *r)
         follow(r, OP_MUL, form_number_like(r, alpha, node->inputs[0]));
 }
 
-/* x * sigmoid(alpha * x): the node is the last Mul. */
+/* x * sigmoid(alpha * x). The node becomes the last Mul. */
 static void quick_gelu(struct onnx_rewrite *r)
 {
     const float alpha = node_float(r->node, "alpha", 1.702f);
@@ -821,7 +825,7 @@ static void skip_norm(struct onnx_rewrite *r)
     if (r->edit.status != STATUS_OK)
         return;
     struct value *kept = node_output(node, 3);
-    /* an Identity makes this output, because it must keep its name from the file */
+    /* an Identity makes this output, which must keep its name from the file */
     struct node *copy = kept ? form_node(r, OP_IDENTITY, 1, &sum) : NULL;
     node->output_count = 1;
     if (copy)

@@ -6,8 +6,8 @@
 #include "engine/op/ops.h"
 
 /* An older or fused form of an operator. `rewrite` changes a node whose operator is spec.op and
- * that has the form's operands and attributes. It may append nodes, which graph_sort() orders
- * later. Errors: STATUS_MODEL, STATUS_UNSUPPORTED, STATUS_NO_MEMORY. */
+ * that has the form's operands and attributes. `rewrite` may append nodes, which graph_sort()
+ * orders later. Errors: STATUS_MODEL, STATUS_UNSUPPORTED, STATUS_NO_MEMORY. */
 struct onnx_rewrite;
 struct onnx_form {
     const char *domain, *name;

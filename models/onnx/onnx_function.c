@@ -1,4 +1,4 @@
-/* Model-local functions (ONNX IR.md, "Functions"): expands them at their calls.
+/* Expands model-local functions (ONNX IR.md, "Functions") at their calls.
  *
  * A call gets its own scope over the caller's graph: formal inputs refer to the caller's values,
  * formal outputs are bound to the caller's values, and other names get the call's name as prefix.
@@ -66,7 +66,8 @@ static bool is_recursive(const struct scope *scope, const Onnx__FunctionProto *f
     return false;
 }
 
-/* Binds the call's attributes, references resolved; omitted ones get the function's defaults. */
+/* Binds the call's attributes, with resolved references. Omitted attributes get the function's
+ * defaults. */
 static enum status bind_attributes(struct scope *caller, const Onnx__NodeProto *call,
                                    const Onnx__FunctionProto *function, struct scope *scope)
 {

@@ -94,7 +94,7 @@ enum status scope_declare(struct scope *scope, const char *name, enum dtype dtyp
 enum status attribute_resolve(const struct scope *scope, const Onnx__AttributeProto *proto,
                               const Onnx__AttributeProto **ret) MUST_USE;
 
-/* Opset of a domain; 0 when it is not imported. "ai.onnx" is "". */
+/* Opset of a domain; 0 if the model does not import the domain. "ai.onnx" is "". */
 int opset_of(const struct opsets *opsets, const char *domain);
 enum status opsets_check(const struct opsets *opsets, struct error *err) MUST_USE;
 

@@ -26,7 +26,7 @@ static const char *const type_names[TYPE_COUNT] = {"no type", "FLOAT",   "INT", 
                                                    "STRINGS", "TENSORS", "GRAPHS", "SPARSE_TENSOR"};
 
 /* Returns the declared type; the attribute must have no value of another type. If the file declares
- * no type, returns that of the value. */
+ * no type, returns the type of the value. */
 static enum status attribute_type(struct import *import, const Onnx__AttributeProto *proto,
                                   int *ret)
 {
@@ -257,7 +257,7 @@ static enum status one_attribute(struct scope *scope, const struct op_info *info
         return STATUS_OK;
     TRY(import_work(import, attribute_work(value)));
     TRY(import_attribute(scope, info, of, name, value, node, &attrs[node->attr_count]));
-    node->attr_count++; /* from now on the graph owns it */
+    node->attr_count++; /* from now on the graph owns the attribute */
     return STATUS_OK;
 }
 

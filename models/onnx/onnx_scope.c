@@ -1,5 +1,5 @@
-/* Scopes of an import: they resolve names, attributes of functions and opsets of domains, and limit
- * the import's work. */
+/* Scopes of an import resolve names, attributes of functions and opsets of domains, and limit the
+ * import's work. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

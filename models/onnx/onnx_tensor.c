@@ -16,9 +16,9 @@
 #error "raw tensor data is copied as it is: lensd needs a little-endian machine"
 #endif
 
-/* Size of a tensor object without its elements. The budget counts it, because a file may have a
- * million empty tensors. The sum with the elements' bytes cannot overflow, because shape_check()
- * limits the elements to INT64_MAX bytes. */
+/* Size of a tensor object without its elements. The budget counts this size, because a file may
+ * have a million empty tensors. The sum with the elements' bytes cannot overflow, because
+ * shape_check() limits the elements to INT64_MAX bytes. */
 #define TENSOR_OVERHEAD 320
 
 /* Smaller tensors are read, because a mapping costs more than copying a few pages. */
