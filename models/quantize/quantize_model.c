@@ -706,10 +706,8 @@ enum status quantize_model(const struct model *model, const struct quantize_opti
                            struct graph **ret, struct quantize_report *report, struct error *err)
 {
     struct quantize_state q = {.model = model, .options = options, .report = report, .err = err};
-    *report = (struct quantize_report){.model = model->name,
-                                       .has_boxes = task_has_boxes(model->task.kind),
-                                       .has_text = model->task.kind == TASK_TEXT,
-                                       .fp32_bytes = model->file_bytes};
+    *report = (struct quantize_report){.has_boxes = task_has_boxes(model->task.kind),
+                                       .has_text = model->task.kind == TASK_TEXT};
     const enum status status = quantize_steps(&q, ret);
     close_session(&q);
     for (int i = 0; q.decoded && i < q.held_out; i++)

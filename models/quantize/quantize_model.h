@@ -13,7 +13,6 @@
 #define QUANTIZE_MIN_PHOTOS 2
 
 struct quantize_report {
-    const char *model, *folder, *target;
     int calibrated, held_out, unreadable; /* numbers of photos */
     /* Results on the photos held out: */
     bool holds;                 /* the bounds of --precision auto hold */
@@ -27,9 +26,8 @@ struct quantize_report {
                                  reads the same text */
     size_t characters, edits; /* characters in float32's lines, and edits (insertions, deletions,
                                  substitutions) from them to int8's lines */
-    uint64_t fp32_bytes, int8_bytes;
-    double fp32_ms, int8_ms;     /* per image, the fastest run */
-    bool is_faster;              /* int8 is faster by enough for --precision auto */
+    double fp32_ms, int8_ms;  /* per image, the fastest run */
+    bool is_faster;           /* int8 is faster by enough for --precision auto */
     struct quantizer *quantizer; /* owns the layers */
     struct quantizer_layer *layers;
     size_t layer_count, kept;
@@ -64,12 +62,12 @@ struct quantize_options {
     void *context;
 };
 
-/* `model` must still have its graph. The caller owns *ret, the quantized graph, and *report, and
- * sets the report's folder, target and int8_bytes; free it with quantize_report_done() (zeroes are
- * fine). Sensitive layers stay in float32, up to a share of the work, until the bounds of
- * agreement.h hold on calibration photos. Errors: STATUS_INVALID (too few photos; a model without
- * one image input), STATUS_UNSUPPORTED (quantizer_create()), STATUS_CANCELLED, STATUS_TIMEOUT
- * (cpu_deadline_ms), STATUS_NO_MEMORY, errors of sessions. */
+/* `model` must still have its graph. The caller owns *ret, the quantized graph, and *report, which
+ * it frees with quantize_report_done() (zeroes are fine). Sensitive layers stay in float32, up to a
+ * share of the work, until the bounds of agreement.h hold on calibration photos. Errors:
+ * STATUS_INVALID (too few photos; a model without one image input), STATUS_UNSUPPORTED
+ * (quantizer_create()), STATUS_CANCELLED, STATUS_TIMEOUT (cpu_deadline_ms), STATUS_NO_MEMORY,
+ * errors of sessions. */
 enum status quantize_model(const struct model *model, const struct quantize_options *options,
                            struct graph **ret, struct quantize_report *report,
                            struct error *err) MUST_USE;

@@ -34,9 +34,10 @@ struct quantizing {
     struct model *model;
     struct graph *graph;
     struct quantize_report report;
-    char *out;    /* the new folder */
-    char *folder; /* a temporary folder, which gets the name `out` at the end */
-    bool is_made; /* `folder` exists */
+    uint64_t int8_bytes; /* of the new model's file */
+    char *out;           /* the new folder */
+    char *folder;        /* a temporary folder, which gets the name `out` at the end */
+    bool is_made;        /* `folder` exists */
 };
 
 static void on_signal(int number)
@@ -133,13 +134,14 @@ static void write_agreement(struct writer *w, json_node *root, const struct quan
  * {"model","folder","target","photos":{…},"agreement":{…},"boxes"?:{…},"text"?:{…},"within_bounds","error",
  * "bytes":{…},"milliseconds":{…},"faster","biases_corrected","smoothed","fp32_share",
  * "all_int8"?:{…},"layers":[{"name","operator","precision","error_alone"?}]} */
-static char *report_json(const struct quantize_report *report)
+static char *report_json(const struct quantizing *q)
 {
+    const struct quantize_report *report = &q->report;
     struct writer w = {.root = write_root(), .indents = true};
     write_members(&w, w.root,
                   "model=%s folder=%s target=%s photos{calibrated=%d held_out=%d unreadable=%d}",
-                  report->model, report->folder, report->target, report->calibrated,
-                  report->held_out, report->unreadable);
+                  q->model->name, q->out, q->config->is_for_avx2 ? "avx2" : "vnni",
+                  report->calibrated, report->held_out, report->unreadable);
     write_agreement(&w, w.root, report);
     if (report->has_boxes)
         write_members(&w, w.root, "boxes{fp32=%zu int8=%zu pairs=%zu mean_iou=%.3f}",
@@ -150,7 +152,7 @@ static char *report_json(const struct quantize_report *report)
     write_members(&w, w.root,
                   "within_bounds=%hhd error=%g bytes{fp32=%lu int8=%lu} milliseconds{fp32=%.3f "
                   "int8=%.3f} faster=%hhd biases_corrected=%hhd smoothed=%hhd fp32_share=%.3f",
-                  report->holds, report->error, report->fp32_bytes, report->int8_bytes,
+                  report->holds, report->error, q->model->file_bytes, q->int8_bytes,
                   report->fp32_ms, report->int8_ms, report->is_faster, report->corrects_biases,
                   report->is_smoothed, report->fp32_share);
     if (report->kept) {
@@ -233,8 +235,8 @@ static void print_report(const struct quantizing *q)
         printf("%-12sIn float32 the model finds nothing in the held-out photos, so nothing is "
                "compared.\n%-12sGive photos like those that it will see.\n",
                "", "");
-    printf("%-12s%s, before %s\n", "size", SIZE_STRING(report->int8_bytes),
-           SIZE_STRING(report->fp32_bytes));
+    printf("%-12s%s, before %s\n", "size", SIZE_STRING(q->int8_bytes),
+           SIZE_STRING(q->model->file_bytes));
     printf("%-12s%.2f ms, float32 %.2f ms\n", "one image", report->int8_ms, report->fp32_ms);
     if (!report->is_faster)
         printf("\nNot faster than float32 on this machine: serve the float32 model here.\n");
@@ -295,7 +297,7 @@ static enum status write_model_file(struct quantizing *q, struct error *err)
     const enum status status =
         path ? onnx_write_file(q->graph, &options, path, err) : error_no_memory(err, NULL);
     if (status == STATUS_OK && stat(path, &info) == 0)
-        q->report.int8_bytes = (uint64_t)info.st_size;
+        q->int8_bytes = (uint64_t)info.st_size;
     free(path);
     return status;
 }
@@ -321,11 +323,9 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
     q->model->calibration = strdup(config->calibrate);
     TRY(check_memory(q->model->calibration, NULL, err));
     TRY(calibrate_model(q->model, &limits, options, &q->graph, &q->report, err));
-    q->report.target = config->is_for_avx2 ? "avx2" : "vnni";
     TRY(write_model_file(q, err));
     TRY(model_copy_files(config->model, q->model->labels_source, q->folder, err));
-    q->report.folder = q->out;
-    *ret_json = report_json(&q->report);
+    *ret_json = report_json(q);
     TRY(check_memory(*ret_json, NULL, err));
     TRY(write_report(q, *ret_json, err));
     return settle_folder(q, err);
