@@ -117,16 +117,11 @@ bool edit_kernel_can(const struct edit *edit, const struct node *node, enum kern
     return edit->options->claim && edit->options->claim(node, &caps) && caps.can & ability;
 }
 
-void edit_kill(struct node *node)
-{
-    node->op = OP_NONE;
-}
-
 void edit_take_over(struct node *producer, struct node *node)
 {
     struct value *output = node->outputs[0];
     node->outputs[0] = NULL;
-    edit_kill(node);
+    node->op = OP_NONE;
     node_set_output(producer, 0, output);
 }
 
@@ -155,7 +150,7 @@ void edit_sweep(struct edit *edit)
         for (size_t o = 0; o < node->output_count; o++)
             live = live || (node->outputs[o] && wanted[node->outputs[o]->index]);
         if (!live)
-            edit_kill(node);
+            node->op = OP_NONE;
         for (size_t i = 0; i < node->input_count && node->op != OP_NONE; i++)
             if (node->inputs[i])
                 wanted[node->inputs[i]->index] = true;

@@ -35,11 +35,10 @@ void edit_replace(struct graph *graph, struct value *from, struct value *to);
 /* True if a kernel of the backend claims the node and has this ability. */
 bool edit_kernel_can(const struct edit *edit, const struct node *node, enum kernel_ability ability);
 
-/* Marks a node dead: OP_NONE. edit_sweep() removes dead nodes and nodes without readers. */
-void edit_kill(struct node *node);
+/* Removes dead nodes, which are those with OP_NONE, and nodes without readers. */
 void edit_sweep(struct edit *edit);
 
-/* Makes output 0 of `node` the output 0 of `producer`, and kills `node`. */
+/* Makes output 0 of `node` the output 0 of `producer`, and marks `node` dead. */
 void edit_take_over(struct node *producer, struct node *node);
 
 bool edit_is_output(const struct graph *graph, const struct value *value);

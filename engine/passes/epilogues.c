@@ -191,7 +191,7 @@ static bool fuse_factor(struct edit *edit, struct node *mul)
                 (float)(tensor_number(before, c % count) * tensor_number(factor->known, c));
         product->inputs[4] = scales;
         edit_replace(edit->graph, mul->outputs[0], x);
-        edit_kill(mul);
+        mul->op = OP_NONE;
         return true;
     }
     return false;

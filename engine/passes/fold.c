@@ -93,7 +93,7 @@ enum status fold_node(struct graph *graph, struct node *node, struct error *err)
         value->producer = NULL;
         node->outputs[i] = NULL;
     }
-    edit_kill(node);
+    node->op = OP_NONE;
     return STATUS_OK;
 }
 
@@ -119,7 +119,7 @@ static void drop_identity(struct graph *graph, struct node *node, struct value *
     if (!from || (edit_is_output(graph, from) && !to->producer))
         return;
     edit_replace(graph, from, to);
-    edit_kill(node);
+    node->op = OP_NONE;
 }
 
 /* Removes a Where that selects all of one operand, because its condition is constant and everywhere

@@ -507,6 +507,6 @@ enum status composite_expand(struct edit *edit, size_t at)
     edit->status = e.from->op == OP_ONNX_ATTENTION ? expand_attention(&e) : expand_rotary(&e);
     if (edit->status != STATUS_OK)
         return error_prefix(edit->err, "%s", NODE_STRING(e.from));
-    edit_kill(e.from);
+    e.from->op = OP_NONE;
     return STATUS_OK;
 }

@@ -10,7 +10,7 @@
  * MiB. */
 bool composite_is_expanded(const struct node *node);
 
-/* Inserts the primitive nodes before edit->graph->nodes[at] and kills that node. Infers their
+/* Inserts the primitive nodes before edit->graph->nodes[at] and marks that node dead. Infers their
  * shapes but folds nothing. Errors: those of the node's own inference, STATUS_NO_MEMORY. */
 enum status composite_expand(struct edit *edit, size_t at) MUST_USE;
 

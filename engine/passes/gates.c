@@ -37,7 +37,7 @@ static bool give_mean(struct edit *edit, struct node *pool)
     conv->output_count = 2;
     node_set_output(conv, 1, pool->outputs[0]);
     pool->outputs[0] = NULL;
-    edit_kill(pool);
+    pool->op = OP_NONE;
     return true;
 }
 
@@ -60,7 +60,7 @@ static bool take_gate(struct edit *edit, struct node *conv)
         if (!edit_set_inputs(edit, conv, inputs, residual ? 5 : 4))
             return false;
         conv->gate = gate;
-        edit_kill(mul);
+        mul->op = OP_NONE;
         return true;
     }
     return false;

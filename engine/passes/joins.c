@@ -43,6 +43,6 @@ bool pass_joins(struct edit *edit, size_t *n)
         inputs[2 + i] = concat->inputs[i];
     node->inputs = inputs;
     node->input_count = concat->input_count + 2;
-    edit_kill(concat);
+    concat->op = OP_NONE;
     return true;
 }

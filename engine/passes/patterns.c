@@ -391,7 +391,7 @@ static bool match_empty_pad(struct graph *graph, struct node *pad)
         if (padding.begin[a])
             return false;
     edit_replace(graph, pad->outputs[0], node_input(pad, 0));
-    edit_kill(pad);
+    pad->op = OP_NONE;
     return true;
 }
 

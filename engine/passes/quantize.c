@@ -223,7 +223,7 @@ static bool split_clamp(struct edit *edit, size_t *n, struct node *clamp, const 
     ++*n;
     if (!stored || !match(edit, stored->producer, x->producer, to)) {
         if (stored)
-            edit_kill(stored->producer);
+            stored->producer->op = OP_NONE;
         return false;
     }
     inputs[0] = stored;

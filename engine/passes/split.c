@@ -65,7 +65,7 @@ static void divide(const struct tail_split *split, struct value **outputs, int *
             cross(split, node->inputs[i]);
         for (size_t i = 0; split->in_tail[n] && i < node->capture_count; i++)
             cross(split, node->captures[i]);
-        edit_kill(split->in_tail[n] ? node : tail->nodes[n]);
+        (split->in_tail[n] ? node : tail->nodes[n])->op = OP_NONE;
     }
     for (size_t i = 0; i < graph->output_count; i++) {
         struct value *value = graph->outputs[i];

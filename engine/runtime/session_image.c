@@ -50,7 +50,7 @@ static void remove_casts(struct edit *edit, struct value *last)
         if (node->op == OP_NONE || node->input_count < 1 || node->inputs[0] != last)
             continue;
         edit_replace(graph, node->outputs[0], last);
-        edit_kill(node);
+        node->op = OP_NONE;
     }
     for (struct value *value = last; value;
          value = value->producer ? value->producer->inputs[0] : NULL)
