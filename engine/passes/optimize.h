@@ -57,11 +57,11 @@ enum status optimize_weights(struct graph *graph, struct error *err) MUST_USE;
 enum status optimize_specialise(struct graph *graph, const struct shape *shapes,
                                 struct error *err) MUST_USE;
 
-/* Moves every data-dependent node (see split.c) into a new graph,
- * *ret_tail, or NULL if there is none. The tail's inputs, in their order, become additional outputs
- * of `graph` after the remaining ones. (*ret_output_of)[i] is the new place of original output i: x
- * >= 0 means output x of `graph`, x < 0 the tail's output -1 - x. The caller frees the tail;
- * *ret_output_of lies in the arena of `graph`. */
+/* Moves every data-dependent node (see split.c) into a new graph, *ret_tail, which is NULL without
+ * such nodes. The tail's inputs, in their order, become additional outputs of `graph` after the
+ * remaining ones. (*ret_output_of)[i] is the new place of original output i: x >= 0 means output x
+ * of `graph`, x < 0 the tail's output -1 - x. The caller frees the tail; *ret_output_of lies in the
+ * arena of `graph`. */
 enum status optimize_split(struct graph *graph, struct graph **ret_tail, int **ret_output_of,
                            struct error *err) MUST_USE;
 
@@ -70,5 +70,5 @@ enum status optimize_for_backend(struct graph *graph, const struct optimize_opti
                                  struct error *err) MUST_USE;
 
 /* Sets *ret to the activation that a node applies to its first operand, without a residual. Returns
- * false if there is none, or if its parameters are not constant. */
+ * false for other nodes, and for parameters that are not constant. */
 bool optimize_activation(const struct node *node, struct epilogue *ret);

@@ -1,5 +1,5 @@
 /* Private to engine/passes/: the passes of optimize_for_backend(), which calls them in order. All
- * need known shapes and infer none. edit_nodes() calls those with a parameter *n for each node. */
+ * need known shapes and infer none. edit_nodes() calls passes with a parameter *n for each node. */
 #pragma once
 
 #include "engine/passes/edit.h"
@@ -57,7 +57,7 @@ void pass_narrow(struct edit *edit);
 bool fold_is_affine_norm(const struct node *node, int64_t channels);
 void fold_affine_norm(const struct node *node, float *scale, float *shift);
 
-/* Replaces a node whose inputs are known by constants. */
+/* Computes a node whose inputs are known. Its outputs become constants. */
 enum status fold_node(struct graph *graph, struct node *node, struct error *err) MUST_USE;
 
 /* Runs a node as interpret_node() does, also a Shape or Size of an input of which only the shape is

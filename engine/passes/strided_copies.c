@@ -1,6 +1,6 @@
 /* Before a node that computes, one strided copy (OP_STRIDED_COPY) replaces a chain of Transposes,
- * Reshapes, Slices, Gathers of one index, Expands …, or one Reshape does if the order of elements
- * does not change. Such chains are window partitions, channel shuffles, patch merging. */
+ * Reshapes, Slices, Gathers of one index, Expands …, such as a window partition, channel shuffle or
+ * patch merging. If the order of elements does not change, one Reshape replaces the chain. */
 #include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 #include "engine/passes/view.h"

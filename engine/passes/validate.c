@@ -10,13 +10,13 @@
 #include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 
-/* Limits for one value, and for the elements that all computed nodes read and make. Beyond
- * FOLD_ELEMENTS, only shapes are inferred. */
+/* VALUE_ELEMENTS limits one value, FOLD_ELEMENTS what all computed nodes together read and make.
+ * Beyond FOLD_ELEMENTS, only shapes are inferred. */
 #define VALUE_ELEMENTS ((size_t)1 << 29)
 #define FOLD_ELEMENTS  ((size_t)1 << 26)
 
-/* Limits for the operands' and results' elements of one computed node: shape arithmetic is tiny.
- * HEAVY_ELEMENTS applies if the work grows faster than the elements. */
+/* NODE_ELEMENTS limits what one computed node reads and makes, because shape arithmetic is tiny.
+ * HEAVY_ELEMENTS applies instead if the work grows faster than the elements. */
 #define NODE_ELEMENTS  ((size_t)1 << 16)
 #define HEAVY_ELEMENTS ((size_t)1 << 10)
 #define MAX_OUTPUTS    64

@@ -32,7 +32,7 @@ void view_transpose(struct view *view, const int64_t *perm);
 /* Broadcasts the view to `shape` by numpy's rules. */
 bool view_expand(struct view *view, const struct shape *shape);
 
-/* Joins dimensions first … last - 1 to one group. Returns false if that has too many parts. */
+/* Joins dimensions first … last - 1 to one group. Returns false if the group has too many parts. */
 bool view_group(const struct view *view, int first, int last, struct access_map_group *ret);
 
 /* Splits *rest in two: *ret gets the outer `extent` steps, *rest keeps the inner ones. Returns

@@ -1,10 +1,9 @@
 /* Static quantization of a float32 graph: adds QuantizeLinear and DequantizeLinear (QDQ), based on
  * typical images.
  *
- * - quantizer_create: folds constants
- * - quantizer_observe: runs the images, raises the opset to 13 or more
- * - quantizer_make, once per choice of layers: makes a graph with int8 weights, scaled per channel,
- *   and uint8 activations in the range with the least square error
+ * quantizer_create() folds constants. quantizer_observe() runs the images, and raises the opset to
+ * at least 13. quantizer_make() makes a graph for one choice of layers, with int8 weights, scaled
+ * per channel, and uint8 activations in the range with the least square error.
  *
  * An activation is stored in 8 bits if the products that make and read it can then compute with
  * integers (quantize_plan.h). Numbers that go directly to an output stay float32. */
@@ -14,7 +13,7 @@
 
 /* A Conv, Gemm or MatMul with constant weights. */
 struct quantizer_layer {
-    const struct node *node; /* its input 0 is an activation, which layers may share */
+    const struct node *node; /* input 0 is an activation, which layers may share */
     double work;             /* multiply-adds per image; 0 before quantizer_observe() */
     /* The caller may change these members, which are zero at first: */
     bool is_kept;       /* stays float32 */
@@ -38,7 +37,7 @@ struct quantizer;
 bool quantizer_is_quantized(const struct graph *graph);
 
 /* The largest 8-bit weight. Other runtimes add pairs of products in 16 bits on CPUs without VNNI
- * (vpmaddubsw), and these saturate for weights above 64. lensd adds in 32 bits everywhere. */
+ * (vpmaddubsw); such a sum saturates for weights above 64. lensd adds in 32 bits everywhere. */
 enum { QUANTIZER_WEIGHT_MAX = 127, QUANTIZER_WEIGHT_MAX_AVX2 = 64 };
 
 /* Reads `graph` and shares its constants. `weight_max` is one of the constants above. Errors:

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A channel's error is divided by its root mean square, or by this share of the whole tensor's if
- * that is more: in a tensor of boxes in pixels and scores, the scores of absent classes and their
- * errors are almost 0. */
+/* A channel's error is divided by the channel's root mean square, but by no less than this share of
+ * the whole tensor's root mean square: in a tensor of boxes and scores, the scores of absent
+ * classes and their errors are almost 0. */
 #define QUIET 0.001
 
 static void add_difference(struct agreement *a, double difference)
@@ -56,8 +56,8 @@ static double probability(const struct scores *s, size_t i)
     return exp(x - s->greatest) / s->sum;
 }
 
-/* Returns the lead of the best class's probability over the second's; a single score means yes or
- * no. */
+/* Returns how far the best class's probability exceeds that of the second class. A single score
+ * decides between yes and no. */
 static double lead_of(const struct scores *s)
 {
     if (s->count == 1)
@@ -75,7 +75,7 @@ static bool same_best(const struct scores *a, const struct scores *b)
                          : a->best == b->best;
 }
 
-/* Pearson's correlation; 1 for equal vectors, even if all their numbers are the same. */
+/* Returns Pearson's correlation, or 1 for equal vectors, even if all numbers are the same. */
 static double correlation_of(const float *a, const float *b, size_t count)
 {
     double mean_a = 0, mean_b = 0, aa = 0, bb = 0, ab = 0, difference = 0;

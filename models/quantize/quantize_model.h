@@ -1,8 +1,8 @@
 /* Quantizes a model with photos (engine/quantize/quantizer.h), and measures its agreement with
  * float32.
  *
- *     photos ─┬─ four of five: ranges; layers that stay in float32
- *             └─ the fifth, held out: the report */
+ *     photos ─┬─ four of five determine the ranges, and the layers that stay in float32
+ *             └─ every fifth is held out for the report */
 #pragma once
 
 #include "engine/quantize/quantizer.h"
