@@ -7,88 +7,13 @@
 
 /* ---- packing rows as columns of a panel ---- */
 
-#if defined __AVX512F__
-
-/* to[c * step + r] = rows[r][at + c] for 16 rows and columns */
-ALWAYS_INLINE void turn_block(const float *const *rows, size_t at, float *to, size_t step)
-{
-    __m512 a[16], b[16];
-#pragma GCC unroll 16
-    for (int r = 0; r < 16; r++)
-        a[r] = _mm512_loadu_ps(rows[r] + at);
-#pragma GCC unroll 8
-    for (int r = 0; r < 16; r += 2) {
-        b[r] = _mm512_unpacklo_ps(a[r], a[r + 1]);
-        b[r + 1] = _mm512_unpackhi_ps(a[r], a[r + 1]);
-    }
-    /* a[q + c]: column c of each 128-bit lane, from rows q … q + 3 */
-#pragma GCC unroll 4
-    for (int q = 0; q < 16; q += 4) {
-        const __m512d low = _mm512_castps_pd(b[q]), high = _mm512_castps_pd(b[q + 1]);
-        const __m512d low2 = _mm512_castps_pd(b[q + 2]), high2 = _mm512_castps_pd(b[q + 3]);
-        a[q] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, low2));
-        a[q + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, low2));
-        a[q + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(high, high2));
-        a[q + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(high, high2));
-    }
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; c++) {
-        const __m512 even = _mm512_shuffle_f32x4(a[c], a[4 + c], 0x88);
-        const __m512 odd = _mm512_shuffle_f32x4(a[c], a[4 + c], 0xdd);
-        const __m512 even2 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0x88);
-        const __m512 odd2 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0xdd);
-        const size_t column = (size_t)c;
-        _mm512_storeu_ps(to + column * step, _mm512_shuffle_f32x4(even, even2, 0x88));
-        _mm512_storeu_ps(to + (column + 4) * step, _mm512_shuffle_f32x4(odd, odd2, 0x88));
-        _mm512_storeu_ps(to + (column + 8) * step, _mm512_shuffle_f32x4(even, even2, 0xdd));
-        _mm512_storeu_ps(to + (column + 12) * step, _mm512_shuffle_f32x4(odd, odd2, 0xdd));
-    }
-}
-
-#elif defined __aarch64__
-
-ALWAYS_INLINE void turn_block(const float *const *rows, size_t at, float *to, size_t step)
-{
-    const float32x4x2_t a = vtrnq_f32(vec_load(rows[0] + at), vec_load(rows[1] + at));
-    const float32x4x2_t b = vtrnq_f32(vec_load(rows[2] + at), vec_load(rows[3] + at));
-    for (size_t c = 0; c < 2; c++) {
-        vec_store(to + c * step, vcombine_f32(vget_low_f32(a.val[c]), vget_low_f32(b.val[c])));
-        vec_store(to + (c + 2) * step,
-                  vcombine_f32(vget_high_f32(a.val[c]), vget_high_f32(b.val[c])));
-    }
-}
-
-#else
-
-/* VEC is 4 or 8 here. Transposes 4 x 4 numbers at a time. */
-ALWAYS_INLINE void turn_block(const float *const *rows, size_t at, float *to, size_t step)
-{
-    for (size_t r = 0; r < VEC; r += 4)
-        for (size_t c = 0; c < VEC; c += 4) {
-            __m128 a = _mm_loadu_ps(rows[r] + at + c), b = _mm_loadu_ps(rows[r + 1] + at + c);
-            __m128 d = _mm_loadu_ps(rows[r + 2] + at + c), e = _mm_loadu_ps(rows[r + 3] + at + c);
-            _MM_TRANSPOSE4_PS(a, b, d, e);
-            _mm_storeu_ps(to + c * step + r, a);
-            _mm_storeu_ps(to + (c + 1) * step + r, b);
-            _mm_storeu_ps(to + (c + 2) * step + r, d);
-            _mm_storeu_ps(to + (c + 3) * step + r, e);
-        }
-}
-
-#endif
-
 void SIMD_NAMED(pack_rows)(const float *const *rows, size_t n, size_t k, size_t columns,
                            float *packed)
 {
-    for (size_t first = 0; first < columns; first += VEC) {
-        const size_t there = n > first ? (n - first < VEC ? n - first : VEC) : 0;
-        size_t p = 0;
-        for (; there == VEC && p + VEC <= k; p += VEC)
-            turn_block(rows + first, p, packed + p * columns + first, columns);
-        for (; p < k; p++)
-            for (size_t r = 0; r < VEC; r++)
-                packed[p * columns + first + r] = r < there ? rows[first + r][p] : 0;
-    }
+    memset(packed, 0, k * columns * sizeof *packed);
+    for (size_t r = 0; r < n; r++)
+        for (size_t p = 0; p < k; p++)
+            packed[p * columns + r] = rows[r][p];
 }
 
 void SIMD_NAMED(pack_columns)(const float *const *rows, size_t k, size_t n, float *packed)
