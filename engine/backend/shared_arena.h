@@ -3,8 +3,8 @@
  * so that another session's run does not overwrite them. A new arena has 0 bytes.
  *
  * Thread-safe. A run holds the lock from start to end, so sessions that share an arena run one
- * after another. Runs of a session in streams hold it until the last of them ends; no further one
- * begins while a thread waits to resize the arena. */
+ * after another. A session with streams holds the lock until the last of its runs in flight ends.
+ * It begins no further run while a thread waits to resize the arena. */
 #pragma once
 
 #include <pthread.h>

@@ -67,7 +67,7 @@ static enum status cpu_open(const struct backend_options *options, struct backen
     TRY(check_memory(backend, NULL, err));
     backend->options = *options;
     shared_arena_init(&backend->own_arena);
-    (void)arena_join(backend, &backend->own_arena); /* own_arena has 0 bytes, so this cannot fail */
+    (void)arena_join(backend, &backend->own_arena); /* cannot fail: own_arena has 0 bytes */
     backend->prefers_winograd = prefer_winograd;
     if (backend->options.threads < 1)
         backend->options.threads = device_cpu_threads();

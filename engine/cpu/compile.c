@@ -140,8 +140,8 @@ bool program_is_fast(const struct program *program)
     return program->step_count > 0;
 }
 
-/* Bytes of one image's outputs. A model with more, a detector, has no streams: YOLO26n answered 5
- * to 18 % fewer requests with them (docs/measurements/threads.md). */
+/* Bytes of one image's outputs. A model with larger outputs (a detector) has no streams: with
+ * streams YOLO26n answered 5 to 18 % fewer requests (docs/measurements/threads.md). */
 #define MOST_STREAM_OUTPUTS ((size_t)128 << 10)
 
 enum status cpu_compile_streams(struct backend *backend, struct error *err)

@@ -23,7 +23,7 @@ enum { MOST_PROGRAMS = 128, MOST_OPERANDS = 3 };
  * size: memory for one client's shapes is not kept for the next client. */
 #define KEPT_ARENA ((size_t)32 << 20)
 
-/* Below this the reference kernel is as fast as a look-up and two Transposes. */
+/* With fewer operations the reference kernel is as fast as a look-up and two Transposes. */
 #define WORTH_FLOPS 1e6
 
 struct node_program {
@@ -45,9 +45,10 @@ static double flops_of(const struct node_call *call)
 {
     const struct shape *w = &call->in[1]->shape, *y = &call->out[0]->shape;
     const bool convolves = call->node->op == OP_CONV, spreads = call->node->op == OP_CONV_TRANSPOSE;
-    const double each = convolves || spreads ? (double)shape_count(w) / (double)w->dims[0]
-                        : y->rank            ? (double)y->dims[y->rank - 1]
-                                             : 1; /* products per number of x, or of a Conv's y */
+    const double each =
+        convolves || spreads ? (double)shape_count(w) / (double)w->dims[0]
+        : y->rank            ? (double)y->dims[y->rank - 1]
+                  : 1; /* multiplications per number of x, or for a Conv per number of y */
     return 2 * (double)shape_count(convolves ? y : &call->in[0]->shape) * each;
 }
 
@@ -175,8 +176,8 @@ static bool fits_budget(const struct backend *backend, const struct program *pro
     return true;
 }
 
-/* Adds an entry in front, with program NULL if none could be made: then find() prevents a second
- * attempt. */
+/* Adds an entry in front. Its program is NULL if none could be made; later calls then find the
+ * entry and do not try again. */
 static enum status add(struct backend *backend, const struct node_call *call,
                        struct node_program **ret, struct error *err)
 {

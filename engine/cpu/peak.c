@@ -1,7 +1,8 @@
-/* Measures the kernels of products in the best case: a row that counts as all rows, and so long a
- * panel of weights that only the multiply-adds matter. All numbers are 0, which takes as long as
- * others. Nothing writes them, so they are one page of memory, which stays in the first-level
- * cache. On a Zen 4 this is 99 % of the rate of multiply-adds with all operands in registers. */
+/* Measures the kernels of products in the best case. The same row serves as all rows, and the panel
+ * of weights is so long that only the multiply-adds matter. All numbers are 0; other numbers take
+ * as long. Nothing writes the zeros, so they are one page of memory, which stays in the first-level
+ * cache. On a Zen 4 the result is 99 % of the rate of multiply-adds whose operands are in
+ * registers. */
 #include "engine/backend/peak.h"
 
 #include "engine/base/clock.h"

@@ -33,7 +33,8 @@ struct gemm {
     float *c;
     size_t lda, ldc; /* elements between the starts of rows */
     size_t k, n;
-    size_t run, run_step; /* a row of a has runs of `run` numbers, run_step apart; 0: one run */
+    size_t run, run_step; /* a row of `a` has runs of `run` numbers, which start run_step numbers
+                             apart; a `run` of 0: one run */
     bool accumulate;
     struct epilogue row; /* the activation; its residual is ignored */
     float *copies;       /* scratch of gemm_copies() numbers, or NULL: rows are read in place */
@@ -49,36 +50,38 @@ struct winograd_tile {
 #define WINOGRAD_POINTS 36
 
 /* A depthwise convolution. Pixels of the image and of the result are `channels` numbers apart. A
- * block has depthwise_channels channels. The last block overlaps the one before if `channels` is
- * not a multiple of depthwise_channels. */
+ * block has depthwise_channels channels. If `channels` is not a multiple of depthwise_channels, the
+ * last block overlaps the block before it. */
 struct depthwise {
     size_t channels, height, width, out_width; /* channels >= depthwise_channels */
     size_t kernel_height, kernel_width;        /* kernel_width: 3, 5 or 7 */
     size_t stride_y, stride_x;                 /* stride_x: 1 or 2 */
     size_t pad_top, pad_left;
-    const float *weights;     /* [block][tap][depthwise_channels] */
-    const float *bias;        /* `channels` numbers, or NULL */
-    struct epilogue row;      /* the activation; its residual is ignored */
-    bool bf16, narrow_result; /* the image is bfloat16; narrow_result: the result, too */
+    const float *weights; /* [block][tap][depthwise_channels] */
+    const float *bias;    /* `channels` numbers, or NULL */
+    struct epilogue row;  /* the activation; its residual is ignored */
+    bool bf16;            /* the image is bfloat16 */
+    bool narrow_result;   /* the result is bfloat16 */
 };
 
-/* Operands of binary_rows(). Step: 1, or 0 if each row has a single number. Row: elements from the
- * start of a row to that of the next. */
+/* Operands of binary_rows(). A step of 0 means that each row has a single number; otherwise the
+ * step is 1. a_row and b_row are elements from the start of a row to the start of the next row. */
 struct binary_rows {
     enum binary_kind kind;
     int a_step, b_step;
     size_t a_row, b_row;
 };
 
-/* n scales and shifts. Rows of x are x_step elements apart, those of y y_step. y is clamped. */
+/* Operands of scale_rows(): a scale and a shift per column, and the limits of y. Rows of x are
+ * x_step elements apart, rows of y y_step elements. */
 struct scale_rows {
     const float *scale, *shift;
     float low, high;
     size_t x_step, y_step;
 };
 
-/* Rows of numbers, whose columns are pooled: taps[t][c]. Maxima ignore NaN. A sum becomes sum *
- * factor, for 8-bit results plus `fixed`. */
+/* Rows of numbers, taps[t][c]. The result of a column is its maximum, where NaN is ignored, or its
+ * sum times `factor`. For an 8-bit sum, `fixed` is then added. */
 struct pool_rows {
     const void *const *taps;
     size_t count;
@@ -92,8 +95,8 @@ struct lookup_rows {
     size_t x_step, y_step;
 };
 
-/* First channel of a block of a depthwise convolution. The last block is also complete, and may
- * overlap the one before. channels >= lanes. */
+/* Returns the first channel of a block of a depthwise convolution. Every block has `lanes`
+ * channels, so the last block may overlap the block before it. channels >= lanes. */
 static inline size_t depthwise_first_channel(size_t channels, size_t block, size_t lanes)
 {
     return block * lanes < channels - lanes ? block * lanes : channels - lanes;
@@ -105,15 +108,16 @@ struct depthwise_8bit {
     size_t channels, height, width, out_height, out_width; /* channels >= depthwise_channels */
     size_t taps, stride;                                   /* taps: 3, 5 or 7; stride: 1 or 2 */
     size_t pad_top, pad_left;
-    size_t quads, rows;     /* per band: quads, (taps + 3) / 4, and result rows, (4 * quads - taps)
-                               / stride + 1 */
-    bool dot;               /* use the dot product instructions; requires simd_has_dot() */
-    const int8_t *weights;  /* made by depthwise_8bit_pack() */
-    const int32_t *bias;    /* [block][channel], minus the source's zero point times the weights.
-                               Source numbers are XORed with `flip`, to be unsigned, or signed
-                               if both `dot` and dot_is_signed are set */
-    const float *scales;    /* [block][channel] */
-    uint8_t src_zero, flip; /* the zero point as stored; flip: 0x80 or 0 */
+    size_t quads;          /* of a band: (taps + 3) / 4 */
+    size_t rows;           /* result rows of a band: (4 * quads - taps) / stride + 1 */
+    bool dot;              /* use the dot product instructions; requires simd_has_dot() */
+    const int8_t *weights; /* made by depthwise_8bit_pack() */
+    const int32_t *bias;   /* [block][channel]: the channel's bias, minus the source's zero point
+                              times the sum of the channel's weights */
+    const float *scales;   /* [block][channel] */
+    uint8_t src_zero;      /* the source's zero point, as stored */
+    uint8_t flip;          /* 0x80 or 0. XORed with it, source numbers are signed if both `dot` and
+                              dot_is_signed are set, otherwise unsigned. */
     int dst_zero;
     bool is_signed; /* the result is signed */
 };
@@ -129,14 +133,14 @@ struct tile {
     const unsigned char *const *rows;
     size_t taps, run, offset; /* run, offset: bytes */
     const unsigned char *b;
-    void *c;    /* columns n … tile_columns - 1 may be overwritten, too */
+    void *c;    /* kernels may also overwrite columns n … tile_columns - 1 */
     size_t ldc; /* elements between the starts of rows */
     size_t n;
     bool adds;      /* c += a * b; not with tile_rows_are_even */
     bool is_signed; /* the bytes of a are signed; used only with dot_takes_both */
     /* With tile_rows_are_even the tile has two groups of rows, which start at rows[2 * t] and
      * rows[2 * t + 1] for run t. Rows of a group are `apart` bytes apart; offset is 0. */
-    size_t group, apart; /* group: rows of the first group, at most 16, at least half of all */
+    size_t group, apart; /* group: rows of the first group; at most 16, at least half of the rows */
     size_t chunk;        /* bytes that are multiplied at a time; divides `run`: tile_chunk() */
 };
 
@@ -169,7 +173,8 @@ struct simd_kernels {
 
     /* Multiply 1 … tile_rows rows. tile_dot and tile_bf16 are NULL if the variant lacks the
      * instruction; call tile_dot only if simd_has_dot(). Bytes of a are signed if dot_is_signed
-     * (dot_takes_both: if tile.is_signed). Threads call tile_end, if not NULL, after tiles. */
+     * is set; with dot_takes_both they are signed if tile.is_signed is set. A thread calls
+     * tile_end, unless it is NULL, after its last tile. */
     void (*tile_pairs)(const struct tile *t, size_t rows);
     void (*tile_dot)(const struct tile *t, size_t rows);
     void (*tile_bf16)(const struct tile *t, size_t rows);
@@ -242,7 +247,7 @@ struct simd_kernels {
     /* y[i] = activation(x[i]); y may be x. NaN stays NaN. */
     void (*activate)(const float *x, float *y, size_t n, enum activation activation, float alpha,
                      float beta);
-    /* The same for `rows` rows of n numbers. Rows start `step` numbers apart. */
+    /* activate() for `rows` rows of n numbers. Rows start `step` numbers apart. */
     void (*activate_rows)(const float *x, float *y, size_t rows, size_t step, size_t n,
                           enum activation activation, float alpha, float beta);
 
@@ -250,20 +255,21 @@ struct simd_kernels {
     void (*binary)(enum binary_kind kind, const float *a, int a_step, const float *b, int b_step,
                    float *y, size_t n);
 
-    /* The same for `rows` rows. Rows of y follow each other without a gap; y may be an operand if
-     * that operand's rows do so, too. */
+    /* binary() for `rows` rows. Rows of y have no gaps between them. y may be an operand whose rows
+     * have no gaps, either. */
     void (*binary_rows)(const struct binary_rows *r, const float *a, const float *b, float *y,
                         size_t rows, size_t n);
 
     /* Per row: y[c] = clamp(x[c] * scale[c] + shift[c]); NaN stays. With equal steps y may be x.
-     * Types: float32 or 8 bits to float32 or 8 bits, bfloat16 to bfloat16 or float32. With 8-bit
-     * results: they are rounded half to even, low and high are in the type's range, NaN gives low,
-     * and y is not x. */
+     * Types: float32 or 8 bits to float32 or 8 bits, bfloat16 to bfloat16 or float32. 8-bit results
+     * are rounded half to even, and NaN gives `low`; then `low` and `high` must be in the type's
+     * range, and y must not be x. */
     void (*scale_rows)(const struct scale_rows *s, const void *x, enum dtype from, void *y,
                        enum dtype to, size_t rows, size_t n);
 
-    /* y[c] = the maximum or the scaled sum of a column; -inf (of 8 bits the lowest) or 0 without
-     * taps. The types of taps and y are equal; for sums y may be float32. */
+    /* y[c] = the result of column c (struct pool_rows). Without taps, a maximum is -inf or the
+     * lowest 8-bit number, and a sum is 0. y has the type of the taps; for sums it may be float32.
+     */
     void (*pool)(const struct pool_rows *p, enum dtype from, void *y, enum dtype to, size_t n);
 
     /* y[c] = sum over taps of weights[t] * taps[t][c]; count >= 1. y may be a tap. */
@@ -278,8 +284,8 @@ struct simd_kernels {
     void (*lrn)(const float *x, size_t n, size_t size, float factor, float bias, float beta,
                 float *squares, float *y);
 
-    /* sum[c] = sum over rows of (x[r * n + c] - mean[c])^2. difference[c] is the sum of
-     * x[r * n + c] - mean[c]: not 0, because the mean is rounded. */
+    /* sum[c] = sum over rows of (x[r * n + c] - mean[c])^2. difference[c] = sum over rows of
+     * x[r * n + c] - mean[c], which is not 0 because the mean is rounded. */
     void (*square_rows)(const float *x, const float *mean, size_t rows, float *sum,
                         float *difference, size_t n);
 
@@ -312,9 +318,10 @@ enum { TILE_MOST_ROWS = 32, TILE_MOST_COLUMNS = 64 };
 extern const struct simd_kernels simd_base, simd_avx2, simd_avx512, simd_avx512_bf16;
 extern const struct simd_kernels simd_dot, simd_i8mm;
 
-enum { SIMD_VARIANTS = 5 }; /* at most, on one CPU; the fifth is avx512_bf16 with AMX tiles */
+enum { SIMD_VARIANTS = 5 }; /* the most that a CPU supports; the fifth is avx512_bf16 with AMX */
 
-/* The variants this CPU supports, the simplest first; NULL after the last. Thread-safe. */
+/* Returns variant i of those that this CPU supports, the simplest first. Returns NULL after the
+ * last variant. Thread-safe. */
 const struct simd_kernels *simd_at(size_t i);
 
 /* The widest variant that this CPU supports. Thread-safe. */
@@ -323,5 +330,6 @@ const struct simd_kernels *simd(void);
 /* True if tile_dot can be called on this CPU. */
 bool simd_has_dot(const struct simd_kernels *kernels);
 
-/* For tests: sets simd()'s result; NULL: the widest. Not while another thread uses a session. */
+/* For tests: sets simd()'s result. NULL: the widest variant. Do not call it while another thread
+ * uses a session. */
 void simd_use(const struct simd_kernels *kernels);

@@ -7,8 +7,8 @@
 #define SIMD_JOIN_(a, b) a##_##b
 #define SIMD_JOIN(a, b)  SIMD_JOIN_(a, b)
 #define SIMD_NAMED(name) SIMD_JOIN(SIMD_JOIN(simd, SIMD_VARIANT), name) /* simd_avx2_gemm */
-/* avx512_bf16 differs from avx512 only in kernels that write bfloat16: they use an instruction for
- * it. Its other kernels are avx512's. */
+/* The variant avx512_bf16 has its own kernels only where they write bfloat16, because it has an
+ * instruction for that. Its other kernels are those of avx512. */
 #if defined __AVX512BF16__
 #define SIMD_COMMON(name) simd_avx512_##name
 #else
@@ -17,8 +17,9 @@
 #define SIMD_TEXT_(name) #name
 #define SIMD_TEXT(name)  SIMD_TEXT_(name)
 
-/* gemm's block: 32 registers hold 14 x 2 sums, two weights and a number; 16 hold 6 x 2. A depthwise
- * kernel's block: 32 hold 2 x 7 results, 2 x 7 weights and a number; 16 hold 7 + 7 + 1. */
+/* Blocks that fit in registers. gemm() keeps 14 x 2 registers of sums, two of weights and one of a
+ * number in 32 registers, and 6 x 2 sums in 16. A depthwise kernel keeps 2 x 7 results, 2 x 7
+ * weights and one number in 32 registers, and half of the results and weights in 16. */
 #if defined __AVX512F__
 #define GEMM_ROWS          14
 #define GEMM_COLUMNS       32
@@ -41,8 +42,8 @@
 #define DEPTHWISE_ROWS     1
 #endif
 
-/* Rows of a tile, and registers of sums per row: 32 registers hold 6 x 4 (NEON: 8 x 2) sums, the
- * weights and a factor; 16 registers hold 6 x 2. */
+/* Rows of a tile, and registers of sums per row. 32 registers hold 6 x 4 sums (NEON: 8 x 2), the
+ * weights and a factor. 16 registers hold 6 x 2 sums. */
 #if defined __AVX512F__
 #define TILE_ROWS      6
 #define TILE_REGISTERS 4

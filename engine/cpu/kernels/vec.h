@@ -34,7 +34,8 @@ static inline size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* A loop over `n` numbers by registers, of `width` lanes from `i` on. */
+/* A loop over n numbers. Each turn has the next `width` numbers, at most a register, from number i
+ * on. */
 #define FOR_REGISTERS(i, width, n)                                                                 \
     for (size_t i = 0, width; i < (n) && (width = smaller((n) - (i), VEC)); i += VEC)
 
@@ -49,7 +50,7 @@ typedef __m512i ints;
 #define vec_fma(a, b, c) _mm512_fmadd_ps(a, b, c) /* a * b + c */
 #define vec_round(v)     _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define ints_round(v)    _mm512_cvtps_epi32(v)
-/* takes `less` in lanes where a < b */
+/* Returns `less` in lanes where a < b, and `otherwise` in the other lanes. */
 #define vec_select_less(a, b, less, otherwise)                                                     \
     _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), otherwise, less)
 #define vec_sum(v)      _mm512_reduce_add_ps(v)
@@ -114,7 +115,7 @@ typedef int32_t vec_integers __attribute__((vector_size(sizeof(vec))));
 #define vec_load(p)     ((vec)(*(const vec_anywhere *)(p)))
 #define vec_store(p, v) (*(vec_anywhere *)(p) = (v))
 
-/* vec_widen_n widens n numbers of bfloat16 (vec_widen: VEC). */
+/* vec_widen_n() widens n numbers of bfloat16, vec_widen() widens VEC numbers. */
 #if defined __AVX512F__
 
 ALWAYS_INLINE __mmask16 vec_mask(size_t n)
@@ -184,8 +185,8 @@ ALWAYS_INLINE vec vec_widen_n(const uint16_t *p, size_t n)
 
 #endif
 
-/* Rounds n floats to bfloat16, half to even; NaN stays. The CPU's instruction treats numbers below
- * the smallest normal one (1.2e-38) as 0. */
+/* Rounds n floats to bfloat16, half to even; NaN stays NaN. The instruction of AVX512-BF16 treats
+ * numbers below the smallest normal float32 (1.2e-38) as 0. */
 ALWAYS_INLINE void vec_narrow_n(uint16_t *p, vec v, size_t n)
 {
 #if defined __AVX512BF16__

@@ -19,9 +19,10 @@ typedef ints ints_anywhere __attribute__((aligned(1), may_alias));
 #define even_bytes(v)    ((ints)((vec_integers)(v)&0xff00ff))
 #define odd_bytes(v)     ((ints)((vec_halves)(v) >> 8))
 
-/* add_pairs: two 16-bit integers per sum. add_dot: four bytes per sum; those of w are signed, those
- * of x according to dot_is_signed. load_pairs widens bytes, load_words loads 16-bit integers.
- * even_bytes and odd_bytes widen every second unsigned byte. store_bytes: saturates VEC numbers. */
+/* add_pairs() adds two products of 16-bit integers to each sum, add_dot() adds four products of
+ * bytes. The bytes of w are signed; the bytes of x are signed if dot_is_signed is set. load_pairs()
+ * widens bytes, load_words() loads 16-bit integers. even_bytes() and odd_bytes() widen every second
+ * unsigned byte. store_bytes() saturates VEC numbers. */
 
 #if defined __AVX512F__
 
@@ -152,8 +153,8 @@ ALWAYS_INLINE ints ints_repeat(const void *four_bytes)
     return ints_set(bits);
 }
 
-/* Loads VEC integers as floats. load_8bit_n: n <= VEC of them. store_8bit_n rounds and stores n <=
- * VEC floats, which must be in the type's range. */
+/* load_8bit() loads VEC integers as floats, load_8bit_n() loads n <= VEC integers. store_8bit_n()
+ * rounds and stores n <= VEC floats, which must be in the type's range. */
 ALWAYS_INLINE vec load_8bit(const void *p, bool is_signed)
 {
 #if defined __AVX512F__

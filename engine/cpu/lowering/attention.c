@@ -9,9 +9,9 @@
  * when the highest score grows (Milakov and Gimelshein, "Online normalizer calculation for
  * softmax").
  *
- * If the CPU multiplies bfloat16, both products have bfloat16 operands and float32 sums; scaled
- * queries and exponentials are rounded for it. Otherwise bfloat16 operands are widened when packed.
- * Scores, exponentials and their sums are float32 in both cases. */
+ * If the CPU multiplies bfloat16, both products have bfloat16 operands and float32 sums, and scaled
+ * queries and exponentials are rounded to bfloat16. Otherwise bfloat16 operands are widened when
+ * they are packed. Scores and the sums of exponentials are always float32. */
 #include "engine/op/attention.h"
 
 #include <math.h>
@@ -26,8 +26,8 @@
 /* The offsets of rows and columns of an operand's matrix. */
 struct attention_layout {
     struct access_map walk;
-    size_t *rows;    /* indexed by row: distance from the first row, in elements */
-    size_t *columns; /* indexed by column: distance from the first; NULL: columns are contiguous */
+    size_t *rows;    /* for each row: elements from the first row to it */
+    size_t *columns; /* for each column: elements from the first column to it; NULL: contiguous */
     enum dtype dtype;
     void **data; /* address in program->data */
 };
@@ -102,7 +102,8 @@ static size_t matrix_base(const struct attention_layout *l, size_t matrix)
     return (size_t)(l->walk.offset + access_map_at(&l->walk.group[0], (int64_t)matrix));
 }
 
-/* Returns a row of `count` elements as contiguous floats: in place if contiguous, else in `to`. */
+/* Returns a row of `count` elements as contiguous floats: in place if the row is contiguous
+ * float32, otherwise copied to `to`. */
 static const float *row(const struct attention_step *s, const struct attention_layout *l,
                         size_t base, size_t r, size_t count, float *to)
 {
@@ -183,7 +184,8 @@ static void attention_pack(const struct attention_step *s, size_t matrix,
     }
 }
 
-/* Computes exp of a block's scores for keys first … first + count - 1; rescales earlier sums. */
+/* Replaces a block's scores for keys first … first + count - 1 by their exponentials. If the
+ * highest score grows, rescales the sums of earlier keys. */
 static void weigh(const struct attention_step *s, size_t matrix, size_t first_row, size_t rows,
                   size_t first, size_t count, const struct attention_scratch *t)
 {
@@ -247,7 +249,7 @@ static void write_row(const struct attention_step *s, size_t base, size_t r, flo
         to[s->y.columns[c]] = sums[c];
 }
 
-/* Rounds `count` numbers to row r of `to`, whose rows have `bytes` bytes; fills it with zeros. */
+/* Rounds `count` numbers to row r of `to`, and fills the rest of the row's `bytes` with zeros. */
 static void narrow_padded(const struct attention_step *s, const float *from, size_t count,
                           size_t bytes, float *to, size_t r)
 {

@@ -1,7 +1,7 @@
 /* Concatenates and splits rows of tensors: Concat, Split, QLinearConcat and ScaleShift.
  * QLinearConcat has a table for each part whose scale differs. A ScaleShift may read the parts of
- * an image (pass_joins()); then the whole image is never written. Either the image's parts and the
- * result are all bfloat16, or each is float32 or has 8-bit integers. */
+ * an image (pass_joins()); then the whole image is never written. The image's parts
+ * and the result are either all bfloat16, or each of them is float32 or has 8-bit integers. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +18,9 @@
 struct concat_part {
     void **data; /* address in program->data */
     enum dtype dtype;
-    size_t run, first;    /* elements per row of the part; their position in a whole row */
-    const uint8_t *table; /* the result for each of 256 bytes; NULL: elements do not change */
+    size_t run;           /* elements in a row of the part */
+    size_t first;         /* position of these elements in a row of the whole tensor */
+    const uint8_t *table; /* the new byte for each of 256 bytes; NULL: elements do not change */
 };
 
 struct concat_step {
@@ -83,7 +84,7 @@ static void concat_part_rows(const struct concat_step *s, const struct concat_pa
     }
 }
 
-/* Copies all parts of ROWS rows at a time, so that accesses to the whole are contiguous. */
+/* Copies all parts of ROWS rows at a time, so that accesses to the whole tensor are contiguous. */
 static void concat_rows(void *context, size_t begin, size_t end)
 {
     const struct concat_step *s = context;
@@ -111,7 +112,7 @@ static void concat_free(struct step *base)
 
 /* ---- compile ---- */
 
-/* Adds part p, unless its producer writes it directly into the whole. */
+/* Adds part p, unless its producer writes it directly into the whole tensor. */
 static void add_part(struct concat_step *s, const struct lowering *lowering, size_t p, size_t run)
 {
     const struct node *node = lowering->node;

@@ -13,7 +13,8 @@ struct depthwise_step {
     void **mean; /* address in program->data; NULL: the step makes no mean */
     struct depthwise kernel;
     size_t images, out_height, blocks;
-    /* Threads share images x groups (of blocks whose weights fit the cache) x bands (of rows). */
+    /* The work is divided by image, by group of blocks (their weights fit in the cache), and by
+     * band of rows. */
     size_t groups, bands;
     enum dtype x_dtype, y_dtype, mean_dtype;
     double *sums;   /* [image][thread][block][channel]; NULL without a mean */
@@ -21,7 +22,7 @@ struct depthwise_step {
     size_t threads;
 };
 
-#define LONGEST_SUM 2048 /* maximum pixels per float32 sum; the kernel adds a dozen at a time */
+#define LONGEST_SUM 2048 /* pixels that a float32 sum has at most, but for one band of rows */
 
 /* Number of sums per image and thread. */
 static size_t sums_of(const struct depthwise_step *s)
@@ -65,7 +66,8 @@ static void depthwise_bands(void *context, size_t begin, size_t end)
     }
 }
 
-/* Divides the threads' sums by the number of pixels. The last block overlaps the one before. */
+/* Divides the threads' sums by the number of pixels. The last block of channels may overlap the
+ * block before it. */
 static void finish_mean(const struct depthwise_step *s, size_t pixels, void *mean)
 {
     const size_t lanes = s->simd->depthwise_channels, channels = s->kernel.channels;

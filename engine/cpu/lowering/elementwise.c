@@ -15,7 +15,7 @@ struct elementwise_step {
     struct epilogue activation; /* the unary operator, or a binary one's epilogue */
     void **b;                   /* address of the second operand, in program->data */
     enum dtype dtype;
-    struct strided_iterator loops; /* over the rows of a and b; [rank] is the row, steps 0 or 1 */
+    struct strided_iterator loops; /* over rows; extent and steps (0 or 1) of a row are at [rank] */
     size_t rows, row;              /* number of rows, and elements per row */
     const struct simd_kernels *simd;
 };
@@ -49,7 +49,7 @@ static void elementwise_block(const struct elementwise_step *s, size_t row, size
     const struct epilogue *e = &s->activation;
     const size_t *a_steps = s->loops.step[0], *b_steps = s->loops.step[1];
     const int last = s->loops.rank, a_step = (int)a_steps[last], b_step = (int)b_steps[last];
-    const int before = last > 0 ? last - 1 : 0; /* unused by a single row */
+    const int before = last > 0 ? last - 1 : 0; /* unused if there is only one row */
     size_t a_at = 0, b_at = 0, rest = row;
     for (int d = last - 1; d >= 0; d--) {
         const size_t i = rest % s->loops.extent[d];

@@ -1,9 +1,9 @@
 /* GroupNormalization and InstanceNormalization of channels-last images, and LRN; float32.
  *
- * Each image is read three times, with the pixels divided among the threads: for the sums of each
- * channel (they give the groups' means), for the squared differences (they give the variances), and
- * for the results, (x - mean) * factor + shift per channel. The mean is rounded. Its error matters
- * if the mean is much larger than the deviation, so the mean difference is subtracted, too. */
+ * Each image is read three times: for the groups' means, for their variances, and for the results,
+ * (x - mean) * factor + shift per channel. Threads divide the pixels. The mean is rounded. Its
+ * error matters if the mean is much larger than the deviation, so the mean of the differences from
+ * it is also subtracted. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
@@ -19,7 +19,7 @@ struct groups_step {
     struct step step;
     const struct simd_kernels *simd;
     size_t images, pixels, channels, groups, pieces;
-    size_t per; /* channels of a group */
+    size_t per; /* channels in a group */
     const float *scale, *bias;
     float epsilon;
     /* of this run and image */
@@ -172,7 +172,7 @@ STEP_CREATE(lower_groups)
     TRY(program_keep_constant(lowering->program, node->inputs[2], err));
     s->scale = node->inputs[1]->known->data;
     s->bias = node->inputs[2]->known->data;
-    /* pieces short enough for float32 sums (added in double), and at least one per thread */
+    /* A piece is short enough for float32 sums. There are as many pieces as threads, or more. */
     s->pieces = (s->pixels + LONGEST_SUM - 1) / LONGEST_SUM;
     if (s->pieces < (size_t)lowering->program->threads)
         s->pieces = (size_t)lowering->program->threads;

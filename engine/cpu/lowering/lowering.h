@@ -27,13 +27,13 @@ extern const struct cpu_kernel cpu_transpose, cpu_concat, cpu_view, cpu_cast;
 extern const struct cpu_kernel cpu_deconv, cpu_scaled_parts, cpu_pool, cpu_groups, cpu_resize;
 extern const struct cpu_kernel cpu_attention, cpu_elementwise, cpu_norm, cpu_reference;
 
-/* True if lower_depthwise() runs this Conv. Sets *ret then. */
+/* True if lower_depthwise() runs this Conv; *ret is then its window. */
 struct window;
 bool depthwise_fits(const struct node *node, struct window *ret);
 
-/* Each creates a step with its kernel, for a Conv that cpu_conv has claimed (lower_qdepthwise(): a
- * QLinearConv that cpu_quantized_conv has claimed). *ret stays NULL if the kernel does not fit, or
- * if Winograd's is not faster. */
+/* Create a step for a Conv that cpu_conv has claimed, or lower_qdepthwise() for a QLinearConv that
+ * cpu_quantized_conv has claimed. *ret stays NULL if the kernel does not fit the node, or if
+ * Winograd's kernel is not faster than a product. */
 enum status lower_winograd(const struct lowering *lowering, struct step **ret, struct error *err);
 enum status lower_depthwise(const struct lowering *lowering, struct step **ret, struct error *err);
 enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret, struct error *err);

@@ -7,7 +7,7 @@ static void transpose(struct strided_layout *operand)
     strided_layout_swap(operand, operand->rank - 2, operand->rank - 1);
 }
 
-/* Describes a tensor, or as a matrix (`flat`): [a, b, c] as [a * b, c]. */
+/* Describes a tensor. With `flat`, describes a tensor [a, b, c] as the matrix [a * b, c]. */
 static struct strided_layout operand_of(const struct value *value, bool flat)
 {
     const struct shape *shape = &value->shape;

@@ -12,7 +12,7 @@ struct norm_step {
     float epsilon;
     size_t rows, row;
     enum dtype dtype;
-    void **scale, **bias;     /* addresses in program->data; NULL: none */
+    void **scale, **bias;     /* addresses in program->data; NULL: no such operand */
     size_t bytes_per_thread;  /* bytes of scratch: one float32 row */
     struct epilogue epilogue; /* of the stored result */
     bool is_signed;

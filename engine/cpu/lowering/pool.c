@@ -1,5 +1,5 @@
-/* MaxPool, AveragePool and their global forms, and the last two in 8 bits (QLinearAveragePool),
- * channels-last: an output pixel is the maximum or sum of a few contiguous channel rows. */
+/* MaxPool, AveragePool, GlobalMaxPool and GlobalAveragePool of channels-last images, all but
+ * GlobalMaxPool also in 8 bits. A result pixel is the maximum or sum of source pixels. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
@@ -31,7 +31,7 @@ static size_t pool_clip(const struct window *w, int axis, int64_t start, int64_t
     const int64_t last = beyond < kernel ? beyond : kernel;
     const int64_t padded = (in + w->pad_end[axis] - start + dilation - 1) / dilation;
     *ret_first = first;
-    /* positions that ceil_mode adds never count */
+    /* positions that only ceil_mode adds do not count */
     *ret_counted = padded < 0 ? 0 : padded < kernel ? padded : kernel;
     return last > first ? (size_t)(last - first) : 0;
 }
@@ -91,10 +91,10 @@ static void pool_lines(void *context, size_t begin, size_t end)
                        ox);
 }
 
-/* Channels per block of a global pool: threads share the images' blocks. */
+/* Channels of a block. A global pool is divided among the threads by blocks of channels. */
 #define BLOCK 64
 
-/* Pools all pixels. Sums of TOGETHER pixels are float32, those of more are double. */
+/* Pools all pixels of an image. Sums of up to TOGETHER pixels are float32; their sum is double. */
 static void pool_global(void *context, size_t begin, size_t end)
 {
     enum { TOGETHER = 64 };

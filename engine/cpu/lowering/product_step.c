@@ -4,7 +4,8 @@
 struct product_step {
     struct step step;
     struct compiled_product *product;
-    void **weights, **gate; /* addresses in program->data; NULL: constant weights, no gate */
+    void **weights; /* address in program->data; NULL: the weights are constant */
+    void **gate;    /* address in program->data; NULL: there is no gate */
     struct residual residual;
 };
 

@@ -67,7 +67,7 @@ static void qdepthwise_pack(const void *context, const struct tensor *constant, 
     s->simd->depthwise_8bit_pack(&s->kernel, constant->data, packed);
 }
 
-/* Computes scales, and the bias minus the zero point's part of each sum. */
+/* Computes each channel's scale, and its bias minus the zero point times the sum of its weights. */
 static enum status fill_channels(struct qdepthwise_step *s, const struct node *node,
                                  const struct scale_zero *from, const struct scale_zero *to,
                                  struct error *err)

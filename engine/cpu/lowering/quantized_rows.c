@@ -10,7 +10,7 @@ struct row_step {
     struct step step;
     const struct simd_kernels *simd;
     enum op op;                /* OP_LOOKUP also for an Add or Mul with a constant scalar */
-    const struct value *x, *b; /* of Add and Mul: the operands in the order of the kernel */
+    const struct value *x, *b; /* the operands, in the order in which the kernel reads them */
     void **b_data;             /* address in program->data */
     bool is_signed;
     struct scale_zero from, from_b, to;

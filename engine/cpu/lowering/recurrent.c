@@ -15,7 +15,7 @@
 #include "engine/base/size.h"
 #include "engine/op/recurrent.h"
 
-/* The epilogue's activation for a recurrent function; for NONE the reference kernel runs. */
+/* The epilogue's activation for a recurrent function. NONE: the reference kernel runs the node. */
 static const enum activation activations[] = {
     [FUNCTION_SIGMOID] = ACTIVATION_SIGMOID,
     [FUNCTION_TANH] = ACTIVATION_TANH,
@@ -23,7 +23,7 @@ static const enum activation activations[] = {
     [FUNCTION_HARD_SIGMOID] = ACTIVATION_HARD_SIGMOID,
     [FUNCTION_LEAKY_RELU] = ACTIVATION_LEAKY_RELU,
     [FUNCTION_ELU] = ACTIVATION_ELU,
-    [FUNCTION_SOFTPLUS] = ACTIVATION_NONE, /* NONE, like unlisted functions */
+    [FUNCTION_SOFTPLUS] = ACTIVATION_NONE, /* as for functions that are not listed */
 };
 
 struct recurrent_step {

@@ -26,7 +26,7 @@ struct winograd_step {
     struct step step;
     const struct simd_kernels *simd;
     struct residual residual;
-    struct gemm ending;   /* its bias, n, accumulate and row */
+    struct gemm ending;   /* for winograd_sink(): only bias, n, accumulate and row */
     const float *weights; /* [panel][tap][channel][column], as a convolution reads them */
     size_t panel;         /* floats of one tap in one panel */
     size_t panels;
@@ -34,8 +34,9 @@ struct winograd_step {
     size_t images, height, width, channels, out_height, out_width, out_channels;
     size_t pitch; /* elements from one result pixel to the next */
     ptrdiff_t pad_top, pad_left;
-    size_t tile_rows, tile_columns, tiles; /* rows, columns of tiles per image; tiles in all */
-    bool bf16;                             /* images are bfloat16 */
+    size_t tile_rows, tile_columns; /* rows and columns of tiles in an image */
+    size_t tiles;                   /* tiles in all images */
+    bool bf16;                      /* images are bfloat16 */
     bool by_points;
     size_t block;        /* tiles per block, or per round */
     size_t shared_bytes; /* scratch in common: `v` and `m` (by points) or filters (by tiles) */
@@ -97,7 +98,7 @@ static void winograd_sink_tile(const struct winograd_step *s, size_t tile, const
     const size_t at = ((tile / per_image * s->out_height + top) * s->out_width + left) * s->pitch;
     void *result = s->step.y + at * (s->bf16 ? sizeof(uint16_t) : sizeof(float));
     s->simd->winograd_sink(&t, &s->ending, m + row * n, rows * n, result, s->bf16);
-    const struct epilogue *e = &s->ending.row; /* of bfloat16 NONE or a clip: winograd_fits() */
+    const struct epilogue *e = &s->ending.row; /* NONE or a clip if the result is bfloat16 */
     float *y = result;
     const int together = s->pitch == n ? t.right : 1; /* pixels */
     for (int i = 0; is_row_activation(e->activation) && i < t.bottom; i++)

@@ -15,7 +15,8 @@ struct product_desc {
     struct strided_layout src, dst;
     struct tensor *weights_constant; /* NULL: the weights are an activation */
     struct strided_layout weights;   /* layout of the weights in memory */
-    const struct value *bias; /* a constant float32 (with scales int32) vector; NULL: no bias */
+    const struct value *bias; /* a constant vector, of int32 with `scales`, otherwise of float32;
+                                 NULL: no bias */
     int64_t stride[3], dilation[3], pad_begin[3]; /* unused by a matrix product */
     /* For 8-bit integers: one scale of the weights, or one for each output channel. result = sum *
      * (src_scale * scale / sum_divisor), plus dst_zero for an 8-bit dst; a float32 dst has a
@@ -34,7 +35,8 @@ struct product_axis {
     int64_t in, out, kernel;
     int64_t result_step, tap_step, offset, divisor;
     int64_t stride;                 /* source elements from one position to the next */
-    int64_t inside_from, inside_to; /* results whose taps are all inside; none with a divisor */
+    int64_t inside_from, inside_to; /* results whose taps are all inside the image; none if divisor
+                                       is not 1 */
 };
 
 struct compiled_product {
@@ -46,19 +48,23 @@ struct compiled_product {
     size_t parts, groups; /* groups: of a convolution, otherwise 1 */
     size_t rows, channels;
     int64_t channel_step;
-    size_t ldc;          /* elements of dst between the starts of rows */
-    size_t taps;         /* taps of a window; with `strips`, runs of taps */
-    bool in_place;       /* reads rows in place: a row is one run, or with `strips` several */
-    bool in_windows;     /* float32 windows inside the image are read in place */
-    bool copies_rows;    /* gemm() reads copies of the rows, see gemm_copies() */
-    bool gated;          /* first multiplies the source by product_run.gate */
-    bool strips, copies; /* reads strips, described below; copies: reads copies of the lines */
-    size_t group, line_groups;   /* pixels in a group; groups per line of the result, the last of
-                                    which may extend beyond the line */
-    size_t pixel_bytes;          /* bytes from pixel to pixel of a line */
-    int64_t line_bytes;          /* bytes from line to line */
-    size_t tile_rows, unit_rows; /* rows of a tile of sums; chunks have a multiple of unit_rows */
-    size_t run_bytes, chunk;     /* bytes of a run, and of its part that is multiplied at a time */
+    size_t ldc;         /* elements of dst between the starts of rows */
+    size_t taps;        /* taps of a window; with `strips`, runs of taps */
+    bool in_place;      /* reads rows in place: a row is one run, or with `strips` several */
+    bool in_windows;    /* float32 windows inside the image are read in place */
+    bool copies_rows;   /* gemm() reads copies of the rows, see gemm_copies() */
+    bool gated;         /* first multiplies the source by product_run.gate */
+    bool strips;        /* reads strips, which are described below */
+    bool copies;        /* reads copies of the source's lines */
+    size_t group;       /* pixels in a group */
+    size_t line_groups; /* groups in a line of the result; the last group may extend beyond
+                           the line */
+    size_t pixel_bytes; /* bytes from pixel to pixel of a line */
+    int64_t line_bytes; /* bytes from line to line */
+    size_t tile_rows;   /* rows of a tile of sums */
+    size_t unit_rows;   /* a chunk has a multiple of unit_rows rows */
+    size_t run_bytes;   /* bytes of a run */
+    size_t chunk;       /* bytes of the part of a run that is multiplied at a time */
     int threads;
     size_t row_bytes; /* bytes of a gathered row */
     size_t row_chunks, column_chunks;
@@ -145,11 +151,12 @@ static inline size_t padded_run(const struct compiled_product *p, size_t bytes, 
 void gather_run(const struct compiled_product *p, const void *from, size_t count, void *to);
 
 /* Strips: AMX reads groups of up to 16 rows that are equally far apart; other instructions read
- * groups of one row. For a convolution these rows are pixels of a line of its result. They are read
- * in the source, or in a copy of the lines that a block needs, with their padding. Neighbouring
- * taps and their channels form one run. */
+ * groups of one row. For a convolution these rows are the windows of neighbouring pixels of the
+ * result. Kernels read the windows in the source, or in a copy of the source's lines and their
+ * padding. Neighbouring taps and their channels form one run. */
 
-/* Number of pointers per run of a tile: to its two groups, or to its rows. */
+/* Returns the number of pointers that a tile has for each run: to its two groups, or to its rows.
+ */
 static inline size_t tile_pointers(const struct simd_kernels *simd)
 {
     return simd->tile_rows_are_even ? 2 : simd->tile_rows;

@@ -12,7 +12,8 @@ struct strided_layout {
     int64_t dims[TENSOR_MAX_RANK], strides[TENSOR_MAX_RANK]; /* strides in elements */
 };
 
-/* Types of the numbers in rows and in weights. PAIRS: int16 and int8; DOT: bytes and int8. */
+/* Types of the numbers in rows and in weights. With PAIRS rows have int16 and weights int8; with
+ * DOT rows have bytes and weights int8. */
 enum product_operands { OPERANDS_F32, OPERANDS_BF16, OPERANDS_PAIRS, OPERANDS_DOT };
 
 /* `parts` matrices of k x n, packed in the panels that simd's kernels read. For 8-bit integers the
@@ -65,8 +66,8 @@ static inline size_t whole_columns(const struct packed_layout *layout)
     return (layout->n + panel - 1) / panel * panel;
 }
 
-/* Number of bytes that a kernel multiplies at a time if rows consist of runs of `bytes`; 0: it
- * cannot, or would waste more than a quarter of its tile registers. */
+/* Returns how many bytes a kernel multiplies at a time if rows consist of runs of `bytes`. Returns
+ * 0 if it cannot multiply such runs, or would waste more than a quarter of its tile registers. */
 static inline size_t tile_chunk(const struct simd_kernels *simd, size_t bytes)
 {
     const size_t least = (bytes + simd->tile_bytes - 1) / simd->tile_bytes;

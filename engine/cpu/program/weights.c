@@ -70,7 +70,8 @@ static uint64_t hash_bytes(const void *data, size_t size)
     return fnv1a(hash, p + 8 * words, size % 8);
 }
 
-/* Also compares shapes: equal numbers as [K, N] and as [N, K] are packed in different orders. */
+/* Also compares shapes: a constant [K, N] and a constant [N, K] with equal numbers are packed in
+ * different orders. */
 static bool same_contents(const struct tensor *a, const struct tensor *b)
 {
     return shape_equal(&a->shape, &b->shape) && a->bytes == b->bytes &&
