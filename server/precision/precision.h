@@ -83,7 +83,7 @@ enum status precision_open(const struct model *model, const struct precision_opt
 
 /* Creates the session for `session`->precision, which must not be PRECISION_AUTO. For int8 of a
  * float32 model it uses the 8-bit form that trials have stored in the cache. Errors: those of
- * session_create(), and of reading that form. Without one, it compiles the graph as it is. */
+ * session_create(), and of reading that form. Without that form, compiles the graph as it is. */
 enum status precision_session(const struct model *model, const struct precision_options *options,
                               const struct session_options *session, struct session **ret,
                               struct error *err) MUST_USE;
