@@ -20,7 +20,7 @@ static inline uint32_t float_bits(float value)
 
 /* Conversions between float32 and IEEE half or bfloat16, rounding to nearest even; NaN stays NaN.
  * They have no branches, so that compilers can vectorise loops of them. */
-static inline float float_from_half(uint16_t half)
+static inline float half_to_float(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, magnitude = half & 0x7fff;
     uint32_t small = float_bits((float)(int32_t)magnitude * 0x1p-24f);
@@ -32,7 +32,7 @@ static inline float float_from_half(uint16_t half)
 
 /* If the result is subnormal, adding 0.5 rounds to a multiple of 2^-24, the step of subnormal
  * halves. The last bits of the sum are then the result. 65520 and above round to infinity. */
-static inline uint16_t float_narrow_half(float value)
+static inline uint16_t float_to_half(float value)
 {
     uint32_t bits = float_bits(value), magnitude = bits & 0x7fffffff;
     uint32_t small = float_bits(float_from_bits(magnitude) + 0.5f) - 0x3f000000;
@@ -44,7 +44,12 @@ static inline uint16_t float_narrow_half(float value)
     return (uint16_t)(bits >> 16 & 0x8000) | (uint16_t)half;
 }
 
-static inline uint16_t float_narrow_bfloat16(float value)
+static inline float bfloat16_to_float(uint16_t bits)
+{
+    return float_from_bits((uint32_t)bits << 16);
+}
+
+static inline uint16_t float_to_bfloat16(float value)
 {
     uint32_t bits = float_bits(value);
     uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1), quiet = bits | 0x400000;

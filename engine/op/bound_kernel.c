@@ -9,9 +9,8 @@
 static enum status bind(const struct value *value, bool own_memory, struct tensor **ret,
                         struct error *err)
 {
-    return own_memory
-               ? tensor_create(NULL, value->dtype, &value->shape, ret, err)
-               : tensor_wrap(value->dtype, &value->shape, DEVICE_HOST, NULL, NULL, NULL, ret, err);
+    return own_memory ? tensor_create(NULL, value->dtype, &value->shape, ret, err)
+                      : tensor_wrap(value->dtype, &value->shape, NULL, NULL, NULL, ret, err);
 }
 
 enum status bound_kernel_create(const struct node *node, bool own_memory, struct bound_kernel *ret,

@@ -43,7 +43,7 @@ static float round_to_odd(double x)
     switch (dtype) {                                                                               \
         BOTH_WAYS(LOAD_CASE)                                                                       \
     case DTYPE_F16:                                                                                \
-        VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] = float_from_half(half[i]);              \
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] = half_to_float(half[i]);                \
         break;                                                                                     \
     case DTYPE_BF16:                                                                               \
         VECTOR_LOOP for (size_t i = 0; i < n; i++) dst[i] =                                        \
@@ -124,11 +124,11 @@ void store_doubles(const double *src, enum dtype dtype, void *dst, size_t n)
         break;
     case DTYPE_F16:
         for (size_t i = 0; i < n; i++)
-            half[i] = float_narrow_half(round_to_odd(src[i]));
+            half[i] = float_to_half(round_to_odd(src[i]));
         break;
     case DTYPE_BF16:
         for (size_t i = 0; i < n; i++)
-            half[i] = float_narrow_bfloat16(round_to_odd(src[i]));
+            half[i] = float_to_bfloat16(round_to_odd(src[i]));
         break;
     case DTYPE_BOOL:
         VECTOR_LOOP for (size_t i = 0; i < n; i++) flag[i] = src[i] != 0;
@@ -147,10 +147,10 @@ void store_floats(const float *src, enum dtype dtype, void *dst, size_t n)
             memcpy(dst, src, n * sizeof *src);
         break;
     case DTYPE_F16:
-        VECTOR_LOOP for (size_t i = 0; i < n; i++) half[i] = float_narrow_half(src[i]);
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) half[i] = float_to_half(src[i]);
         break;
     case DTYPE_BF16:
-        VECTOR_LOOP for (size_t i = 0; i < n; i++) half[i] = float_narrow_bfloat16(src[i]);
+        VECTOR_LOOP for (size_t i = 0; i < n; i++) half[i] = float_to_bfloat16(src[i]);
         break;
     default:
         FOR_BLOCKS(done, count, n) {

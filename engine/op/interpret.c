@@ -92,9 +92,6 @@ static enum status collect_inputs(const struct node *node, const struct tensor *
                              "input %zu ('%s') has no contents when the node runs; nothing before "
                              "it in the graph makes it",
                              i, value->name);
-        if (value && value->known->device.kind != DEVICE_CPU)
-            return error_set(err, STATUS_DEVICE, "input %zu ('%s') is not in host memory", i,
-                             value->name);
     }
     return STATUS_OK;
 }

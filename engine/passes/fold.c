@@ -64,8 +64,8 @@ enum status fold_interpret(struct node *node, struct memory_budget *budget, stru
     struct tensor *stand_in = NULL;
     if (fold_needs_shape_only(node) && !input->known) {
         /* The kernel reads only the shape, so it gets memory without contents. */
-        TRY(tensor_wrap(input->dtype == DTYPE_NONE ? DTYPE_U8 : input->dtype, &input->shape,
-                        DEVICE_HOST, NULL, NULL, NULL, &stand_in, err));
+        TRY(tensor_wrap(input->dtype == DTYPE_NONE ? DTYPE_U8 : input->dtype, &input->shape, NULL,
+                        NULL, NULL, &stand_in, err));
         input->known = stand_in;
     }
     enum status status = interpret_node(node, budget, outputs, err);

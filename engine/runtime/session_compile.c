@@ -38,13 +38,11 @@ static enum status wrap_outputs(struct session *session, struct compiled_size *c
         if (c->output_of[i] < 0)
             continue;
         const struct value *value = graph->outputs[c->output_of[i]];
-        TRY(tensor_wrap(value->dtype, &value->shape, DEVICE_HOST, NULL, NULL, NULL, &c->tensors[i],
-                        err));
+        TRY(tensor_wrap(value->dtype, &value->shape, NULL, NULL, NULL, &c->tensors[i], err));
     }
     for (size_t i = 0; i < c->crossing; i++) {
         const struct value *value = graph->outputs[graph->output_count - c->crossing + i];
-        TRY(tensor_wrap(value->dtype, &value->shape, DEVICE_HOST, NULL, NULL, NULL,
-                        &c->tail_inputs[i], err));
+        TRY(tensor_wrap(value->dtype, &value->shape, NULL, NULL, NULL, &c->tail_inputs[i], err));
     }
     return STATUS_OK;
 }

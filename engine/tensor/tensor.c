@@ -1,4 +1,4 @@
-/* Tensors: dtypes, shapes, memory, reference counts, elements as numbers, 16-bit floats. */
+/* Tensors: dtypes, shapes, memory, reference counts, elements as numbers. */
 #include "engine/tensor/tensor.h"
 
 #include <assert.h>
@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "engine/base/float_bits.h"
 #include "engine/base/size.h"
 #include "engine/base/text.h"
 
@@ -251,7 +250,6 @@ static enum status view_bytes(struct tensor *base, size_t offset, const struct s
 {
     struct tensor *tensor = tensor_object(base->dtype, shape, bytes);
     TRY(check_memory(tensor, NULL, err));
-    tensor->device = base->device;
     tensor->data = bytes ? (char *)base->data + offset : NULL;
     tensor->memory = TENSOR_VIEW;
     tensor->base = tensor_ref(base->memory == TENSOR_VIEW ? base->base : base);
@@ -293,15 +291,14 @@ bool tensor_keep(struct tensor *tensor, struct memory_budget *whole)
     return run == whole;
 }
 
-enum status tensor_wrap(enum dtype dtype, const struct shape *shape, struct device_id device,
-                        void *data, void (*release)(void *context, void *data), void *context,
+enum status tensor_wrap(enum dtype dtype, const struct shape *shape, void *data,
+                        void (*release)(void *context, void *data), void *context,
                         struct tensor **ret, struct error *err)
 {
     size_t bytes;
     TRY(shape_check(shape, dtype, NULL, &bytes, err));
     struct tensor *tensor = tensor_object(dtype, shape, bytes);
     TRY(check_memory(tensor, NULL, err));
-    tensor->device = device;
     tensor->data = data;
     tensor->memory = TENSOR_WRAPPED;
     tensor->release = release;
@@ -389,24 +386,4 @@ double tensor_number(const struct tensor *tensor, size_t i)
     default:
         return (double)tensor_int(tensor, i);
     }
-}
-
-float half_to_float(uint16_t half)
-{
-    return float_from_half(half);
-}
-
-uint16_t float_to_half(float value)
-{
-    return float_narrow_half(value);
-}
-
-float bfloat16_to_float(uint16_t value)
-{
-    return float_from_bits((uint32_t)value << 16);
-}
-
-uint16_t float_to_bfloat16(float value)
-{
-    return float_narrow_bfloat16(value);
 }

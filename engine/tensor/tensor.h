@@ -1,4 +1,4 @@
-/* Tensors: dtype, shape, device, data.
+/* Tensors: dtype, shape, data.
  *
  * A tensor is a reference-counted object. Its bytes are contiguous, row-major and little-endian.
  * They are 64-byte aligned if lensd allocated them; those of tensor_part() and wrapped memory are
@@ -11,34 +11,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/base/float_bits.h"
 #include "engine/base/status.h"
 #include "engine/tensor/device.h"
+#include "engine/tensor/dtype.h"
 
 #define TENSOR_MAX_RANK 8
 #define TENSOR_ALIGN    64
-
-/* X(NAME, number in ONNX's TensorProto.DataType, bytes, ONNX's word, Open Inference's word). */
-#define DTYPE_LIST(X)                                                                              \
-    X(F32, 1, 4, "float32", "FP32")                                                                \
-    X(U8, 2, 1, "uint8", "UINT8")                                                                  \
-    X(I8, 3, 1, "int8", "INT8")                                                                    \
-    X(U16, 4, 2, "uint16", "UINT16")                                                               \
-    X(I16, 5, 2, "int16", "INT16")                                                                 \
-    X(I32, 6, 4, "int32", "INT32")                                                                 \
-    X(I64, 7, 8, "int64", "INT64")                                                                 \
-    X(BOOL, 9, 1, "bool", "BOOL")                                                                  \
-    X(F16, 10, 2, "float16", "FP16")                                                               \
-    X(F64, 11, 8, "float64", "FP64")                                                               \
-    X(U32, 12, 4, "uint32", "UINT32")                                                              \
-    X(U64, 13, 8, "uint64", "UINT64")                                                              \
-    X(BF16, 16, 2, "bfloat16", "BF16")
-
-enum dtype {
-    DTYPE_NONE = 0,
-#define DTYPE_ENUM(name, number, bytes, word, oip) DTYPE_##name = number,
-    DTYPE_LIST(DTYPE_ENUM)
-#undef DTYPE_ENUM
-};
 
 /* Size of one element in bytes; 0 for an unsupported dtype. */
 size_t dtype_size(enum dtype dtype);
@@ -122,8 +101,7 @@ void memory_free_charged(struct memory_budget *budget, void *data, size_t bytes)
 struct tensor {
     enum dtype dtype;
     struct shape shape; /* fully known */
-    struct device_id device;
-    void *data; /* NULL only when bytes is 0 */
+    void *data;         /* NULL only when bytes is 0 */
     size_t bytes;
 
     /* private to tensor.c */
@@ -157,8 +135,8 @@ bool tensor_keep(struct tensor *tensor, struct memory_budget *whole);
 
 /* Wraps the caller's memory in a tensor. release(context, data) is called when the last reference
  * is dropped, but not if this function fails. `release` may be NULL. */
-enum status tensor_wrap(enum dtype dtype, const struct shape *shape, struct device_id device,
-                        void *data, void (*release)(void *context, void *data), void *context,
+enum status tensor_wrap(enum dtype dtype, const struct shape *shape, void *data,
+                        void (*release)(void *context, void *data), void *context,
                         struct tensor **ret, struct error *err) MUST_USE;
 
 struct tensor *tensor_ref(struct tensor *tensor);
@@ -168,9 +146,3 @@ void tensor_unref(struct tensor *tensor); /* NULL is fine */
  * double. For small host tensors (shapes, axes, scalars), not for hot loops. */
 int64_t tensor_int(const struct tensor *tensor, size_t i);
 double tensor_number(const struct tensor *tensor, size_t i);
-
-/* Converts between IEEE half or bfloat16 and float; rounds to nearest even. */
-float half_to_float(uint16_t bits);
-uint16_t float_to_half(float value);
-float bfloat16_to_float(uint16_t bits);
-uint16_t float_to_bfloat16(float value);

@@ -15,7 +15,7 @@ enum status tensor_from_file(int fd, uint64_t offset, enum dtype dtype, const st
     TRY(shape_check(shape, dtype, NULL, &bytes, err));
     TRY(mapping_create(fd, offset, bytes, &mapping, err));
     enum status status =
-        tensor_wrap(dtype, shape, DEVICE_HOST, mapping_data(mapping), release, mapping, ret, err);
+        tensor_wrap(dtype, shape, mapping_data(mapping), release, mapping, ret, err);
     if (status != STATUS_OK)
         mapping_free(mapping);
     return status;

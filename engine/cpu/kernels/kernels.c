@@ -79,7 +79,7 @@ static void narrow_bf16(const float *x, uint16_t *y, size_t n)
     vec_narrow_n(y + i, vec_load_n(x + i, n - i), n - i);
 #else
     for (size_t i = 0; i < n; i++)
-        y[i] = float_narrow_bfloat16(x[i]);
+        y[i] = float_to_bfloat16(x[i]);
 #endif
 }
 
@@ -92,13 +92,13 @@ static void widen_8bit(const uint8_t *x, uint8_t flip, int zero, int16_t *y, siz
 static void widen_f16(const uint16_t *x, float *y, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        y[i] = float_from_half(x[i]);
+        y[i] = half_to_float(x[i]);
 }
 
 static void narrow_f16(const float *x, uint16_t *y, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        y[i] = float_narrow_half(x[i]);
+        y[i] = float_to_half(x[i]);
 }
 
 #if defined __ARM_FEATURE_MATMUL_INT8

@@ -195,7 +195,7 @@ ALWAYS_INLINE void vec_narrow_n(uint16_t *p, vec v, size_t n)
     float lanes[VEC];
     vec_store(lanes, v);
     for (size_t i = 0; i < VEC && i < n; i++)
-        p[i] = float_narrow_bfloat16(lanes[i]);
+        p[i] = float_to_bfloat16(lanes[i]);
 #endif
 }
 

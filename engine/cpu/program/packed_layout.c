@@ -58,7 +58,7 @@ static void pack_row(const struct packed_layout *layout, enum dtype dtype, const
     else if (layout->operands == OPERANDS_F32)
         COPY_ROW(float, uint16_t, bfloat16_to_float);
     else if (layout->operands == OPERANDS_BF16 && dtype == DTYPE_F32)
-        COPY_ROW(uint16_t, float, float_narrow_bfloat16);
+        COPY_ROW(uint16_t, float, float_to_bfloat16);
     else if (layout->operands == OPERANDS_BF16)
         COPY_ROW(uint16_t, uint16_t, );
     else

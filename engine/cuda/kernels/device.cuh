@@ -77,23 +77,6 @@ static inline bool has_blocks(dim3 grid)
 #define LAUNCH_BLOCK(kernel, grid, ...)  LAUNCH_WITH(START_BLOCK, kernel, grid, __VA_ARGS__)
 #define LAUNCH_SHARED(kernel, grid, ...) LAUNCH_WITH(START_SHARED, kernel, grid, __VA_ARGS__)
 
-/* ONNX's codes of data types, as in engine/tensor/tensor.h. */
-enum {
-    DTYPE_F32 = 1,
-    DTYPE_U8 = 2,
-    DTYPE_I8 = 3,
-    DTYPE_U16 = 4,
-    DTYPE_I16 = 5,
-    DTYPE_I32 = 6,
-    DTYPE_I64 = 7,
-    DTYPE_BOOL = 9,
-    DTYPE_F16 = 10,
-    DTYPE_F64 = 11,
-    DTYPE_U32 = 12,
-    DTYPE_U64 = 13,
-    DTYPE_BF16 = 16,
-};
-
 enum { THREADS = 256, WARP = 32, WARPS = THREADS / WARP };
 
 static inline unsigned blocks_of(size_t count, size_t threads)

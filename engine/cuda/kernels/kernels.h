@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "engine/graph/op.h"
+#include "engine/tensor/dtype.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -11,6 +11,7 @@
 #include <functional>
 
 #include "cuda_runtime_api.h"
+#include "engine/base/float_bits.h"
 
 #define __global__
 #define __device__
@@ -94,13 +95,6 @@ static inline float __fdiv_rn(float a, float b)
 }
 
 /* ---- half and bfloat16: storage with rounding to nearest even ---- */
-
-extern "C" {
-float half_to_float(uint16_t bits);
-uint16_t float_to_half(float value);
-float bfloat16_to_float(uint16_t bits);
-uint16_t float_to_bfloat16(float value);
-}
 
 struct __nv_bfloat16 {
     uint16_t bits;

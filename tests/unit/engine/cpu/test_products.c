@@ -120,7 +120,7 @@ static void fill(void *data, enum dtype dtype, size_t count, unsigned *state)
         if (dtype == DTYPE_U8 || dtype == DTYPE_I8)
             ((uint8_t *)data)[i] = (uint8_t)(i % 5 ? next(state) : 255);
         else if (dtype == DTYPE_BF16)
-            ((uint16_t *)data)[i] = float_narrow_bfloat16((float)value);
+            ((uint16_t *)data)[i] = float_to_bfloat16((float)value);
         else
             ((float *)data)[i] = (float)value;
     }
@@ -237,9 +237,8 @@ static double result_of(const struct operands *o, double sum, size_t channel, si
     else if (e->activation == ACTIVATION_SILU)
         v = (float)((double)v / (1 + exp(-(double)v)));
     if (!is_8bit)
-        return e->to == DTYPE_F32
-                   ? (double)v
-                   : (double)float_from_bits((uint32_t)float_narrow_bfloat16(v) << 16);
+        return e->to == DTYPE_F32 ? (double)v
+                                  : (double)float_from_bits((uint32_t)float_to_bfloat16(v) << 16);
     const double low = e->to == DTYPE_I8 ? -128 : 0;
     const double q = (double)rintf(e->step != 0 ? v / e->step : v) + e->dst_zero;
     return q < low ? low : q > low + 255 ? low + 255 : q;

@@ -103,8 +103,7 @@ Test(budget, a_tensor_outlives_its_run)
     tensor_unref(row);
     cr_assert_eq(whole.used, 0);
     cr_assert_eq(tensor_create(&load, DTYPE_U8, &SHAPE(4), &constant, &err), STATUS_OK);
-    cr_assert_eq(tensor_wrap(DTYPE_U8, &SHAPE(4), DEVICE_HOST, bytes, NULL, NULL, &wrapped, &err),
-                 STATUS_OK);
+    cr_assert_eq(tensor_wrap(DTYPE_U8, &SHAPE(4), bytes, NULL, NULL, &wrapped, &err), STATUS_OK);
     cr_assert_not(tensor_keep(constant, &whole), "who owns it may go first");
     cr_assert_not(tensor_keep(wrapped, &whole));
     tensor_unref(constant);

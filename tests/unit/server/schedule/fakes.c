@@ -657,8 +657,8 @@ enum status session_run(struct session *session, int batch, const void *const *i
         tensor_unref(session->result);
         session->result = NULL;
         struct shape shape = SHAPE(batch, FAKE_CLASSES);
-        if (tensor_wrap(DTYPE_F32, &shape, DEVICE_HOST, session->scores, NULL, NULL,
-                        &session->result, err) != STATUS_OK)
+        if (tensor_wrap(DTYPE_F32, &shape, session->scores, NULL, NULL, &session->result, err) !=
+            STATUS_OK)
             fail("no tensor");
         outputs[0] = session->result;
     }
