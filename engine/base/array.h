@@ -1,11 +1,9 @@
 /* Arrays that grow. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
+#include <string.h>
 
-/* Only array_reserve() calls this, for an array that is too small. */
-bool array_grow(void *array, size_t *capacity, size_t count, size_t size);
+#include "engine/base/size.h"
 
 /* Makes room for `count` elements of `size` bytes in a malloc'ed array. `array` points to the
  * array's pointer (a T **, initially NULL); *capacity is its current capacity. It grows by at least
@@ -13,5 +11,14 @@ bool array_grow(void *array, size_t *capacity, size_t count, size_t size);
  * if `count` is too large. */
 static inline bool array_reserve(void *array, size_t *capacity, size_t count, size_t size)
 {
-    return count <= *capacity || array_grow(array, capacity, count, size);
+    void *items;
+    size_t wanted;
+    if (count <= *capacity)
+        return true;
+    memcpy(&items, array, sizeof items); /* a T ** for any T */
+    if (!size_add(count, count / 2 + 16, &wanted) || !(items = reallocarray(items, wanted, size)))
+        return false;
+    memcpy(array, &items, sizeof items);
+    *capacity = wanted;
+    return true;
 }

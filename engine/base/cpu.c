@@ -18,17 +18,12 @@
 
 /* ---- cgroups ---- */
 
-/* Functions that read a limit in one folder of a cgroup into *ret, for both versions of cgroups. */
-struct cgroup_reader {
-    const char *v1; /* name of the v1 controller that has the limit: "cpu" or "memory" */
-    void (*read_v2)(const char *folder, void *ret);
-    void (*read_v1)(const char *folder, void *ret);
-    void *ret;
-};
+/* Reads a limit in one folder of a cgroup, of version 1 or 2, into *ret. */
+typedef void (*limit_reader)(const char *folder, bool is_v2, void *ret);
 
 /* Calls read() for the folder of `group` and each parent up to `root`: all their limits apply. */
-static void read_along(const char *root, const char *group,
-                       void (*read)(const char *folder, void *ret), void *ret)
+static void read_along(const char *root, const char *group, bool is_v2, limit_reader read,
+                       void *ret)
 {
     char folder[4096];
     int n = snprintf(folder, sizeof folder, "%s%s", root, strcmp(group, "/") ? group : "");
@@ -36,7 +31,7 @@ static void read_along(const char *root, const char *group,
         return;
     size_t root_length = strlen(root);
     for (;;) {
-        read(folder, ret);
+        read(folder, is_v2, ret);
         char *slash = strrchr(folder, '/');
         if (!slash || (size_t)(slash - folder) < root_length)
             return;
@@ -53,10 +48,10 @@ static bool names_controller(const char *list, const char *name)
     return false;
 }
 
-/* Lines are "hierarchy:controllers:path"; v2 is "0::path", v1 names its controllers. In a container
- * a group's own path may be invisible, so the root is always read. */
-static void read_cgroups(const char *root, const char *proc_cgroup,
-                         const struct cgroup_reader *reader)
+/* Lines are "hierarchy:controllers:path"; v2 is "0::path", v1 names its controllers, one of which
+ * is `v1`. In a container a group's own path may be invisible, so the root is always read. */
+static void read_cgroups(const char *root, const char *proc_cgroup, const char *v1,
+                         limit_reader read, void *ret)
 {
     const char *line = proc_cgroup;
     while (line && *line) {
@@ -71,56 +66,49 @@ static void read_cgroups(const char *root, const char *proc_cgroup,
         *group++ = '\0';
         controllers++;
         if (!*controllers) {
-            read_along(root, group, reader->read_v2, reader->ret);
-        } else if (names_controller(controllers, reader->v1)) {
+            read_along(root, group, true, read, ret);
+        } else if (names_controller(controllers, v1)) {
             snprintf(base, sizeof base, "%s/%s", root, controllers); /* "cpu,cpuacct" */
-            read_along(base, group, reader->read_v1, reader->ret);
-            snprintf(base, sizeof base, "%s/%s", root, reader->v1);
-            if (strcmp(controllers, reader->v1) != 0)
-                read_along(base, group, reader->read_v1, reader->ret);
+            read_along(base, group, false, read, ret);
+            snprintf(base, sizeof base, "%s/%s", root, v1);
+            if (strcmp(controllers, v1) != 0)
+                read_along(base, group, false, read, ret);
         }
     }
 }
 
-static void keep_smaller(double quota, double *smallest)
-{
-    if (quota > 0 && (*smallest == 0 || quota < *smallest))
-        *smallest = quota;
-}
-
-/* Reads cgroup v2's cpu.max: "150000 100000" or "max 100000". */
-static void quota_v2(const char *folder, void *smallest)
+static uint64_t number_in(const char *folder, const char *name)
 {
     char path[4352], text[64];
-    snprintf(path, sizeof path, "%s/cpu.max", folder);
-    if (!file_read_start(path, text, sizeof text) || !strncmp(text, "max", 3))
-        return;
-    char *end;
-    double quota = strtod(text, &end), period = strtod(end, NULL);
-    if (quota > 0 && period > 0)
-        keep_smaller(quota / period, smallest);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (!file_read_start(path, text, sizeof text) || text[0] < '0' || text[0] > '9')
+        return 0;
+    return strtoull(text, NULL, 10);
 }
 
-static void quota_v1(const char *folder, void *smallest)
+/* Reads v2's cpu.max, "150000 100000" or "max 100000", or v1's two files; -1 is no quota. */
+static void read_quota(const char *folder, bool is_v2, void *ret)
 {
-    char path[4352], text[64];
-    snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
-    if (!file_read_start(path, text, sizeof text))
-        return;
-    double quota = strtod(text, NULL);
-    snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
-    if (quota <= 0 || !file_read_start(path, text, sizeof text))
-        return;
-    double period = strtod(text, NULL);
-    if (period > 0)
-        keep_smaller(quota / period, smallest);
+    double *smallest = ret;
+    char path[4352], text[64] = "", *end;
+    double quota, period;
+    if (is_v2) {
+        snprintf(path, sizeof path, "%s/cpu.max", folder);
+        (void)file_read_start(path, text, sizeof text);
+        quota = strtod(text, &end);
+        period = strtod(end, NULL);
+    } else {
+        quota = (double)number_in(folder, "cpu.cfs_quota_us");
+        period = (double)number_in(folder, "cpu.cfs_period_us");
+    }
+    if (quota > 0 && period > 0 && (*smallest == 0 || quota / period < *smallest))
+        *smallest = quota / period;
 }
 
 double cpu_cgroup_quota(const char *root, const char *proc_cgroup)
 {
     double smallest = 0;
-    const struct cgroup_reader reader = {"cpu", quota_v2, quota_v1, &smallest};
-    read_cgroups(root, proc_cgroup, &reader);
+    read_cgroups(root, proc_cgroup, "cpu", read_quota, &smallest);
     return smallest;
 }
 
@@ -135,15 +123,6 @@ static void keep_less(uint64_t limit, uint64_t used, struct memory_left *left)
     uint64_t free = used < limit ? limit - used : 0;
     if (free < left->free)
         left->free = free;
-}
-
-static uint64_t number_in(const char *folder, const char *name)
-{
-    char path[4352], text[64];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    if (!file_read_start(path, text, sizeof text) || text[0] < '0' || text[0] > '9')
-        return 0;
-    return strtoull(text, NULL, 10);
 }
 
 /* Bytes of cached file pages: the cgroup counts them as used, but the kernel can reclaim them. */
@@ -165,28 +144,21 @@ static uint64_t file_pages(const char *folder, const char *active, const char *i
     return sum;
 }
 
-static void memory_v2(const char *folder, void *left)
+static void read_memory(const char *folder, bool is_v2, void *left)
 {
-    uint64_t limit = number_in(folder, "memory.max"), used = number_in(folder, "memory.current");
-    uint64_t files = limit ? file_pages(folder, "active_file", "inactive_file") : 0;
-    if (limit)
-        keep_less(limit, files < used ? used - files : 0, left);
-}
-
-static void memory_v1(const char *folder, void *left)
-{
-    uint64_t limit = number_in(folder, "memory.limit_in_bytes");
-    uint64_t used = number_in(folder, "memory.usage_in_bytes");
-    uint64_t files = limit ? file_pages(folder, "total_active_file", "total_inactive_file") : 0;
-    if (limit)
-        keep_less(limit, files < used ? used - files : 0, left);
+    const uint64_t limit = number_in(folder, is_v2 ? "memory.max" : "memory.limit_in_bytes");
+    const uint64_t used = number_in(folder, is_v2 ? "memory.current" : "memory.usage_in_bytes");
+    if (!limit)
+        return;
+    const uint64_t files = file_pages(folder, is_v2 ? "active_file" : "total_active_file",
+                                      is_v2 ? "inactive_file" : "total_inactive_file");
+    keep_less(limit, files < used ? used - files : 0, left);
 }
 
 void cpu_cgroup_memory(const char *root, const char *proc_cgroup, uint64_t *total, uint64_t *free)
 {
     struct memory_left left = {*total, *free};
-    const struct cgroup_reader reader = {"memory", memory_v2, memory_v1, &left};
-    read_cgroups(root, proc_cgroup, &reader);
+    read_cgroups(root, proc_cgroup, "memory", read_memory, &left);
     *total = left.total;
     *free = left.free;
 }

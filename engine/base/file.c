@@ -79,6 +79,15 @@ static bool read_up_to(int fd, uint8_t *data, size_t size, size_t *ret)
     return true;
 }
 
+/* Closes a descriptor, if there is one, and keeps errno. */
+static void close_quietly(int fd)
+{
+    const int cause = errno;
+    if (fd >= 0)
+        close(fd);
+    errno = cause;
+}
+
 /* Fails with errno's reason if `fd` is negative. Fails and closes `fd` if it is not a regular file
  * of at most `limit` bytes. After a failure, errno is as file_read() documents. */
 static enum status check_opened(int fd, size_t limit, size_t *ret_size, struct error *err)
@@ -99,11 +108,8 @@ static enum status check_opened(int fd, size_t limit, size_t *ret_size, struct e
     else if ((*ret_size = (size_t)info.st_size) > limit)
         status =
             error_set(err, STATUS_TOO_LARGE, "it has %zu bytes, more than %zu", *ret_size, limit);
-    if (status != STATUS_OK) {
-        int cause = errno;
-        close(fd);
-        errno = cause;
-    }
+    if (status != STATUS_OK)
+        close_quietly(fd);
     return status;
 }
 
@@ -121,9 +127,7 @@ static enum status read_opened(int fd, size_t size, uint8_t **ret, struct error 
         status = error_set(err, STATUS_IO, "it became shorter while it was read");
     }
     if (status != STATUS_OK) {
-        int cause = errno;
-        free(data);
-        errno = cause;
+        free(data); /* keeps errno */
         return status;
     }
     data[got] = 0;
@@ -137,9 +141,7 @@ static enum status read_and_close(int fd, size_t limit, uint8_t **ret, size_t *r
 {
     TRY(check_opened(fd, limit, ret_size, err));
     enum status status = read_opened(fd, *ret_size, ret, err);
-    int cause = errno;
-    close(fd);
-    errno = cause;
+    close_quietly(fd);
     return status;
 }
 
@@ -183,9 +185,7 @@ static int open_and_compare(int folder, const char *name)
     snprintf(link, sizeof link, "/proc/self/fd/%d", found);
     errno = EXDEV;
     const int fd = is_beneath ? open(link, OPEN_FLAGS) : -1;
-    const int cause = errno;
-    close(found);
-    errno = cause;
+    close_quietly(found);
     return fd;
 }
 
@@ -214,8 +214,7 @@ static int open_in_revision(int folder, const char *name)
     const int model = open(path[0] ? path : "/", O_PATH | O_DIRECTORY | O_CLOEXEC);
     const bool fits = length > 0 && (size_t)length < sizeof target;
     const int fd = model >= 0 && fits ? open_beneath(model, target) : -1;
-    if (model >= 0)
-        close(model);
+    close_quietly(model);
     return fd;
 }
 
@@ -233,9 +232,6 @@ enum status file_read_beneath(const char *folder, const char *name, size_t limit
 {
     int at = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
     int fd = at < 0 ? -1 : file_open_beneath(at, name);
-    int cause = errno;
-    if (at >= 0)
-        close(at);
-    errno = cause;
+    close_quietly(at);
     return read_and_close(fd, limit, ret, ret_size, err);
 }

@@ -11,10 +11,8 @@
  * trial. */
 #include "engine/base/forkjoin.h"
 
-#include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -191,15 +189,8 @@ static bool add_member(struct team *team)
         return false;
     *member =
         (struct member){.number = team->count + 1, .team = team, .patience.score = SCORE_FULL};
-    sigset_t all, before; /* other threads handle signals */
-    sigfillset(&all);
-    sigdelset(&all, SIGBUS); /* the thread that causes a fault in a mapped file handles it */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int cause = pthread_create(&member->handle, NULL, member_main, member);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (cause) {
+    if (!thread_start(&member->handle, NULL, member_main, member)) {
         free(member);
-        errno = cause;
         return false;
     }
     team->members[team->count++] = member;

@@ -1,6 +1,7 @@
 /* Starts named threads, with all signals but SIGBUS blocked; waits for conditions. */
 #include "engine/base/thread.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,8 @@ static void *run_named(void *context)
 {
     const struct thread_beginning beginning = *(struct thread_beginning *)context;
     free(context);
-    pthread_setname_np(pthread_self(), beginning.name);
+    if (beginning.name[0])
+        pthread_setname_np(pthread_self(), beginning.name);
     return beginning.run(beginning.argument);
 }
 
@@ -27,17 +29,19 @@ bool thread_start(pthread_t *ret, const char *name, void *(*run)(void *argument)
     if (!beginning)
         return false;
     *beginning = (struct thread_beginning){.run = run, .argument = argument};
-    snprintf(beginning->name, sizeof beginning->name, "%.15s", name);
+    snprintf(beginning->name, sizeof beginning->name, "%.15s", name ? name : "");
     /* A new thread inherits the mask of the thread that creates it. */
     sigset_t all, before;
     sigfillset(&all);
     sigdelset(&all, SIGBUS); /* the thread that causes a fault in a mapped file handles it */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool started = pthread_create(ret, NULL, run_named, beginning) == 0;
+    const int cause = pthread_create(ret, NULL, run_named, beginning);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!started)
-        free(beginning);
-    return started;
+    if (!cause)
+        return true;
+    free(beginning);
+    errno = cause;
+    return false;
 }
 
 int64_t thread_cpu_time(pthread_t thread)

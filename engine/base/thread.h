@@ -10,8 +10,9 @@
 #define THREAD_LIMIT_HINT                                                                          \
     "raise the limit of threads (ulimit -u, a container's pids limit) or of memory (ulimit -v)"
 
-/* Starts a thread that calls run(argument). `name` is truncated to 15 bytes. Returns false when
- * memory is short or the system refuses another thread. */
+/* Starts a thread that calls run(argument). `name` is truncated to 15 bytes; NULL: the name of the
+ * calling thread. Returns false with errno when memory is short or the system refuses another
+ * thread. */
 bool thread_start(pthread_t *ret, const char *name, void *(*run)(void *argument), void *argument);
 
 /* CPU time of a thread in nanoseconds; 0 if the system does not know it. */
