@@ -306,8 +306,3 @@ int forkjoin_members(void)
 {
     return inside ? inside->active : 1;
 }
-
-bool forkjoin_is_inside(void)
-{
-    return inside && inside->active > 1;
-}

@@ -9,7 +9,6 @@
  * teams share nothing. */
 #pragma once
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /* Calls body(context) in `threads` members in parallel, the caller among them, and returns when all
@@ -35,6 +34,3 @@ int forkjoin_cpu_times(int64_t *times, int most);
 /* Index of this thread among the region's members, and their number; 0 and 1 outside of regions. */
 int forkjoin_member(void);
 int forkjoin_members(void);
-
-/* True if this thread is inside a region of several members. */
-bool forkjoin_is_inside(void);

@@ -23,7 +23,7 @@ static enum status start_threads(int threads, struct error *err)
 {
     errno = 0;
     const int there = forkjoin_prepare(threads);
-    if (there >= threads || forkjoin_is_inside())
+    if (there >= threads || forkjoin_members() > 1)
         return STATUS_OK;
     return error_set(
         err, STATUS_NO_MEMORY,
