@@ -4,7 +4,6 @@
 #include <math.h>
 
 #include "engine/op/resolve.h"
-#include "engine/tensor/quantized_number.h"
 
 bool claim_reads_image(const struct node *node)
 {
@@ -116,13 +115,15 @@ bool claim_quantized_parts(const struct node *node)
 bool quantized_part_table(const struct node *node, size_t p, uint8_t ret[256])
 {
     const enum dtype dtype = concat_part(node, p)->dtype, to_dtype = node->outputs[0]->dtype;
+    const float low = to_dtype == DTYPE_I8 ? -128 : 0;
     struct scale_zero from = {0}, to = {0};
     (void)scale_zero_of(node, 0, to_dtype, &to);
     (void)scale_zero_of(node, 3 + 3 * p, dtype, &from);
     for (int byte = 0; byte < 256; byte++) {
         const int stored = dtype == DTYPE_I8 ? (int8_t)byte : byte;
         const float real = (float)(stored - from.zero) * from.scale;
-        ret[byte] = (uint8_t)(int)quantized_number(real, to.scale, to.zero, to_dtype == DTYPE_I8);
+        const float q = rintf(real / to.scale) + (float)to.zero;
+        ret[byte] = (uint8_t)(int)fminf(fmaxf(q, low), low + 255);
     }
     return dtype != to_dtype || from.scale != to.scale || from.zero != to.zero;
 }

@@ -225,39 +225,35 @@ void cpu_model_name(char *text, size_t size)
 }
 
 /* ulimit -v limits the address space, whose pages the first number in /proc/self/statm counts. */
-static void limit_by_address_space(uint64_t *total, uint64_t *free)
+static void limit_by_address_space(struct memory_left *left)
 {
     struct rlimit limit;
     char text[128];
     if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
         return;
-    struct memory_left left = {*total, *free};
     uint64_t used = 0;
     if (file_read_start("/proc/self/statm", text, sizeof text))
         used = strtoull(text, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
-    keep_less(limit.rlim_cur, used, &left);
-    *total = left.total;
-    *free = left.free;
+    keep_less(limit.rlim_cur, used, left);
 }
 
 void cpu_memory(uint64_t *ret_total, uint64_t *ret_free)
 {
-    uint64_t total = 0, available = 0;
-    char text[4096];
+    struct memory_left left = {0, 0};
+    char text[16384];
     if (file_read_start("/proc/meminfo", text, sizeof text)) {
-        const char *all = strstr(text, "MemTotal:"), *left = strstr(text, "MemAvailable:");
-        total = all ? strtoull(all + 9, NULL, 10) * 1024 : 0;
-        available = left ? strtoull(left + 13, NULL, 10) * 1024 : 0;
+        const char *all = strstr(text, "MemTotal:"), *available = strstr(text, "MemAvailable:");
+        left.total = all ? strtoull(all + 9, NULL, 10) * 1024 : 0;
+        left.free = available ? strtoull(available + 13, NULL, 10) * 1024 : 0;
     }
     struct sysinfo info; /* used without /proc; sysinfo() does not count cached pages as free */
-    if (total == 0 && sysinfo(&info) == 0) {
-        total = (uint64_t)info.totalram * info.mem_unit;
-        available = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;
+    if (left.total == 0 && sysinfo(&info) == 0) {
+        left.total = (uint64_t)info.totalram * info.mem_unit;
+        left.free = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;
     }
-    char groups[16384];
-    if (file_read_start("/proc/self/cgroup", groups, sizeof groups))
-        cpu_cgroup_memory(CGROUP_ROOT, groups, &total, &available);
-    limit_by_address_space(&total, &available);
-    *ret_total = total;
-    *ret_free = available;
+    if (file_read_start("/proc/self/cgroup", text, sizeof text))
+        cpu_cgroup_memory(CGROUP_ROOT, text, &left.total, &left.free);
+    limit_by_address_space(&left);
+    *ret_total = left.total;
+    *ret_free = left.free;
 }
