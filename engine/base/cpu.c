@@ -86,7 +86,8 @@ static uint64_t number_in(const char *folder, const char *name)
     return strtoull(text, NULL, 10);
 }
 
-/* Reads v2's cpu.max, "150000 100000" or "max 100000", or v1's two files; -1 is no quota. */
+/* Reads v2's cpu.max, "150000 100000" or "max 100000", or v1's two files, where -1 means no quota.
+ */
 static void read_quota(const char *folder, bool is_v2, void *ret)
 {
     double *smallest = ret;
@@ -246,7 +247,8 @@ void cpu_memory(uint64_t *ret_total, uint64_t *ret_free)
         left.total = all ? strtoull(all + 9, NULL, 10) * 1024 : 0;
         left.free = available ? strtoull(available + 13, NULL, 10) * 1024 : 0;
     }
-    struct sysinfo info; /* used without /proc; sysinfo() does not count cached pages as free */
+    struct sysinfo
+        info; /* used if /proc is missing; sysinfo() does not count cached pages as free */
     if (left.total == 0 && sysinfo(&info) == 0) {
         left.total = (uint64_t)info.totalram * info.mem_unit;
         left.free = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;

@@ -1,4 +1,4 @@
-/* The bits of a float32 (IEEE 754 binary32) as an integer. */
+/* The bits of a float32 (IEEE 754 binary32) as an integer, and conversions from and to 16 bits. */
 #pragma once
 
 #include <stdint.h>
@@ -18,8 +18,8 @@ static inline uint32_t float_bits(float value)
     return bits;
 }
 
-/* Conversions between float32 and IEEE half or bfloat16, rounding to nearest even; NaN stays NaN.
- * They have no branches, so that compilers can vectorise loops of them. */
+/* Conversions between float32 and IEEE half or bfloat16. They round to nearest even, keep NaN, and
+ * have no branches, so that compilers can vectorise loops of conversions. */
 static inline float half_to_float(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, magnitude = half & 0x7fff;

@@ -56,7 +56,7 @@ struct team {
     alignas(CACHE_LINES) _Atomic uint32_t left; /* members at work, except member 0 */
     void (*body)(void *context);
     void *context;
-    int active; /* number of members of this region */
+    int active; /* number of members of the current region */
     struct patience patience;
     struct member *members[MOST - 1]; /* without member 0; `count` of them exist */
     int count;

@@ -33,7 +33,7 @@ bool thread_start(pthread_t *ret, const char *name, void *(*run)(void *argument)
     /* A new thread inherits the mask of the thread that creates it. */
     sigset_t all, before;
     sigfillset(&all);
-    sigdelset(&all, SIGBUS); /* the thread that causes a fault in a mapped file handles it */
+    sigdelset(&all, SIGBUS); /* a thread handles its own faults in mapped files */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int cause = pthread_create(ret, NULL, run_named, beginning);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

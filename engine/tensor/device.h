@@ -1,4 +1,4 @@
-/* Devices that run forward passes: their names in options, and a list of this machine's devices. */
+/* Devices that run forward passes: names in options, and a list of this machine's devices. */
 #pragma once
 
 #include <stdbool.h>
@@ -34,7 +34,7 @@ const char *device_text(struct device_id device, char text[static DEVICE_TEXT]);
 struct device_info {
     struct device_id id;
     char name[96];
-    bool present; /* false: there is no such device; the entry only gives the reason */
+    bool present; /* false: there is no such device; `reason` says why */
     bool usable;
     char reason[256]; /* why it is not usable; empty when it is */
     uint64_t total_bytes, free_bytes;

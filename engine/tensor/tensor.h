@@ -1,7 +1,7 @@
 /* Tensors: dtype, shape, data.
  *
  * A tensor is a reference-counted object. Its bytes are contiguous, row-major and little-endian.
- * They are 64-byte aligned if lensd allocated them; those of tensor_part() and wrapped memory are
+ * Bytes that lensd allocated are 64-byte aligned; those of tensor_part() and of wrapped memory are
  * aligned to the element's size. The creator fills a tensor; once shared it is immutable. Reference
  * counts are atomic; otherwise one thread at a time may use a tensor. */
 #pragma once
@@ -85,8 +85,9 @@ struct memory_budget {
 };
 
 /* Adds `bytes` to the budget, or subtracts them; a NULL budget is ignored. If the limit would be
- * exceeded, nothing is charged and the result is STATUS_NO_MEMORY. For a run (`whole` is set) it is
- * STATUS_INVALID if the bytes can never fit, STATUS_SHORT_OF_MEMORY while other runs use them. */
+ * exceeded, nothing is charged and the result is STATUS_NO_MEMORY. For a run (`whole` is set) the
+ * result is STATUS_INVALID if the bytes can never fit, and STATUS_SHORT_OF_MEMORY while other runs
+ * use the memory. */
 enum status memory_charge(struct memory_budget *budget, size_t bytes, struct error *err) MUST_USE;
 void memory_uncharge(struct memory_budget *budget, size_t bytes);
 
