@@ -122,8 +122,8 @@ struct depthwise_8bit {
     bool is_signed; /* the result is signed */
 };
 
-/* c = a * b, or c += a * b. A row of a is `taps` runs of `run` bytes, a multiple of tile_bytes. Run
- * t of row r starts at rows[t * tile_rows + r] + offset. b is one panel of tile_columns columns, [k
+/* c = a * b. A row of a is `taps` runs of `run` bytes, a multiple of tile_bytes. Run
+ * t of row r starts at rows[t * tile_rows + r]. b is one panel of tile_columns columns, [k
  * / neighbours][column][neighbours]; columns from n on are 0.
  *     tile_pairs   a: 16-bit integers, b: 8-bit integers, two neighbours, c: int32
  *     tile_dot     a: bytes, b: 8-bit integers, dot_neighbours, c: int32
@@ -131,15 +131,14 @@ struct depthwise_8bit {
  *                  count as 0 */
 struct tile {
     const unsigned char *const *rows;
-    size_t taps, run, offset; /* run, offset: bytes */
+    size_t taps, run; /* run: bytes */
     const unsigned char *b;
     void *c;    /* kernels may also overwrite columns n … tile_columns - 1 */
     size_t ldc; /* elements between the starts of rows */
     size_t n;
-    bool adds;      /* c += a * b; not with tile_rows_are_even */
     bool is_signed; /* the bytes of a are signed; used only with dot_takes_both */
     /* With tile_rows_are_even the tile has two groups of rows, which start at rows[2 * t] and
-     * rows[2 * t + 1] for run t. Rows of a group are `apart` bytes apart; offset is 0. */
+     * rows[2 * t + 1] for run t. Rows of a group are `apart` bytes apart. */
     size_t group, apart; /* group: rows of the first group; at most 16, at least half of the rows */
     size_t chunk;        /* bytes that are multiplied at a time; divides `run`: tile_chunk() */
 };

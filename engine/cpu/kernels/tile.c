@@ -19,7 +19,7 @@
 #define FOR_ROWS_8(M, ...) FOR_ROWS_7(M, __VA_ARGS__) M(7, __VA_ARGS__)
 
 #define EACH_ROW(r, each, X) each(X, r)
-#define BEGIN_ROW(r, none)   const unsigned char *const a##r = rows[r] + t->offset;
+#define BEGIN_ROW(r, none)   const unsigned char *const a##r = rows[r];
 #define ADD_ROW(r, each)                                                                           \
     {                                                                                              \
         const __auto_type x = TILE_REPEAT(a##r + p);                                               \
@@ -37,7 +37,6 @@
 
 #define TILE_PART(r, i)    (c + (r)*t->ldc + (i)*VEC)
 #define DECLARE_SUM(r, i)  __auto_type s##r##i = TILE_ZERO();
-#define LOAD_SUM(r, i)     s##r##i = TILE_SUMS(TILE_PART(r, i));
 #define LOAD_WEIGHTS(r, i) const __auto_type w##i = TILE_LOAD(b + (i)*TILE_BYTES);
 #define ADD_SUM(r, i)      s##r##i = TILE_ADD(s##r##i, x, w##i);
 #define STORE_SUM(r, i)    TILE_STORE(TILE_PART(r, i), s##r##i);
@@ -47,11 +46,9 @@
     {                                                                                              \
         const unsigned char *b = t->b, *const *rows = t->rows;                                     \
         int32_t *c = t->c;                                                                         \
-        FOR_ROWS_##count(EACH_ROW, each, DECLARE_SUM) if (t->adds)                                 \
+        FOR_ROWS_##count(EACH_ROW, each, DECLARE_SUM) for (size_t tap = 0; tap < t->taps;          \
+                                                           tap++, rows += TILE_ROWS)               \
         {                                                                                          \
-            FOR_ROWS_##count(EACH_ROW, each, LOAD_SUM)                                             \
-        }                                                                                          \
-        for (size_t tap = 0; tap < t->taps; tap++, rows += TILE_ROWS) {                            \
             const size_t run = t->run;                                                             \
             FOR_ROWS_##count(BEGIN_ROW, ) for (size_t p = 0; p < run;                              \
                                                p += 4, b += TILE_REGISTERS * TILE_BYTES)           \
@@ -90,7 +87,6 @@
 #define TILE_NAME tile_pairs
 #define TILE_TARGET
 #define TILE_ZERO    ints_zero
-#define TILE_SUMS    ints_load
 #define TILE_STORE   ints_store
 #define TILE_REPEAT  ints_repeat
 #define TILE_LOAD(b) load_pairs((const int8_t *)(b))
@@ -103,7 +99,6 @@
 #define TILE_NAME    tile_dot
 #define TILE_TARGET  DOT
 #define TILE_ZERO    ints_zero
-#define TILE_SUMS    ints_load
 #define TILE_STORE   ints_store
 #define TILE_REPEAT  ints_repeat
 #define TILE_LOAD(b) load_dot((const int8_t *)(b))
@@ -125,16 +120,9 @@ void SIMD_NAMED(tile_dot)(const struct tile *t, size_t rows)
         const int8_t *b = (const int8_t *)t->b;
         int32_t *c = (int32_t *)t->c + r * t->ldc, *d = two ? c + t->ldc : c;
         int32x4_t s0 = vdupq_n_s32(0), s1 = s0, s2 = s0, s3 = s0;
-        if (t->adds) {
-            s0 = vcombine_s32(vld1_s32(c), vld1_s32(d));
-            s1 = vcombine_s32(vld1_s32(c + 2), vld1_s32(d + 2));
-            s2 = vcombine_s32(vld1_s32(c + 4), vld1_s32(d + 4));
-            s3 = vcombine_s32(vld1_s32(c + 6), vld1_s32(d + 6));
-        }
         for (size_t tap = 0; tap < t->taps; tap++, row += TILE_ROWS)
             for (size_t p = 0; p < t->run; p += 8, b += 64) {
-                const uint8x16_t x =
-                    vcombine_u8(vld1_u8(row[0] + t->offset + p), vld1_u8(row[two] + t->offset + p));
+                const uint8x16_t x = vcombine_u8(vld1_u8(row[0] + p), vld1_u8(row[two] + p));
                 s0 = vusmmlaq_s32(s0, x, vld1q_s8(b));
                 s1 = vusmmlaq_s32(s1, x, vld1q_s8(b + 16));
                 s2 = vusmmlaq_s32(s2, x, vld1q_s8(b + 32));
@@ -165,7 +153,6 @@ void SIMD_NAMED(tile_dot)(const struct tile *t, size_t rows)
 #define TILE_NAME tile_bf16
 #define TILE_TARGET
 #define TILE_ZERO        vec_zero
-#define TILE_SUMS(p)     vec_load((const float *)(const void *)(p))
 #define TILE_STORE(p, v) vec_store((float *)(void *)(p), v)
 #define TILE_BYTES       ((size_t)VEC * 4)
 #include "engine/cpu/kernels/tile.h"

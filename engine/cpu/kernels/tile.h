@@ -2,7 +2,7 @@
  * includes it once per number type, after defining
  *
  *     TILE_NAME, TILE_TARGET            name; attribute of the function, or nothing
- *     TILE_ZERO, TILE_SUMS, TILE_STORE  a register of sums: zero, load, store
+ *     TILE_ZERO, TILE_STORE             a register of sums: zero, store
  *     TILE_REPEAT                       loads four bytes of a row into all lanes of a factor
  *     TILE_LOAD, TILE_BYTES             a register of weights: load, bytes
  *     TILE_ADD                          adds products of a factor and weights to sums
@@ -33,7 +33,6 @@ void SIMD_NAMED(TILE_NAME)(const struct tile *t, size_t rows)
 #undef TILE_NAME
 #undef TILE_TARGET
 #undef TILE_ZERO
-#undef TILE_SUMS
 #undef TILE_STORE
 #undef TILE_REPEAT
 #undef TILE_LOAD

@@ -255,22 +255,6 @@ static void run_floats(const struct product_run *call, const struct product_bloc
 
 /* ---- running: tiles ---- */
 
-/* The part of k that is multiplied at a time: its taps, and the bytes of each tap's run. Longer
- * parts load and store sums less often. */
-struct product_depth {
-    size_t taps, run;
-    bool is_whole; /* all of k; then only the sums of a few tiles need memory */
-};
-
-static struct product_depth depth_of(const struct compiled_product *p)
-{
-    enum { MOST = 1536 }; /* with 64 columns of weights, 96 KiB of the second-level cache */
-    const size_t taps = p->in_place ? p->taps : 1, run = p->run_bytes;
-    if (p->simd->tile_rows_are_even || taps * run <= MOST)
-        return (struct product_depth){taps, run, true};
-    return (struct product_depth){run < MOST ? MOST / run : 1, run < MOST ? run : MOST, false};
-}
-
 /* Number of rows of sums that are finished together: few, so that they stay in the first-level
  * cache. */
 static size_t finished_together(const struct compiled_product *p, size_t columns)
@@ -305,8 +289,8 @@ static void fetch_rows(const unsigned char *from, size_t step, size_t bytes, siz
             __builtin_prefetch(from + at);
 }
 
-/* Multiplies all rows of the block by a panel, one stretch of k after another. The last stretch
- * also finishes the tiles, a few at a time. `count` is the number of rows of sums. */
+/* Multiplies all rows of the block by a panel, and finishes the tiles, a few at a time. `count` is
+ * the number of rows of sums. */
 static void multiply_panel(const struct compiled_product *p, const struct product_block *b,
                            struct tile t, size_t count, const struct tile_finish *f,
                            unsigned char *dst)
@@ -314,38 +298,26 @@ static void multiply_panel(const struct compiled_product *p, const struct produc
     enum { LEAST = 128 }; /* bytes; the hardware prefetches shorter rows */
     const struct packed_layout *w = &p->weights;
     const size_t most = p->tile_rows, together = finished_together(p, t.n);
-    const size_t pointers = tile_pointers(p->simd);
-    const size_t taps = t.taps, run = t.run, group = p->simd->tile_columns * neighbours(w);
     void (*const multiply)(const struct tile *, size_t) =
         w->operands == OPERANDS_BF16  ? p->simd->tile_bf16
         : w->operands == OPERANDS_DOT ? p->simd->tile_dot
                                       : p->simd->tile_pairs;
-    const struct product_depth depth = depth_of(p);
     const size_t result_bytes = t.n * dtype_size(f->to);
     const bool fetches = result_bytes >= LEAST && !p->simd->tile_rows_are_even;
     int32_t *const sums = t.c;
-    for (size_t tap = 0; tap < taps; tap += depth.taps)
-        for (t.offset = 0; t.offset < run; t.offset += depth.run) {
-            const bool last = taps - tap <= depth.taps && run - t.offset <= depth.run;
-            t.taps = taps - tap < depth.taps ? taps - tap : depth.taps;
-            t.run = run - t.offset < depth.run ? run - t.offset : depth.run;
-            t.adds = tap || t.offset;
-            t.rows = b->taps + tap * pointers;
-            for (size_t row = 0, from = 0, end; row < count; row = end, t.rows += taps * pointers) {
-                int32_t *const first = sums + (depth.is_whole ? 0 : from * t.ldc);
-                end = count - row < most ? count : row + most;
-                t.c = first + (row - from) * t.ldc;
-                if (last && fetches)
-                    fetch_rows(dst + row * f->ldy, f->ldy, result_bytes, end - row);
-                multiply(&t, end - row);
-                if (end - from < together && end < count)
-                    continue;
-                if (last)
-                    finish_rows(p, f, first, from, end - from, dst);
-                from = end;
-            }
-            t.b += t.taps * t.run / operand_bytes(w) / neighbours(w) * group * weight_bytes(w);
-        }
+    t.rows = b->taps;
+    for (size_t row = 0, from = 0, end; row < count; row = end) {
+        end = count - row < most ? count : row + most;
+        t.c = sums + (row - from) * t.ldc;
+        if (fetches)
+            fetch_rows(dst + row * f->ldy, f->ldy, result_bytes, end - row);
+        multiply(&t, end - row);
+        t.rows += t.taps * tile_pointers(p->simd);
+        if (end - from < together && end < count)
+            continue;
+        finish_rows(p, f, sums, from, end - from, dst);
+        from = end;
+    }
 }
 
 static void run_tiles(const struct product_run *call, const struct product_block *b)
@@ -641,11 +613,8 @@ static void divide_tiles(struct compiled_product *p)
     const size_t units = (p->rows + unit - 1) / unit, wanted = threads * EACH;
     const size_t near = part_bytes(w) > MANY ? FAR : NEAR;
     size_t most = (near / p->row_bytes < MOST_ROWS ? near / p->row_bytes : MOST_ROWS) / unit;
-    const bool once = depth_of(p).is_whole;
     if (p->strips)
         most = near / (size_t)(p->line_bytes * p->axis[1].result_step) + (size_t)p->axis[1].kernel;
-    if (p->strips && !once && most > 2 * MOST_ROWS / unit)
-        most = 2 * MOST_ROWS / unit;
     most = most ? most : 1; /* at least one unit */
     p->row_chunks = (units + most - 1) / most;
     p->column_chunks = 1;
@@ -657,8 +626,7 @@ static void divide_tiles(struct compiled_product *p)
             p->row_chunks = p->row_chunks * more < units ? p->row_chunks * more : units;
     }
     const size_t chunk = (units + p->row_chunks - 1) / p->row_chunks, rows = chunk * unit;
-    const size_t sums =
-        (once ? finished_together(p, 1) : rows) * p->simd->tile_columns * sizeof(int32_t);
+    const size_t sums = finished_together(p, 1) * p->simd->tile_columns * sizeof(int32_t);
     const size_t groups = (p->strips ? chunk * p->line_groups : rows) + tile_pointers(p->simd);
     const size_t located = p->in_place ? groups * p->taps : rows + p->taps;
     p->result_at = p->in_place ? 0 : size_align(rows * p->row_bytes, TENSOR_ALIGN);

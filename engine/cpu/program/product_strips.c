@@ -156,11 +156,11 @@ size_t strip_bytes(const struct compiled_product *p, int64_t lines)
 }
 
 /* Without AMX a chunk of strips has at least one line of the result. True if such chunks are
- * suitable: a line's sums and its pointers to taps take little memory; and there are enough lines
- * for all threads, or a line is at most one tile, or columns will be divided instead of lines. */
+ * suitable: a line's pointers to taps take little memory; and there are enough lines for all
+ * threads, or a line is at most one tile, or columns will be divided instead of lines. */
 static bool lines_are_chunks(const struct compiled_product *p)
 {
-    enum { MOST_SUMS = 1 << 20, MOST_POINTERS = 1 << 18 };
+    enum { MOST_POINTERS = 1 << 18 };
     const struct product_axis *x = &p->axis[2];
     const size_t lines = p->parts * (size_t)p->axis[0].out * (size_t)p->axis[1].out;
     const size_t across = x->tap_step == 1 ? 1 : (size_t)x->kernel, width = (size_t)x->out;
@@ -168,7 +168,6 @@ static bool lines_are_chunks(const struct compiled_product *p)
     const size_t panels = whole_columns(&p->weights) / p->simd->tile_columns;
     const bool by_columns = p->rows < p->weights.n && panels >= (size_t)p->threads;
     return (lines >= (size_t)p->threads || width <= p->tile_rows || by_columns) &&
-           width <= MOST_SUMS / (p->simd->tile_columns * sizeof(int32_t)) &&
            width <= MOST_POINTERS / sizeof(void *) / runs;
 }
 
