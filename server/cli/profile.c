@@ -26,6 +26,7 @@ struct profile {
     struct session_step total;          /* the sum of all steps; its names are NULL */
     double least_ms;                    /* the time of a pass if each layer ran at its peak */
     struct peak peaks[PRECISION_COUNT]; /* measured for each precision in which a layer runs */
+    bool has_work[PRECISION_COUNT];     /* a layer in this precision computes */
     int batch;
     double batch_ms; /* time of a pass that does not time layers; 0: not measured */
 };
@@ -105,6 +106,7 @@ static enum status profile_measure(struct profile *profile, struct error *err)
         struct peak *peak = &profile->peaks[step->precision];
         if (step->gflop > 0 && !peak->instructions)
             *peak = peak_measure(info->device, step->precision, info->threads);
+        profile->has_work[step->precision] |= step->gflop > 0;
         profile->total.milliseconds += step->milliseconds;
         profile->total.gflop += step->gflop;
         profile->total.bytes += step->bytes;
@@ -189,7 +191,8 @@ static void profile_print_table(const struct profile *profile)
 static void write_layer(struct writer *w, json_node *entry, const struct profile *profile,
                         const struct session_step *layer)
 {
-    const bool has_peak = layer->name && profile->peaks[layer->precision].gflops > 0;
+    const bool has_peak = layer->name && profile->has_work[layer->precision] &&
+                          profile->peaks[layer->precision].gflops > 0;
     write_members(w, entry,
                   "name=%s kernel=%s precision=%s ms=%g share=%.3f gflop=%g gflops=%g "
                   "of_peak?=%.3f gb_per_s=%g",

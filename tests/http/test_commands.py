@@ -305,6 +305,14 @@ class Inspect(Commands):
         # Always of one image; a machine on which a larger batch takes long does not measure it.
         self.assertIn("without timing the layers", lines["batch"])
         self.assertIn("batch 4", self.run_ok("inspect", "digits", "--profile", "--profile-batch", "4"))
+        # A layer has no precision if no layer in that precision computes.
+        path = os.path.join(self.folder.name, "still.onnx")
+        small_onnx.write(path, [small_onnx.node("Transpose", ["image"], ["turned"],
+                                                small_onnx.ints("perm", [0, 1, 3, 2]))], [],
+                         [small_onnx.tensor_info("image", "N", 3, 8, 8)],
+                         [small_onnx.tensor_info("turned", "N", 3, 8, 8)])
+        still = json.loads(self.run_ok("inspect", path, "--profile", "--precision", "fp32", "--json"))
+        self.assertEqual(["precision" in layer for layer in still["layers"]], [False])
 
 
 class Threads(unittest.TestCase):
