@@ -144,7 +144,7 @@ static enum status check_named(const struct model *model, const struct input_con
             elements != constants[i].count)
             return error_set(
                 err, STATUS_MODEL,
-                "lensd.json: \"inputs\" gives '%.60s' %zu number%s, but its shape is %s",
+                "lensd.json: \"inputs\" gives '%.60s' %zu number%s, but the input's shape is %s",
                 input->name, constants[i].count, constants[i].count == 1 ? "" : "s",
                 SHAPE_STRING(&input->shape));
     }

@@ -148,7 +148,7 @@ static enum status read_scalar(struct syntax *s)
 static enum status pbtxt_open_level(struct syntax *s)
 {
     if (s->depth == PBTXT_DEPTH_MAX)
-        return error_set(s->err, STATUS_MODEL, "line %zu: it is nested deeper than %d levels",
+        return error_set(s->err, STATUS_MODEL, "line %zu: the file is nested deeper than %d levels",
                          line_of(s->text, s->at), PBTXT_DEPTH_MAX);
     s->open[s->depth++] = s->at++;
     s->path_sizes[s->depth] = strlen(s->path);

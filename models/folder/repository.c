@@ -341,8 +341,8 @@ static enum status check_stages(const struct repository *repository,
                              (int)(half - name), name, half + 1);
         if (!model)
             return error_set(err, STATUS_MODEL,
-                             "stage %zu names the model '%.100s', and there is none; put it into a "
-                             "folder %.100s beside that of the pipeline, or correct the name",
+                             "stage %zu names the model '%.100s', which does not exist; put it "
+                             "into a folder %.100s beside the pipeline's, or correct the name",
                              i + 1, name, name);
         if (model->stages)
             return error_set(err, STATUS_MODEL,

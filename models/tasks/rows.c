@@ -50,6 +50,6 @@ enum status task_rows_wrong(const struct task_rows *output, const char *expected
 {
     return error_set(err, STATUS_INVALID,
                      "an output has the shape %s for an image, where the model's task expects %s; "
-                     "correct \"task\" and \"layout\" in its lensd.json",
+                     "correct \"task\" and \"layout\" in the model's lensd.json",
                      SHAPE_STRING(&output->shape), expected);
 }

@@ -662,8 +662,8 @@ static void decide_text(const struct task_facts *facts, struct task *task)
                     facts->outputs[task->outputs[0]].name);
         else
             decided(task, TASK_UNKNOWN,
-                    "its list has %zu characters, but no output has the shape [batch, positions, "
-                    "%zu or %zu]: a blank, the characters and perhaps a space",
+                    "the model's list has %zu characters, but no output has the shape [batch, "
+                    "positions, %zu or %zu]: a blank, the characters and perhaps a space",
                     facts->label_count, 1 + facts->label_count, 2 + facts->label_count);
     } else if (is_detector && map != SIZE_MAX) {
         take_output(map, task);

@@ -313,7 +313,7 @@ class Failures(Pipelines):
 
     def test_stages_that_cannot_be(self):
         """Each is said at start, the others serve."""
-        cases = {"lost": ([{"model": "found"}, {"model": "nobody"}], "stage 2 names the model 'nobody', and there is none"),
+        cases = {"lost": ([{"model": "found"}, {"model": "nobody"}], "stage 2 names the model 'nobody', which does not exist"),
                  "self": ([{"model": "found"}, {"model": "self"}], "stage 2 is the pipeline 'self' itself"),
                  "deep": ([{"model": "both"}, {"model": "mean"}], "stage 1 names 'both', which is a pipeline, too"),
                  "slip": ([{"model": "found"}, {"model": "mean", "label": ["a dog"]}], 'unknown key "label"'),

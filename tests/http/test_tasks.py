@@ -827,7 +827,7 @@ class TextLine(Tasks):
             self.make(os.path.join(folder, "model.onnx"))
             with open(os.path.join(folder, "characters.txt"), "w", encoding="utf-8") as file:
                 file.write("a\nb\n")
-            self.assertIn("its list has 2 characters, but no output has the shape [batch, positions, 3 or 4]",
+            self.assertIn("the model's list has 2 characters, but no output has the shape [batch, positions, 3 or 4]",
                           " ".join(run_lensd("inspect", folder).stdout.split()))
 
 
@@ -1118,7 +1118,7 @@ class NamedInputs(unittest.TestCase):
         self.assertEqual(len(inputs), 2)
 
     def test_wrong_settings(self):
-        for settings, words in (({"bais": 1}, "no such input"), ({"bias": [1, 2]}, "2 numbers, but its shape is []"),
+        for settings, words in (({"bais": 1}, "no such input"), ({"bias": [1, 2]}, "2 numbers, but the input's shape is []"),
                                 ({"image": 1}, "no such input"), ([], "is not an object"),
                                 ({"bias": "1"}, "is not an object"), ({"bias": []}, "is not an object"),
                                 ({"bias": [0] * 17}, "is not an object"), ({str(i): 0 for i in range(9)}, "at most 8")):
