@@ -360,13 +360,13 @@ static void recurrent_step(const struct recurrent_run *run, size_t s)
     }
 }
 
-/* Computes X times W if the node has W; otherwise *ret is x. */
+/* Computes X times W, one matrix for all directions, if the node has W; otherwise *ret is x. */
 static enum status project(const struct kernel_args *args, const struct recurrent *r,
                            const double *x, const double *w, const double **ret, struct error *err)
 {
     const size_t rows = r->steps * r->batch, all = r->directions * r->width;
     *ret = x;
-    if (!w)
+    if (!kernel_input(args, RECURRENT_W)) /* `w` is also NULL if W has no columns */
         return STATUS_OK;
     size_t count;
     if (!size_mul(rows, all, &count))
@@ -376,7 +376,7 @@ static enum status project(const struct kernel_args *args, const struct recurren
     if (!made || !w)
         return STATUS_NO_MEMORY;
     zero_bytes(made, count * sizeof *made);
-    for (size_t row = 0; row < rows; row += r->batch) { /* W of both directions is one matrix */
+    for (size_t row = 0; row < rows && r->inputs; row += r->batch) {
         TRY(kernel_goes_on(args, r->batch * all * r->inputs, err));
         gemm_nn(ARITHMETIC_F64, r->batch, all, r->inputs, x + row * r->inputs, r->inputs, 1, w, all,
                 made + row * all, all);

@@ -91,6 +91,21 @@ Test(ops_recurrent, sequences_end_where_sequence_lens_says)
     one_end(&one);
 }
 
+/* Float64 operands are read in place, and an empty tensor has no memory. */
+Test(ops_recurrent, empty_steps_of_float64_multiply_to_zero)
+{
+    struct one_node one;
+    one_start(&one, OP_RNN, 14, 6, 1);
+    one_input(&one, 0, DTYPE_F64, SHAPE(2, 1, 0), NULL);
+    one_input(&one, 1, DTYPE_F64, SHAPE(1, 1, 0), NULL);
+    one_input(&one, 2, DTYPE_F64, SHAPE(1, 1, 1), (const double[]){0.5});
+    one_input(&one, 5, DTYPE_F64, SHAPE(1, 1, 1), (const double[]){1});
+    one_int(&one, "hidden_size", 1);
+    run_ok(&one);
+    expect_near(&one, 0, (const double[]){tanh(0.5), tanh(0.5 * tanh(0.5))}, 2);
+    one_end(&one);
+}
+
 Test(ops_recurrent, refusals_name_what_is_wrong)
 {
     static const struct {
