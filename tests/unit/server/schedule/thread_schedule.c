@@ -95,7 +95,8 @@ static struct job *submit(struct model_host *host, size_t images, int64_t deadli
     return job;
 }
 
-/* The same with a time limit that it is let in with, however busy the machine is. */
+/* The same with a time limit of `limit`, or a longer one if no pass was as short on this busy
+ * machine. */
 static struct job *submit_short(struct model_host *host, size_t images, int64_t limit)
 {
     for (;;) {
@@ -105,7 +106,9 @@ static struct job *submit_short(struct model_host *host, size_t images, int64_t 
         const enum status status = model_host_submit(host, &job->request, NULL, &err);
         if (status == STATUS_OK)
             return job;
-        CHECK(status == STATUS_TIMEOUT);
+        CHECK(status == STATUS_TIMEOUT || status == STATUS_OVERLOADED);
+        if (status == STATUS_OVERLOADED)
+            limit *= 2;
         job_free(job);
     }
 }
