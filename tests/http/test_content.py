@@ -101,7 +101,7 @@ class CompressedAnswers(ServedCase):
         for accept, coding in (("gzip", "gzip"), ("deflate", "deflate"), ("gzip, deflate, br", "gzip"),
                                ("gzip;q=0.2, deflate;q=0.8", "deflate"), ("*", "gzip"), ("gzip;q=0, *", "deflate"),
                                ("br", None), ("", None), ("identity", None), ("gzip;q=0", None),
-                               ("identity, gzip;q=0.5", None), ("gzip;q=x", None)):
+                               ("identity, gzip;q=0.5", None), ("gzip;q=x", None), ("gzip;q= 1", None)):
             with self.subTest(accept=accept):
                 answer = self.get(accept)
                 self.assertEqual(answer.headers["Content-Encoding"], coding)

@@ -24,7 +24,7 @@ static double read_q(const char *text, size_t length)
 {
     if (length < 2 || tolower((unsigned char)text[0]) != 'q' || text[1] != '=')
         return -1;
-    const bool is_number = strspn(text + 2, "0123456789.") == length - 2;
+    const bool is_number = length > 2 && strspn(text + 2, "0123456789.") == length - 2;
     return is_number ? fmin(strtod(text + 2, NULL), 1) : 0;
 }
 
