@@ -218,6 +218,7 @@ class Unix(unittest.TestCase):
             server.wait_for(lambda: not os.path.exists(path), "the end of accepting")
             connection.sendall(data[500:])
             self.assertEqual(read_answer(connection)[0].status, 200)
+        server.wait()  # stop() would send a second signal, which ends the drain
         self.assertEqual(server.stop()[0], 0)
 
     def test_headers_that_drip_are_cut_off(self):
