@@ -172,7 +172,7 @@ struct predict_json_parameter {
 
 struct predict_json {
     struct predict_json_image *images;
-    size_t image_count, max_images;
+    size_t image_count, max_images, room;      /* room: the array's capacity */
     bool as_list;                              /* the request has a list of images */
     bool are_texts;                            /* "images" are UTF-8 texts and lists of tokens */
     const char *model;                         /* NULL: not given */

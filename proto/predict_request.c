@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/array.h"
 #include "engine/base/size.h"
 #include "engine/base/text.h"
 #include "proto/base64.h"
@@ -99,7 +100,9 @@ enum status dialect_add_item(cJSON *item, struct predict_json *ret, struct error
         return error_set(err, STATUS_TOO_LARGE,
                          "more than %zu %s in one request; that is the limit (--max-images)",
                          ret->max_images, ret->are_texts ? "texts" : "images");
-    ret->images[ret->image_count++].item = item;
+    if (!array_reserve(&ret->images, &ret->room, ret->image_count + 1, sizeof *ret->images))
+        return error_no_memory(err, "for the images of a request");
+    ret->images[ret->image_count++] = (struct predict_json_image){.item = item};
     return STATUS_OK;
 }
 
@@ -222,8 +225,6 @@ static enum status read_text(struct predict_json_image *ret, struct error *err)
 static enum status read_pictures(const struct dialect *dialect, cJSON *root,
                                  struct predict_json *request, struct error *err)
 {
-    request->images = alloc_array(request->max_images, sizeof *request->images);
-    TRY(check_memory(request->images, "for the images of a request", err));
     TRY(!dialect ? find_images(root, request, err)
         : dialect->find
             ? dialect->find(root, request, err)
