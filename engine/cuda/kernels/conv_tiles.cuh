@@ -281,8 +281,7 @@ __device__ static inline void multiply_tile(T *ring, const T *x, const T *weight
             images.copy(slot, c);
             filters.copy(slot + Tile::POSITIONS * Tile::DEPTH, c);
         }
-        copies_commit(); /* every step has a group, which may be empty, so that groups count steps
-                          */
+        copies_commit(); /* every step has a group, maybe an empty one: groups count steps */
     }
     int reads = 0, fills = Tile::STAGES - 1;
     for (int step = 0; step < steps; step++) {

@@ -55,8 +55,7 @@ void depthwise_launch(cudaStream_t stream, const T *x, const T *weights, T *y,
     constexpr int WIDE = 4;
     const size_t rows = (size_t)c->n * (size_t)c->oh * (size_t)(c->c / 8);
     const size_t wide = rows * (size_t)((c->ow + WIDE - 1) / WIDE), single = rows * (size_t)c->ow;
-    if (wide >=
-        1 << 17) /* with fewer outputs, threads of WIDE outputs cannot fill a large device */
+    if (wide >= 1 << 17) /* fewer threads of WIDE outputs cannot fill a large device */
         LAUNCH((depthwise_kernel<T, KERNEL, STRIDE, WIDE>), blocks_for(wide), THREADS, stream, x,
                weights, y, *c, *e, wide);
     else

@@ -54,9 +54,8 @@ struct cuda_conv_candidate {
     size_t workspace; /* bytes that are needed in addition to the operands */
 };
 
-/* Scales and zero points of an operand (from) and a result (to). An 8-bit integer stands for
- * (integer
- * - zero) * scale. */
+/* Scales and zero points of an operand (from) and a result (to). An 8-bit integer `stored` stands
+ * for (stored - zero) * scale. */
 struct cuda_scales {
     float from_scale, to_scale;
     int from_zero, to_zero;
@@ -180,8 +179,8 @@ void cuda_norm_rows(cudaStream_t stream, int dtype, const void *x, const float *
  * e = pixel * C + c; if it has floats, it is copied. Rows of x and y are `row` floats apart. */
 struct cuda_pixels {
     size_t rows, row;
-    int channels,
-        is_reversed; /* channels: 1 or 3; is_reversed: the bytes' channels are in reverse order */
+    int channels;    /* 1 or 3 */
+    int is_reversed; /* the bytes' channels are in reverse order */
 };
 void cuda_pixels(cudaStream_t stream, const void *x, const unsigned char *are_bytes,
                  const float *table, float *y, const struct cuda_pixels *pixels);

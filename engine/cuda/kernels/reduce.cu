@@ -1,6 +1,6 @@
 /* Kernels along axes of a tensor: reductions, ArgMax, ArgMin, softmax, TopK. A line is the elements
  * along the axes. A block handles a line in TopK. Otherwise long contiguous lines, and long lines
- * of a reduction to few results, get a block, or a warp in softmax. */
+ * of a reduction to few results, get a block; in softmax lines up to LONGEST_OF_WARP get a warp. */
 #include "engine/cuda/kernels/any.cuh"
 
 namespace
