@@ -26,8 +26,8 @@ struct vocabulary {
     size_t distinct; /* number of different tokens */
 };
 
-/* Adds a token or replaces its id. `is_hidden`: no text produces it. STATUS_MODEL,
- * STATUS_NO_MEMORY. */
+/* Adds a token or replaces its id. `is_hidden`: no text produces it; it does not replace a token
+ * that texts produce. STATUS_MODEL, STATUS_NO_MEMORY. */
 enum status vocabulary_add(struct vocabulary *vocabulary, const char *token, size_t size, size_t id,
                            bool is_hidden, struct error *err) MUST_USE;
 int32_t vocabulary_find(const struct vocabulary *vocabulary, const char *token);

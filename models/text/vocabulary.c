@@ -15,9 +15,10 @@ enum status vocabulary_add(struct vocabulary *vocabulary, const char *token, siz
             err, STATUS_MODEL,
             "the token \"%.60s\" has the id %zu and %zu bytes; the limits are %zu and %d", token,
             id, size, TOKEN_IDS_MAX - 1, TOKEN_BYTES_MAX);
-    vocabulary->distinct += trie_find(trie, token, size) == -1;
-    TRY(check_memory(trie_add(trie, token, size, is_hidden ? -2 - (int32_t)id : (int32_t)id),
-                     "for the vocabulary", err));
+    const int32_t earlier = trie_find(trie, token, size);
+    const int32_t number = !is_hidden ? (int32_t)id : earlier >= 0 ? earlier : -2 - (int32_t)id;
+    vocabulary->distinct += earlier == -1;
+    TRY(check_memory(trie_add(trie, token, size, number), "for the vocabulary", err));
     if (id >= vocabulary->count)
         vocabulary->count = id + 1;
     return STATUS_OK;

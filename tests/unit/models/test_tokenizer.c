@@ -286,6 +286,33 @@ Test(tokenizer_folder, classes_of_sentencepiece)
     cr_expect(strstr(err.message, "the tokenizer class XLMRobertaTokenizer"), "%s", err.message);
 }
 
+/* As in sentencepiece, a control piece does not hide an ordinary piece with the same text. */
+Test(tokenizer_folder, control_piece_with_the_text_of_another)
+{
+    static const char piece[] = "\x0A\x05\x0A\x01"
+                                "a\x18\x03"; /* "a", of the type CONTROL */
+    char path[300];
+    struct token_list lists[2];
+    struct error err = {0};
+    const struct encode_options options = {0};
+    copy_fixture("unigram_model", "spiece.model");
+    snprintf(path, sizeof path, "%s/spiece.model", folder);
+    for (size_t i = 0; i < COUNT_OF(lists); i++) {
+        struct tokenizer *tokenizer = open_folder(folder);
+        cr_assert_eq(tokenizer_encode(tokenizer, "aa", 2, &options, &lists[i], &err), STATUS_OK,
+                     "%s", err.message);
+        tokenizer_free(tokenizer);
+        FILE *file = fopen(path, "ab");
+        cr_assert(file && fwrite(piece, 1, sizeof piece - 1, file) == sizeof piece - 1);
+        cr_assert_eq(fclose(file), 0);
+    }
+    cr_assert_eq(lists[0].count, lists[1].count);
+    for (size_t i = 0; i < lists[0].count; i++)
+        cr_expect_eq(lists[0].ids[i], lists[1].ids[i]);
+    token_list_done(&lists[0]);
+    token_list_done(&lists[1]);
+}
+
 Test(tokenizer_folder, none)
 {
     struct tokenizer *tokenizer = NULL;
