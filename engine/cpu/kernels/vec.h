@@ -191,6 +191,14 @@ ALWAYS_INLINE void vec_narrow_n(uint16_t *p, vec v, size_t n)
 {
 #if defined __AVX512BF16__
     _mm256_mask_storeu_epi16(p, vec_mask(n), (__m256i)_mm512_cvtneps_pbh(v));
+#elif defined __AVX512F__
+    const ints bits = (ints)v;
+    const ints even = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const ints half = _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff));
+    const ints quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    const ints near = _mm512_mask_mov_epi32(_mm512_add_epi32(bits, half), nan, quiet);
+    _mm256_mask_storeu_epi16(p, vec_mask(n), _mm512_cvtepi32_epi16(_mm512_srli_epi32(near, 16)));
 #else
     float lanes[VEC];
     vec_store(lanes, v);
