@@ -179,7 +179,7 @@ KERNEL_CLAIM(pool_claim)
         taps *= kernel[i] > 0 && kernel[i] <= MOST_TAPS ? (size_t)kernel[i] : MOST_TAPS + 1;
     return (is_8bit || claim_reads_image(node)) &&
            (is_global(node) ||
-            (node->inputs[0]->shape.rank == 4 && taps <= MOST_TAPS && !node_output(node, 1)));
+            (node->inputs[0]->shape.rank <= 4 && taps <= MOST_TAPS && !node_output(node, 1)));
 }
 
 STEP_CREATE(lower_pool)
@@ -205,10 +205,19 @@ STEP_CREATE(lower_pool)
     }
     step->step.bytes = value_bytes(x) + value_bytes(y);
     step->step.flops = (double)shape_count(&x->shape);
-    const struct window *w = &step->window;
+    struct window *w = &step->window;
     if (step->global)
         return STATUS_OK;
-    TRY(pool_window_init(node, &x->shape, true, &step->window, err));
+    TRY(pool_window_init(node, &x->shape, true, w, err));
+    if (w->spatial == 1) /* a line is an image of height 1 */
+        *w = (struct window){.spatial = 2,
+                             .kernel = {1, w->kernel[0]},
+                             .stride = {1, w->stride[0]},
+                             .dilation = {1, w->dilation[0]},
+                             .pad_begin = {0, w->pad_begin[0]},
+                             .pad_end = {0, w->pad_end[0]},
+                             .in = {1, w->in[0]},
+                             .out = {1, w->out[0]}};
     step->step.flops = (double)(shape_count(&y->shape) * (size_t)(w->kernel[0] * w->kernel[1]));
     return STATUS_OK;
 }

@@ -314,6 +314,27 @@ Test(layers, a_normalised_concatenation)
         SHAPE(3, 3, 13, 11));
 }
 
+/* A pool over one axis runs with the kernel of images: only that needs Transposes. */
+Test(layers, pools_of_lines)
+{
+    for (int is_max = 0; is_max < 2; is_max++) {
+        struct graph *graph = graph_create(NULL);
+        struct shape any = SHAPE(DIM_UNKNOWN, 19, 37);
+        struct value *x = graph_add_value(graph, "lines", DTYPE_F32, &any);
+        struct value *y = append(graph, is_max ? OP_MAX_POOL : OP_AVERAGE_POOL, x, NULL, NULL);
+        struct node *pool = y->producer;
+        cr_assert(node_set_ints(graph, pool, "kernel_shape", (const int64_t[]){4}, 1) &&
+                  node_set_ints(graph, pool, "strides", (const int64_t[]){3}, 1) &&
+                  node_set_ints(graph, pool, "pads", (const int64_t[]){2, 1}, 2) &&
+                  node_set_int(graph, pool, "ceil_mode", 1) &&
+                  (is_max ? node_set_ints(graph, pool, "dilations", (const int64_t[]){2}, 1)
+                          : node_set_int(graph, pool, "count_include_pad", 1)));
+        set_ends(graph, x, y);
+        check_graph(&(struct layer){.name = "lines", .kernel = "transpose", .also_bf16 = true},
+                    graph, SHAPE(3, 19, 37));
+    }
+}
+
 /* Bytes that the copies of the graph's Concats read and write for one image. */
 static size_t copied_bytes(const struct graph *graph)
 {
