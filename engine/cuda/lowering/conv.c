@@ -106,7 +106,7 @@ static enum status conv_create(const struct cuda_lowering *compile, struct conv_
     TRY(cuda_epilogue_of(compile, node_bias(node), &form->epilogue, err));
     struct conv_step *s = cuda_step_create(compile, form, sizeof *s, conv_run, ret, err);
     TRY(allocated(s));
-    const double depth = (double)conv->kh * conv->kw * (conv->c / conv->groups);
+    const double depth = (double)conv->kh * conv->kw * conv->c / conv->groups;
     s->step.flops = 2.0 * (double)shape_count(&y->shape) * depth;
     s->step.bytes += (size_t)conv->m * (size_t)conv->row * dtype_size(s->x_dtype);
     return STATUS_OK;

@@ -301,7 +301,8 @@ static enum status quantized_fill(const struct cuda_lowering *compile,
     TRY(cuda_weights_without_zero(compile->backend, weights, quantized_weights_zero(o), layout,
                                   dtype, &s->weights, err));
     const size_t count = shape_count(&weights->shape);
-    s->step.flops = 2.0 * (double)shape_count(&o->y->shape) * (double)(count / (size_t)o->channels);
+    const double depth = (double)count / o->channels;
+    s->step.flops = 2.0 * (double)shape_count(&o->y->shape) * depth;
     s->step.bytes += count;
     return STATUS_OK;
 }
