@@ -139,9 +139,9 @@ static void announce(const struct loader *loader, const struct repository *repos
         const struct repository_model *model = &repository->models[i];
         for (size_t v = 0; v < model->version_count; v++)
             model_host_announce(loader->options.model_host, model->name, model->versions[v].version,
-                                repository->count);
+                                true);
         if (model->version_count == 0)
-            model_host_announce(loader->options.model_host, model->name, NULL, repository->count);
+            model_host_announce(loader->options.model_host, model->name, NULL, true);
     }
 }
 
@@ -336,7 +336,7 @@ static enum status load_version(struct loader *loader, const struct repository_m
     struct model *loaded = NULL;
     int64_t start = clock_now();
     const char *name = model->name;
-    model_host_announce(model_host, name, version, 0);
+    model_host_announce(model_host, name, version, false);
     if (model->stages)
         return model_host_add_pipeline(model_host, name, version, model->stages, err);
     enum status status = read_model(loader, model->path, name, version, &loaded, err);
@@ -424,7 +424,7 @@ static enum status load_model(struct loader *loader, const struct repository_mod
     if (model->problem.status != STATUS_OK) {
         struct tracked_version *tracked = track_version(loader, model, "");
         if (tracked && (again || !tracked->is_seen)) {
-            model_host_announce(loader->options.model_host, model->name, NULL, 0);
+            model_host_announce(loader->options.model_host, model->name, NULL, false);
             model_host_fail(loader->options.model_host, model->name, NULL, model->problem.message);
             log_failure(loader, model->name, "", &model->problem);
         }
@@ -809,7 +809,7 @@ static void load_first(struct loader *loader)
         loader->options.models ? failed == all && all > 0 && !loader->options.watch : failed > 0;
     loader->outcome = lost ? err : (struct error){STATUS_OK};
     report_changes(loader);
-    if (loader->options.models && !lost)
+    if (!lost)
         model_host_settle(loader->options.model_host);
     while (model_host_state(loader->options.model_host) == MODEL_HOST_LOADING && make_size(loader))
         ;

@@ -385,11 +385,10 @@ enum status model_host_acquire(struct model_host *host, const char *name, const 
 void model_host_release(struct model_host *host, struct deployment *deployment);
 
 /* Announces a model (version NULL: not known yet) that is about to load, so that /health shows it.
- * The model host becomes ready when `required_total` models are loaded (the largest value of all
- * calls). A model announced with 1 or more is required as long as it is in the table
- * (options.ready_strict). */
+ * Until model_host_settle(), the model host is ready only when every required one can answer.
+ * options.ready_strict requires a version of its name as long as it is in the table. */
 void model_host_announce(struct model_host *host, const char *name, const char *version,
-                         size_t required_total);
+                         bool is_required);
 
 /* Records that an announced model cannot be loaded, with the sentence `failure`. If too few other
  * models are served, the model host becomes MODEL_HOST_FAILED. If this version itself is served,

@@ -210,17 +210,18 @@ static void leave_locked(struct model_host *host, size_t place)
     memmove(at, at + 1, (--host->entry_count - place) * sizeof *at);
 }
 
-/* Counts names with a version that can answer, and the failed versions of other names. */
-static void count_names_locked(struct model_host *host, size_t *ret_ready, size_t *ret_failed)
+/* Counts the versions that can answer, the failed ones of names without such a version, and, before
+ * model_host_settle(), the required ones that cannot answer. */
+static void count_versions_locked(struct model_host *host, size_t *ret_ready, size_t *ret_failed,
+                                  size_t *ret_missing)
 {
-    *ret_ready = *ret_failed = 0;
+    *ret_ready = *ret_failed = *ret_missing = 0;
     for (size_t i = 0; i < host->entry_count; i++) {
         const struct model_entry *entry = host->entries[i];
-        const struct model_entry *best = find_best_locked(host, entry->name);
-        if (!table_can_answer(best))
-            *ret_failed += entry->state == MODEL_FAILED;
-        else if (best == entry)
-            ++*ret_ready;
+        *ret_ready += table_can_answer(entry);
+        *ret_failed +=
+            entry->state == MODEL_FAILED && !table_can_answer(find_best_locked(host, entry->name));
+        *ret_missing += !host->settled && entry->is_required && !table_can_answer(entry);
     }
 }
 
@@ -239,23 +240,20 @@ static bool is_unloaded_locked(const struct model_host *host)
 
 void table_update_state_locked(struct model_host *host)
 {
-    size_t ready, failed;
+    size_t ready, failed, missing;
     choose_default_locked(host);
-    count_names_locked(host, &ready, &failed);
-    size_t required = host->required_total > 1 ? host->required_total : 1;
-    if (host->settled)
-        required = 1;
+    count_versions_locked(host, &ready, &failed, &missing);
     const enum model_host_state loaded = host->awaits_sizes ? MODEL_HOST_LOADING : MODEL_HOST_READY;
-    enum model_host_state state = host->draining             ? MODEL_HOST_DRAINING
-                                  : ready >= required        ? loaded
-                                  : failed > 0               ? MODEL_HOST_FAILED
-                                  : is_unloaded_locked(host) ? MODEL_HOST_UNLOADED
-                                                             : MODEL_HOST_LOADING;
+    enum model_host_state state = host->draining              ? MODEL_HOST_DRAINING
+                                  : ready > 0 && missing == 0 ? loaded
+                                  : failed > 0                ? MODEL_HOST_FAILED
+                                  : is_unloaded_locked(host)  ? MODEL_HOST_UNLOADED
+                                                              : MODEL_HOST_LOADING;
     atomic_store_explicit(&host->state, (int)state, memory_order_release);
 }
 
 void model_host_announce(struct model_host *host, const char *name, const char *version,
-                         size_t required_total)
+                         bool is_required)
 {
     LOCK(&host->lock);
     struct model_entry *entry = version ? NULL : find_best_locked(host, name);
@@ -267,10 +265,8 @@ void model_host_announce(struct model_host *host, const char *name, const char *
         entry->phase = PHASE_WAITING;
         entry->failure[0] = '\0';
     }
-    if (entry && required_total > 0)
+    if (entry && is_required)
         entry->is_required = true;
-    if (required_total > host->required_total)
-        host->required_total = required_total;
     table_update_state_locked(host);
 }
 

@@ -72,8 +72,7 @@ struct model_host {
     struct model_entry **entries; /* sorted by name, then in the order of announcement; owned */
     size_t entry_count;
     char default_name[sizeof((struct model_status *)0)->name]; /* "" if unknown */
-    size_t required_total;
-    uint64_t generations; /* the last number given to a load */
+    uint64_t generations;                                      /* the last number given to a load */
     bool settled, draining;
     bool awaits_sizes; /* the host is not ready until the sizes that pipelines name are compiled */
     struct model_host_source source;

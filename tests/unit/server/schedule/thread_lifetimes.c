@@ -136,8 +136,8 @@ static void test_states_and_refusals(void)
     CHECK(model_host_state(host) == MODEL_HOST_LOADING);
     CHECK(refused(host, NULL, &err) == STATUS_NOT_READY);
     CHECK(refused(host, "a", &err) == STATUS_NOT_FOUND);
-    model_host_announce(host, "a", NULL, 2);
-    model_host_announce(host, "b", NULL, 2);
+    model_host_announce(host, "a", NULL, true);
+    model_host_announce(host, "b", NULL, true);
     CHECK(refused(host, "a", &err) == STATUS_NOT_READY);
     CHECK(strstr(err.message, "'a'") && strstr(err.message, "loading"));
 
@@ -169,7 +169,7 @@ static void test_states_and_refusals(void)
     CHECK(model_host_add_model(host, fake_model("b", 1), NULL, &err) == STATUS_NO_MEMORY);
     CHECK(strstr(err.message, "no thread for it"));
     fake_plan((struct fake_session_plan){.unlike_classifier = true});
-    model_host_announce(host, "b", NULL, 2);
+    model_host_announce(host, "b", NULL, true);
     CHECK(model_host_state(host) == MODEL_HOST_LOADING);
     add_model(host, "b", 1);
     CHECK(model_host_state(host) == MODEL_HOST_READY);
@@ -277,8 +277,13 @@ static void test_versions_live_side_by_side(void)
 {
     struct model_host *host = start_host((struct model_host_options){0});
     struct error err;
-    CHECK(model_host_add_model(host, version_of("m", "9", 1), NULL, &err) == STATUS_OK);
+    model_host_announce(host, "m", "9", true);
+    model_host_announce(host, "m", "10", true);
     CHECK(model_host_add_model(host, version_of("m", "10", 2), NULL, &err) == STATUS_OK);
+    CHECK(model_host_state(host) == MODEL_HOST_LOADING); /* clients may ask for the other version */
+    CHECK(model_host_add_model(host, version_of("m", "9", 1), NULL, &err) == STATUS_OK);
+    CHECK(model_host_state(host) == MODEL_HOST_READY);
+    model_host_settle(host);
     CHECK(height_of(host, NULL) == 2 && height_of(host, "9") == 1);
     CHECK(height_of(host, "10") == 2 && height_of(host, "1") == -(int)STATUS_NOT_FOUND);
     /* A newer one that does not load is passed over. */
@@ -734,7 +739,7 @@ static void test_sizes_of_a_pipeline_come_before_it_is_ready(void)
         .stage_count = 2};
     struct model_host *host = start_host((struct model_host_options){0});
     model_host_set_source(host, &(struct model_host_source){.read = read_free_model});
-    model_host_announce(host, "p", NULL, 2);
+    model_host_announce(host, "p", NULL, true);
     CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
     CHECK(model_host_add_pipeline(host, "p", "1", &config, &err) == STATUS_OK);
     CHECK(model_host_state(host) == MODEL_HOST_LOADING);
