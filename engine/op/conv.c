@@ -135,10 +135,10 @@ static void conv_start_rows(void *dst, const void *bias, size_t rows, size_t pos
 }
 
 enum status conv_forward(const struct kernel_args *args, const struct conv_shape *conv,
-                         enum arithmetic arithmetic, const void *src, const void *weights,
-                         const void *bias, void *dst, struct error *err)
+                         enum dtype working, const void *src, const void *weights, const void *bias,
+                         void *dst, struct error *err)
 {
-    struct patches p = {.window = window_in_3d(&conv->window), .size = arithmetic_size(arithmetic)};
+    struct patches p = {.window = window_in_3d(&conv->window), .size = dtype_size(working)};
     const struct window *w = &p.window;
     size_t channels = conv->in_channels / conv->group, rows = conv->out_channels / conv->group;
     size_t depth = channels * window_volume(w->kernel), positions = window_volume(w->out),
@@ -160,7 +160,7 @@ enum status conv_forward(const struct kernel_args *args, const struct conv_shape
                 TRY(kernel_goes_on(args, (rows + 1) * count * part, err));
                 for (size_t i = 0; i < part; i++)
                     fill_panel_row(&p, panel + i * count * size, k + i, t, count);
-                gemm_nn(arithmetic, rows, count, part, matrix + k * size, depth, 1, panel, count,
+                gemm_nn(working, rows, count, part, matrix + k * size, depth, 1, panel, count,
                         out + t * size, positions);
             }
         }
@@ -171,16 +171,16 @@ enum status conv_forward(const struct kernel_args *args, const struct conv_shape
 KERNEL(kernel_conv)
 {
     const struct tensor *x = args->in[0];
-    enum arithmetic arithmetic = arithmetic_for(x->dtype);
+    enum dtype working = working_dtype(x->dtype);
     struct conv_shape conv;
     const void *src, *weights, *bias;
     void *dst;
     TRY(conv_shape_init(args->node, &x->shape, &args->in[1]->shape, &conv, err));
-    TRY(operand_open(args, 0, arithmetic, &src, err));
-    TRY(operand_open(args, 1, arithmetic, &weights, err));
-    TRY(operand_open(args, 2, arithmetic, &bias, err));
-    TRY(result_open(args, 0, arithmetic, &dst, err));
-    return conv_forward(args, &conv, arithmetic, src, weights, bias, dst, err);
+    TRY(operand_open(args, 0, working, &src, err));
+    TRY(operand_open(args, 1, working, &weights, err));
+    TRY(operand_open(args, 2, working, &bias, err));
+    TRY(result_open(args, 0, working, &dst, err));
+    return conv_forward(args, &conv, working, src, weights, bias, dst, err);
 }
 
 /* ---- ConvTranspose ---- */
@@ -192,12 +192,12 @@ KERNEL(kernel_conv)
  *     dst[m, position(t) * stride + tap * dilation - pad] += column[(m, tap), t] */
 
 /* dst[i * step] += src[i] */
-static void add_row(enum arithmetic arithmetic, void *dst, size_t step, const void *src, size_t n)
+static void add_row(enum dtype working, void *dst, size_t step, const void *src, size_t n)
 {
-    if (arithmetic == ARITHMETIC_F64) {
+    if (working == DTYPE_F64) {
         for (size_t i = 0; i < n; i++)
             ((double *)dst)[i * step] += ((const double *)src)[i];
-    } else if (arithmetic == ARITHMETIC_U64) {
+    } else if (working == DTYPE_U64) {
         for (size_t i = 0; i < n; i++)
             ((uint64_t *)dst)[i * step] += ((const uint64_t *)src)[i];
     } else {
@@ -208,10 +208,10 @@ static void add_row(enum arithmetic arithmetic, void *dst, size_t step, const vo
 
 /* Scatters one row of the column matrix: tap `k` of one output channel for input positions t …
  * t+count-1. */
-static void scatter_row(const struct window *w, enum arithmetic arithmetic, char *plane, size_t k,
+static void scatter_row(const struct window *w, enum dtype working, char *plane, size_t k,
                         const char *row, size_t t, size_t count)
 {
-    size_t size = arithmetic_size(arithmetic);
+    size_t size = dtype_size(working);
     int64_t tap[3] = {(int64_t)k / w->kernel[2] / w->kernel[1],
                       (int64_t)k / w->kernel[2] % w->kernel[1], (int64_t)k % w->kernel[2]};
     int64_t x = (int64_t)t % w->in[2], y = (int64_t)t / w->in[2] % w->in[1];
@@ -227,7 +227,7 @@ static void scatter_row(const struct window *w, enum arithmetic arithmetic, char
         int64_t from = low > x ? low : x, to = high < x + n ? high : x + n;
         if (oz >= 0 && oz < w->out[0] && oy >= 0 && oy < w->out[1] && from < to) {
             int64_t at = (oz * w->out[1] + oy) * w->out[2] + from * stride + offset;
-            add_row(arithmetic, plane + (size_t)at * size, (size_t)stride,
+            add_row(working, plane + (size_t)at * size, (size_t)stride,
                     row + (size_t)(from - x) * size, (size_t)(to - from));
         }
         row += (size_t)n * size;
@@ -243,11 +243,11 @@ static void scatter_row(const struct window *w, enum arithmetic arithmetic, char
 /* Computes one group of one image: src [channels, in …], weights [channels, outputs, taps], dst
  * [outputs, out …]. Before the call, dst contains the bias. */
 static enum status transpose_group(const struct kernel_args *args, const struct window *w,
-                                   enum arithmetic arithmetic, size_t channels, size_t outputs,
+                                   enum dtype working, size_t channels, size_t outputs,
                                    const char *src, const char *weights, char *dst, char *column,
                                    struct error *err)
 {
-    size_t size = arithmetic_size(arithmetic);
+    size_t size = dtype_size(working);
     size_t taps = window_volume(w->kernel), rows = outputs * taps;
     size_t positions = window_volume(w->in), plane = window_volume(w->out);
     for (size_t t = 0; t < positions; t += PANEL_COLUMNS) {
@@ -256,10 +256,10 @@ static enum status transpose_group(const struct kernel_args *args, const struct 
             size_t part = rows - r < PANEL_ROWS ? rows - r : PANEL_ROWS;
             TRY(kernel_goes_on(args, (channels + 1) * count * part, err));
             zero_bytes(column, part * count * size);
-            gemm_nn(arithmetic, part, count, channels, weights + r * size, 1, rows, src + t * size,
+            gemm_nn(working, part, count, channels, weights + r * size, 1, rows, src + t * size,
                     positions, column, count);
             for (size_t i = 0; i < part; i++)
-                scatter_row(w, arithmetic, dst + (r + i) / taps * plane * size, (r + i) % taps,
+                scatter_row(w, working, dst + (r + i) / taps * plane * size, (r + i) % taps,
                             column + i * count * size, t, count);
         }
     }
@@ -269,18 +269,18 @@ static enum status transpose_group(const struct kernel_args *args, const struct 
 KERNEL(kernel_conv_transpose)
 {
     const struct tensor *x = args->in[0], *w = args->in[1];
-    enum arithmetic arithmetic = arithmetic_for(x->dtype);
-    size_t size = arithmetic_size(arithmetic);
+    enum dtype working = working_dtype(x->dtype);
+    size_t size = dtype_size(working);
     struct conv_shape conv;
     const char *src, *weights, *bias;
     char *dst;
     TRY(conv_shape_init(args->node, &x->shape, &w->shape, &conv, err));
     char *column = kernel_scratch(args, PANEL_ROWS * PANEL_COLUMNS, size, err);
     TRY(allocated(column));
-    TRY(operand_open(args, 0, arithmetic, &src, err));
-    TRY(operand_open(args, 1, arithmetic, &weights, err));
-    TRY(operand_open(args, 2, arithmetic, &bias, err));
-    TRY(result_open(args, 0, arithmetic, &dst, err));
+    TRY(operand_open(args, 0, working, &src, err));
+    TRY(operand_open(args, 1, working, &weights, err));
+    TRY(operand_open(args, 2, working, &bias, err));
+    TRY(result_open(args, 0, working, &dst, err));
     struct window window = window_in_3d(&conv.window);
     size_t channels = conv.in_channels / conv.group, outputs = conv.out_channels / conv.group;
     size_t in = window_volume(window.in), out = window_volume(window.out);
@@ -289,7 +289,7 @@ KERNEL(kernel_conv_transpose)
         conv_start_rows(dst + n * conv.out_channels * out * size, bias, conv.out_channels, out,
                         size);
     for (size_t ng = 0; ng < conv.batch * conv.group; ng++)
-        TRY(transpose_group(args, &window, arithmetic, channels, outputs,
+        TRY(transpose_group(args, &window, working, channels, outputs,
                             src + ng * channels * in * size,
                             weights + ng % conv.group * matrix * size,
                             dst + ng * outputs * out * size, column, err));
@@ -344,21 +344,20 @@ static enum status infer_col2im(struct node *node, struct error *err)
 KERNEL(kernel_col2im)
 {
     const struct shape *x = &args->in[0]->shape;
-    const enum arithmetic arithmetic =
-        dtype_is_float(args->in[0]->dtype) ? ARITHMETIC_F64 : ARITHMETIC_U64;
-    const size_t size = arithmetic_size(arithmetic), positions = (size_t)x->dims[2];
+    const enum dtype working = dtype_is_float(args->in[0]->dtype) ? DTYPE_F64 : DTYPE_U64;
+    const size_t size = dtype_size(working), positions = (size_t)x->dims[2];
     struct window w;
     struct shape out;
     const char *src;
     char *dst;
     TRY(col2im_init(args->node, &w, &out, err));
-    TRY(operand_open(args, 0, arithmetic, &src, err));
-    TRY(result_open(args, 0, arithmetic, &dst, err));
+    TRY(operand_open(args, 0, working, &src, err));
+    TRY(result_open(args, 0, working, &dst, err));
     w = window_in_3d(&w);
     const size_t taps = window_volume(w.kernel), plane = window_volume(w.out);
     zero_bytes(dst, shape_count(&out) * size);
     for (size_t row = 0; row < resolve_extent(x, 0, 2); row++)
-        scatter_row(&w, arithmetic, dst + row / taps * plane * size, row % taps,
+        scatter_row(&w, working, dst + row / taps * plane * size, row % taps,
                     src + row * positions * size, 0, positions);
     return STATUS_OK;
 }
@@ -475,7 +474,7 @@ static enum status deform_image(const struct kernel_args *args, const struct def
         TRY(kernel_goes_on(args, (rows * conv->group + 1) * depth * count, err));
         fill_panel(d, t, count);
         for (size_t g = 0; g < conv->group; g++)
-            gemm_nn(ARITHMETIC_F64, rows, count, depth, weights + g * rows * depth, depth, 1,
+            gemm_nn(DTYPE_F64, rows, count, depth, weights + g * rows * depth, depth, 1,
                     d->panel + g * depth * count, count, dst + g * rows * d->positions + t,
                     d->positions);
     }
@@ -512,7 +511,7 @@ KERNEL(kernel_deform_conv)
     d.panel = kernel_scratch(args, room, sizeof *d.panel, err);
     TRY(allocated(d.panel));
     TRY(operands_open(args, 0, COUNT_OF(in), in, err));
-    TRY(result_open(args, 0, ARITHMETIC_F64, &dst, err));
+    TRY(result_open(args, 0, DTYPE_F64, &dst, err));
     TRY(deform_batch(args, &d, in, dst, err));
     return STATUS_OK;
 }

@@ -244,15 +244,15 @@ KERNEL(kernel_roi_align)
     char *dst;
     read_roi_settings(args->node, &x->shape, &s);
     s.wide = x->dtype == DTYPE_F64;
-    enum arithmetic arithmetic = s.wide ? ARITHMETIC_F64 : ARITHMETIC_F32;
-    size_t size = arithmetic_size(arithmetic);
+    enum dtype working = s.wide ? DTYPE_F64 : DTYPE_F32;
+    size_t size = dtype_size(working);
     size_t image = s.channels * (size_t)(s.height * s.width) * size;
     size_t region = s.channels * (size_t)s.pooled_height * (size_t)s.pooled_width * size;
     struct roi_tap *taps = kernel_scratch(args, 2 * MOST_TAPS, sizeof *taps, err);
     TRY(allocated(taps));
-    TRY(operand_open(args, 0, arithmetic, &src, err));
-    TRY(operand_open(args, 1, ARITHMETIC_F32, &boxes, err));
-    TRY(result_open(args, 0, arithmetic, &dst, err));
+    TRY(operand_open(args, 0, working, &src, err));
+    TRY(operand_open(args, 1, DTYPE_F32, &boxes, err));
+    TRY(result_open(args, 0, working, &dst, err));
     for (size_t i = 0; i < count; i++) {
         size_t n = 0;
         TRY(image_of(batch, i, x->shape.dims[0], &n, err));
@@ -418,8 +418,8 @@ KERNEL(kernel_non_max_suppression)
     s.selected = kernel_scratch(args, s.boxes, sizeof *s.selected, err);
     if (!s.candidates || !s.selected)
         return STATUS_NO_MEMORY;
-    TRY(operand_open(args, 0, ARITHMETIC_F32, &boxes, err));
-    TRY(operand_open(args, 1, ARITHMETIC_F32, &scores, err));
+    TRY(operand_open(args, 0, DTYPE_F32, &boxes, err));
+    TRY(operand_open(args, 1, DTYPE_F32, &scores, err));
     TRY(suppress_all(args, &s, boxes, scores, err));
     TRY(kernel_output(args, 0, DTYPE_I64, &SHAPE((int64_t)s.count, 3), err));
     if (s.count)

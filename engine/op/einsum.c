@@ -293,9 +293,8 @@ static bool advance(const struct axis *axes, int rank, size_t *at, struct axis *
 /* Writes to dst, which `to` describes, the sum of a * b over all labels that `to` lacks. The last
  * of these labels is the innermost loop. */
 static enum status contract(const struct kernel_args *args, const struct einsum_plan *plan,
-                            enum arithmetic arithmetic, const struct labelled *a,
-                            const struct labelled *b, const struct labelled *to, void *dst,
-                            struct error *err)
+                            enum dtype working, const struct labelled *a, const struct labelled *b,
+                            const struct labelled *to, void *dst, struct error *err)
 {
     struct axis axes[EINSUM_MAX_LABELS + 1], offset = {0};
     size_t at[EINSUM_MAX_LABELS + 1] = {0}, count = 1;
@@ -320,7 +319,7 @@ static enum status contract(const struct kernel_args *args, const struct einsum_
     const struct axis *last = &axes[rank - 1];
     do {
         TRY(kernel_goes_on(args, last->extent + 1, err));
-        if (arithmetic == ARITHMETIC_F64)
+        if (working == DTYPE_F64)
             ((double *)dst)[offset.to] +=
                 dot_f64((const double *)a->data + offset.a, last->a,
                         (const double *)b->data + offset.b, last->b, last->extent);
@@ -364,13 +363,13 @@ static enum status intermediate(const struct kernel_args *args, const struct ein
 }
 
 static enum status contract_all(const struct kernel_args *args, const struct einsum_plan *plan,
-                                enum arithmetic arithmetic, const struct labelled *operands,
-                                void *dst, struct error *err)
+                                enum dtype working, const struct labelled *operands, void *dst,
+                                struct error *err)
 {
     static const double one_f64 = 1;
     static const uint64_t one_u64 = 1;
     struct labelled one = {.data = &one_u64}, left = operands[0], next, to;
-    if (arithmetic == ARITHMETIC_F64)
+    if (working == DTYPE_F64)
         one.data = &one_f64;
     label_operand(plan, plan->out_label, &plan->out, NULL, &to);
     for (size_t i = 1; i + 1 < plan->operands; i++) {
@@ -380,10 +379,10 @@ static enum status contract_all(const struct kernel_args *args, const struct ein
             needed |= operands[k].labels;
         needed &= left.labels | operands[i].labels;
         TRY(intermediate(args, plan, needed, &next, &fresh, err));
-        TRY(contract(args, plan, arithmetic, &left, &operands[i], &next, fresh, err));
+        TRY(contract(args, plan, working, &left, &operands[i], &next, fresh, err));
         left = next;
     }
-    return contract(args, plan, arithmetic, &left,
+    return contract(args, plan, working, &left,
                     plan->operands > 1 ? &operands[plan->operands - 1] : &one, &to, dst, err);
 }
 
@@ -395,14 +394,13 @@ KERNEL(kernel_einsum)
     const void *data;
     void *dst;
     TRY(einsum_plan_init(args->node, &plan, err));
-    enum arithmetic arithmetic =
-        dtype_is_float(args->in[0]->dtype) ? ARITHMETIC_F64 : ARITHMETIC_U64;
-    TRY(result_open(args, 0, arithmetic, &dst, err));
+    enum dtype working = dtype_is_float(args->in[0]->dtype) ? DTYPE_F64 : DTYPE_U64;
+    TRY(result_open(args, 0, working, &dst, err));
     for (size_t i = 0; i < count; i++) {
-        TRY(operand_open(args, i, arithmetic, &data, err));
+        TRY(operand_open(args, i, working, &data, err));
         label_operand(&plan, plan.label[i], &args->in[i]->shape, data, &operands[i]);
     }
-    TRY(contract_all(args, &plan, arithmetic, operands, dst, err));
+    TRY(contract_all(args, &plan, working, operands, dst, err));
     return STATUS_OK;
 }
 

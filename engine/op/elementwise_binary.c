@@ -223,19 +223,18 @@ ROW(pow_I64, int64_t, int64_t, power(x, y))
 KERNEL(kernel_pow)
 {
     static const binary_row pow_rows[] = {
-        [ARITHMETIC_F32] = pow_F32, [ARITHMETIC_F64] = pow_F64, [ARITHMETIC_U64] = pow_I64};
+        [DTYPE_F32] = pow_F32, [DTYPE_F64] = pow_F64, [DTYPE_U64] = pow_I64};
     const enum dtype base = args->in[0]->dtype, exponent = args->in[1]->dtype;
-    const enum arithmetic arithmetic = base == DTYPE_F32 && exponent == DTYPE_F32 ? ARITHMETIC_F32
-                                       : dtype_is_float(base) || dtype_is_float(exponent)
-                                           ? ARITHMETIC_F64
-                                           : ARITHMETIC_U64;
-    const size_t item = arithmetic_size(arithmetic);
+    const enum dtype working = base == DTYPE_F32 && exponent == DTYPE_F32         ? DTYPE_F32
+                               : dtype_is_float(base) || dtype_is_float(exponent) ? DTYPE_F64
+                                                                                  : DTYPE_U64;
+    const size_t item = dtype_size(working);
     const void *x, *y;
     void *z;
-    TRY(operand_open(args, 0, arithmetic, &x, err));
-    TRY(operand_open(args, 1, arithmetic, &y, err));
-    TRY(result_open(args, 0, arithmetic, &z, err));
-    return broadcast_rows(args, pow_rows[arithmetic], x, y, item, z, item);
+    TRY(operand_open(args, 0, working, &x, err));
+    TRY(operand_open(args, 1, working, &y, err));
+    TRY(result_open(args, 0, working, &z, err));
+    return broadcast_rows(args, pow_rows[working], x, y, item, z, item);
 }
 
 /* ---- Clip ---- */

@@ -232,7 +232,7 @@ KERNEL(kernel_grid_sample)
     double *dst;
     sampler_init(args->node, x, &sampler);
     TRY(operands_open(args, 0, COUNT_OF(in), in, err));
-    TRY(result_open(args, 0, ARITHMETIC_F64, &dst, err));
+    TRY(result_open(args, 0, DTYPE_F64, &dst, err));
     size_t channels = (size_t)x->dims[1], count = shape_count(out);
     size_t plane = resolve_extent(x, 2, x->rank), positions = resolve_extent(out, 2, x->rank);
     for (size_t n = 0; n < (size_t)x->dims[0] && channels && positions; n++)
@@ -287,7 +287,7 @@ KERNEL(kernel_affine_grid)
     for (int i = 0; i < spatial; i++)
         extent[3 - spatial + i] = out->dims[1 + i];
     TRY(operands_open(args, 0, 1, &theta, err));
-    TRY(result_open(args, 0, ARITHMETIC_F64, &grid, err));
+    TRY(result_open(args, 0, DTYPE_F64, &grid, err));
     fill_grid(theta, grid, extent, (size_t)out->dims[0], (size_t)spatial,
               node_int(args->node, "align_corners", 0) != 0);
     return STATUS_OK;

@@ -478,8 +478,8 @@ KERNEL(kernel_cum_sum)
     const void *src;
     void *dst;
     TRY(infer_axis(&axis, x->shape.rank, err));
-    TRY(operand_open(args, 0, is_real ? ARITHMETIC_F64 : ARITHMETIC_U64, &src, err));
-    TRY(result_open(args, 0, is_real ? ARITHMETIC_F64 : ARITHMETIC_U64, &dst, err));
+    TRY(operand_open(args, 0, is_real ? DTYPE_F64 : DTYPE_U64, &src, err));
+    TRY(result_open(args, 0, is_real ? DTYPE_F64 : DTYPE_U64, &dst, err));
     const struct axis_layout layout = axis_layout_of(&x->shape, axis);
     const size_t extent = layout.extent, inner = layout.inner;
     for (size_t line = 0; line < layout.outer * extent; line++) {

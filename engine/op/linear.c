@@ -26,17 +26,17 @@ static enum status infer_matmul(struct node *node, struct error *err)
 
 /* c[m, n] += a[m, k] * b[k, n], a few rows of c at a time. */
 static enum status multiply_rows(const struct kernel_args *args, const struct gemm_shape *gemm,
-                                 enum arithmetic arithmetic, const char *a, size_t a_row,
-                                 size_t a_col, const void *b, char *c, struct error *err)
+                                 enum dtype working, const char *a, size_t a_row, size_t a_col,
+                                 const void *b, char *c, struct error *err)
 {
-    const size_t n = gemm->n, k = gemm->k, size = arithmetic_size(arithmetic);
+    const size_t n = gemm->n, k = gemm->k, size = dtype_size(working);
     const double most = 8.0 * KERNEL_ASKS / ((double)n * (double)k + 1);
     const size_t step = most < 32 ? 32 : (size_t)most; /* fewer rows would reuse b too rarely */
     for (size_t i = 0; i < gemm->m; i += step) {
         const size_t rows = gemm->m - i < step ? gemm->m - i : step;
         const char *left = a + i * a_row * size;
         TRY(kernel_goes_on(args, rows == step ? KERNEL_ASKS : rows * (n + k), err));
-        gemm_nn(arithmetic, rows, n, k, left, a_row, a_col, b, n, c + i * n * size, n);
+        gemm_nn(working, rows, n, k, left, a_row, a_col, b, n, c + i * n * size, n);
     }
     return STATUS_OK;
 }
@@ -54,14 +54,14 @@ void *transposed(const struct kernel_args *args, const void *matrix, size_t rows
 
 /* A transposed `a` is read in place. */
 enum status gemm_product(const struct kernel_args *args, const struct gemm_shape *gemm,
-                         enum arithmetic arithmetic, const void *a, const void *b, void *y,
+                         enum dtype working, const void *a, const void *b, void *y,
                          struct error *err)
 {
     const size_t m = gemm->m, k = gemm->k;
-    if (gemm->trans_b && !(b = transposed(args, b, gemm->n, k, arithmetic_size(arithmetic), err)))
+    if (gemm->trans_b && !(b = transposed(args, b, gemm->n, k, dtype_size(working), err)))
         return STATUS_NO_MEMORY;
-    return multiply_rows(args, gemm, arithmetic, a, gemm->trans_a ? 1 : k, gemm->trans_a ? m : 1, b,
-                         y, err);
+    return multiply_rows(args, gemm, working, a, gemm->trans_a ? 1 : k, gemm->trans_a ? m : 1, b, y,
+                         err);
 }
 
 /* y = alpha * y + beta * c, in double; c broadcasts to y. */
@@ -90,36 +90,34 @@ static void scale_and_add(const struct shape *shape, enum dtype dtype, void *y, 
 KERNEL(kernel_gemm)
 {
     const struct tensor *a = args->in[0], *c = kernel_input(args, 2);
-    enum arithmetic arithmetic = arithmetic_for(a->dtype);
-    bool exact = arithmetic == ARITHMETIC_U32 || arithmetic == ARITHMETIC_U64;
-    /* a dtype in which `arithmetic` stores its numbers */
-    enum dtype working = arithmetic == ARITHMETIC_F32   ? DTYPE_F32
-                         : arithmetic == ARITHMETIC_U64 ? DTYPE_I64
-                                                        : a->dtype;
+    enum dtype working = working_dtype(a->dtype);
+    bool exact = !dtype_is_float(working);
+    /* numbers to scale have a sign, unless A is uint32 */
+    enum dtype stored = working == DTYPE_U64 ? DTYPE_I64 : exact ? a->dtype : working;
     float alpha = node_float(args->node, "alpha", 1), beta = node_float(args->node, "beta", 1);
     bool plain = alpha == 1 && beta == 1;
     struct gemm_shape gemm;
     const void *left, *right, *bias;
     void *dst;
     TRY(gemm_shape_init(args->node, &a->shape, &args->in[1]->shape, &gemm, err));
-    TRY(operand_open(args, 0, arithmetic, &left, err));
-    TRY(operand_open(args, 1, arithmetic, &right, err));
-    TRY(result_open(args, 0, arithmetic, &dst, err));
-    zero_bytes(dst, gemm.m * gemm.n * arithmetic_size(arithmetic));
+    TRY(operand_open(args, 0, working, &left, err));
+    TRY(operand_open(args, 1, working, &right, err));
+    TRY(result_open(args, 0, working, &dst, err));
+    zero_bytes(dst, gemm.m * gemm.n * dtype_size(working));
     if (exact && plain && c) { /* the sums start with C, exactly */
-        TRY(operand_open(args, 2, arithmetic, &bias, err));
-        copy_broadcast(dst, &args->out[0]->shape, bias, &c->shape, arithmetic_size(arithmetic));
+        TRY(operand_open(args, 2, working, &bias, err));
+        copy_broadcast(dst, &args->out[0]->shape, bias, &c->shape, dtype_size(working));
     }
-    TRY(gemm_product(args, &gemm, arithmetic, left, right, dst, err));
+    TRY(gemm_product(args, &gemm, working, left, right, dst, err));
     if (alpha != 1 || (c && !(exact && plain)))
-        scale_and_add(&args->out[0]->shape, working, dst, alpha, beta, c);
+        scale_and_add(&args->out[0]->shape, stored, dst, alpha, beta, c);
     return STATUS_OK;
 }
 
 /* ---- MatMul ---- */
 
 enum status multiply_batches(const struct kernel_args *args, const struct matmul_shape *shape,
-                             enum arithmetic arithmetic, const void *a, const void *b, void *y,
+                             enum dtype working, const void *a, const void *b, void *y,
                              struct error *err)
 {
     const struct gemm_shape gemm = {.m = shape->m, .n = shape->n, .k = shape->k};
@@ -127,7 +125,7 @@ enum status multiply_batches(const struct kernel_args *args, const struct matmul
     memcpy(matrix.extent, shape->batch, sizeof matrix.extent);
     memcpy(matrix.step[0], shape->a_stride, sizeof matrix.step[0]);
     memcpy(matrix.step[1], shape->b_stride, sizeof matrix.step[1]);
-    size_t size = arithmetic_size(arithmetic), done = 0;
+    size_t size = dtype_size(working), done = 0;
     size_t a_bytes = shape->m * shape->k * size, b_bytes = shape->k * shape->n * size;
     size_t y_bytes = shape->m * shape->n * size;
     bool empty = !a_bytes || !b_bytes || !y_bytes;
@@ -136,7 +134,7 @@ enum status multiply_batches(const struct kernel_args *args, const struct matmul
     if (empty)
         return STATUS_OK;
     do
-        TRY(multiply_rows(args, &gemm, arithmetic, (const char *)a + matrix.offset[0] * a_bytes,
+        TRY(multiply_rows(args, &gemm, working, (const char *)a + matrix.offset[0] * a_bytes,
                           shape->k, 1, (const char *)b + matrix.offset[1] * b_bytes,
                           (char *)y + done++ * y_bytes, err));
     while (strided_next(&matrix, 2));
@@ -147,16 +145,16 @@ KERNEL(kernel_matmul)
 {
     const struct tensor *a = args->in[0], *b = args->in[1];
     size_t count = shape_count(&args->out[0]->shape);
-    enum arithmetic arithmetic = arithmetic_for(a->dtype);
+    enum dtype working = working_dtype(a->dtype);
     struct matmul_shape shape;
     const void *left, *right;
     void *dst;
     TRY(matmul_shape_init(&a->shape, &b->shape, &shape, err));
-    TRY(operand_open(args, 0, arithmetic, &left, err));
-    TRY(operand_open(args, 1, arithmetic, &right, err));
-    TRY(result_open(args, 0, arithmetic, &dst, err));
-    zero_bytes(dst, count * arithmetic_size(arithmetic));
-    return multiply_batches(args, &shape, arithmetic, left, right, dst, err);
+    TRY(operand_open(args, 0, working, &left, err));
+    TRY(operand_open(args, 1, working, &right, err));
+    TRY(result_open(args, 0, working, &dst, err));
+    zero_bytes(dst, count * dtype_size(working));
+    return multiply_batches(args, &shape, working, left, right, dst, err);
 }
 
 const struct op_info ops_linear[] = {

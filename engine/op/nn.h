@@ -12,11 +12,11 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return a / b + (a % b != 0);
 }
 
-/* dst = weights * src + bias in `arithmetic`, ONNX Conv. src [N, C, …], weights [M, C/group, …],
- * bias [M] or NULL, dst [N, M, …] as conv->out says; contiguous, no overlap. */
+/* dst = weights * src + bias in the dtype `working`, ONNX Conv. src [N, C, …], weights [M, C/group,
+ * …], bias [M] or NULL, dst [N, M, …] as conv->out says; contiguous, no overlap. */
 enum status conv_forward(const struct kernel_args *args, const struct conv_shape *conv,
-                         enum arithmetic arithmetic, const void *src, const void *weights,
-                         const void *bias, void *dst, struct error *err) MUST_USE;
+                         enum dtype working, const void *src, const void *weights, const void *bias,
+                         void *dst, struct error *err) MUST_USE;
 
 /* Adds leading spatial dimensions of extent 1 to a window, so that the window has three. */
 struct window window_in_3d(const struct window *window);

@@ -127,7 +127,7 @@ KERNEL(kernel_batch_normalization)
     double *out[3];      /* Y and the updated statistics */
     TRY(operands_open(args, 0, COUNT_OF(in), in, err));
     for (size_t i = 0; i < COUNT_OF(out); i++)
-        TRY(result_open(args, i, ARITHMETIC_F64, &out[i], err));
+        TRY(result_open(args, i, DTYPE_F64, &out[i], err));
     for (size_t c = 0; c < channels; c++) {
         double mean = in[3][c], variance = in[4][c];
         /* training_mode of opset 14 normalises by the statistics of X itself. */
@@ -155,7 +155,7 @@ KERNEL(kernel_group_normalization)
     const size_t groups = (size_t)node_int(args->node, "num_groups", (int64_t)channels);
     const size_t per = channels / groups, block = per * inner;
     TRY(operands_open(args, 0, COUNT_OF(in), in, err));
-    TRY(result_open(args, 0, ARITHMETIC_F64, &dst, err));
+    TRY(result_open(args, 0, DTYPE_F64, &dst, err));
     const double *src = in[0], *scale = in[1], *shift = in[2];
     for (size_t i = 0; i < (size_t)x->dims[0] * groups; i++) {
         double mean, variance;
@@ -214,9 +214,9 @@ KERNEL(kernel_layer_normalization)
     TRY(operands_open(args, 0, 1, &src, err));
     TRY(spread_operand(args, 1, shape, axis, &scale, err));
     TRY(spread_operand(args, 2, shape, axis, &shift, err));
-    TRY(result_open(args, 0, ARITHMETIC_F64, &dst, err));
+    TRY(result_open(args, 0, DTYPE_F64, &dst, err));
     for (size_t i = 0; i < 2; i++)
-        TRY(result_open(args, 1 + i, ARITHMETIC_F64, &statistics[i], err));
+        TRY(result_open(args, 1 + i, DTYPE_F64, &statistics[i], err));
     for (size_t r = 0; r < rows; r++) {
         double mean, variance;
         const double *x = src + r * columns, *s = scale.data + r * scale.row_step;
@@ -270,7 +270,7 @@ KERNEL(kernel_lrn)
     double *dst, *sums = kernel_scratch(args, inner, sizeof *sums, err);
     TRY(allocated(sums));
     TRY(operands_open(args, 0, 1, &src, err));
-    TRY(result_open(args, 0, ARITHMETIC_F64, &dst, err));
+    TRY(result_open(args, 0, DTYPE_F64, &dst, err));
     for (size_t n = 0; n < (size_t)x->dims[0] && image; n++)
         lrn_image(args->node, src + n * image, dst + n * image, sums, channels, inner);
     return STATUS_OK;
@@ -285,7 +285,7 @@ KERNEL(kernel_scale_shift)
     const double *in[3];
     double *dst;
     TRY(operands_open(args, 0, COUNT_OF(in), in, err));
-    TRY(result_open(args, 0, ARITHMETIC_F64, &dst, err));
+    TRY(result_open(args, 0, DTYPE_F64, &dst, err));
     for (size_t i = 0; i < count; i++)
         dst[i] = in[0][i] * in[1][i % channels] + in[2][i % channels];
     return STATUS_OK;

@@ -44,12 +44,12 @@ static inline int64_t quant_round(const struct quant *q, double divided)
 
 /* y[m, n] += a * b as in Gemm; y contains the initial sums. */
 enum status gemm_product(const struct kernel_args *args, const struct gemm_shape *gemm,
-                         enum arithmetic arithmetic, const void *a, const void *b, void *y,
+                         enum dtype working, const void *a, const void *b, void *y,
                          struct error *err) MUST_USE;
 
 /* Multiplies all matrices of the batch; y starts as zeros. */
 enum status multiply_batches(const struct kernel_args *args, const struct matmul_shape *shape,
-                             enum arithmetic arithmetic, const void *a, const void *b, void *y,
+                             enum dtype working, const void *a, const void *b, void *y,
                              struct error *err) MUST_USE;
 
 /* The dtype of a quantized output: the dtype of its zero point, or `otherwise` without a zero

@@ -220,8 +220,8 @@ static enum status multiply_matrices(const struct kernel_args *args,
         copy_broadcast(sums, full, bias->data, &bias->shape, sizeof *sums);
     else
         zero_bytes(sums, shape_count(full) * sizeof *sums);
-    return is_gemm ? gemm_product(args, &gemm, ARITHMETIC_U32, left, right, sums, err)
-                   : multiply_batches(args, &matmul, ARITHMETIC_U32, left, right, sums, err);
+    return is_gemm ? gemm_product(args, &gemm, DTYPE_U32, left, right, sums, err)
+                   : multiply_batches(args, &matmul, DTYPE_U32, left, right, sums, err);
 }
 
 static enum status convolve(const struct kernel_args *args, const struct operand_places *of,
@@ -234,8 +234,7 @@ static enum status convolve(const struct kernel_args *args, const struct operand
     TRY(conv_shape_init(args->node, x, w, &conv, err));
     TRY(widen_operand(args, 0, of->x_zero, 0, &left, err));
     TRY(widen_operand(args, of->w, of->w_zero, w->rank - 1, &right, err));
-    return conv_forward(args, &conv, ARITHMETIC_U32, left, right, bias ? bias->data : NULL, sums,
-                        err);
+    return conv_forward(args, &conv, DTYPE_U32, left, right, bias ? bias->data : NULL, sums, err);
 }
 
 KERNEL(kernel_quantized_product)
@@ -271,10 +270,10 @@ KERNEL(kernel_matmul_nbits)
     float *weights = kernel_scratch(args, shape.n * shape.k, sizeof *weights, err);
     TRY(allocated(weights));
     nbits_widen(&shape, args->in[1], args->in[2], kernel_input(args, 3), weights);
-    TRY(operand_open(args, 0, ARITHMETIC_F32, &left, err));
-    TRY(result_open(args, 0, ARITHMETIC_F32, &dst, err));
+    TRY(operand_open(args, 0, DTYPE_F32, &left, err));
+    TRY(result_open(args, 0, DTYPE_F32, &dst, err));
     zero_bytes(dst, count * sizeof(float));
-    TRY(multiply_batches(args, &matmul, ARITHMETIC_F32, left, weights, dst, err));
+    TRY(multiply_batches(args, &matmul, DTYPE_F32, left, weights, dst, err));
     for (size_t i = 0; bias && i < count; i++)
         dst[i] += (float)tensor_number(bias, i % shape.n);
     return STATUS_OK;

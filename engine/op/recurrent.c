@@ -323,8 +323,8 @@ static void multiply_states(const struct recurrent_run *run, const double *h, si
     const struct recurrent *r = &run->shape;
     for (size_t n = 0; n < r->batch; n++)
         zero_bytes(run->sums + n * r->width + from, (to - from) * sizeof(double));
-    gemm_nn(ARITHMETIC_F64, r->batch, to - from, r->hidden, h, row, 1, run->weights + from,
-            r->width, run->sums + from, r->width);
+    gemm_nn(DTYPE_F64, r->batch, to - from, r->hidden, h, row, 1, run->weights + from, r->width,
+            run->sums + from, r->width);
 }
 
 static void recurrent_step(const struct recurrent_run *run, size_t s)
@@ -378,7 +378,7 @@ static enum status project(const struct kernel_args *args, const struct recurren
     zero_bytes(made, count * sizeof *made);
     for (size_t row = 0; row < rows && r->inputs; row += r->batch) {
         TRY(kernel_goes_on(args, r->batch * all * r->inputs, err));
-        gemm_nn(ARITHMETIC_F64, r->batch, all, r->inputs, x + row * r->inputs, r->inputs, 1, w, all,
+        gemm_nn(DTYPE_F64, r->batch, all, r->inputs, x + row * r->inputs, r->inputs, 1, w, all,
                 made + row * all, all);
     }
     *ret = made;
@@ -390,7 +390,7 @@ static enum status open_state(const struct kernel_args *args, const struct recur
                               const double *from, size_t to, double **ret, struct error *err)
 {
     const size_t count = r->directions * r->batch * r->hidden;
-    TRY(result_open(args, to, ARITHMETIC_F64, ret, err));
+    TRY(result_open(args, to, DTYPE_F64, ret, err));
     if (!*ret)
         *ret = kernel_scratch(args, count, sizeof **ret, err);
     TRY(allocated(*ret));
@@ -417,7 +417,7 @@ KERNEL(kernel_recurrent)
     TRY(project(args, r, in[RECURRENT_X], in[RECURRENT_W], &run.projected, err));
     TRY(open_state(args, r, in[RECURRENT_H], 1, &run.h, err));
     TRY(open_state(args, r, in[RECURRENT_C], 2, &run.c, err));
-    TRY(result_open(args, 0, ARITHMETIC_F64, &run.y, err));
+    TRY(result_open(args, 0, DTYPE_F64, &run.y, err));
     run.sums = kernel_scratch(args, r->batch, (r->width + r->hidden) * sizeof(double), err);
     TRY(allocated(run.sums));
     run.reset = run.sums + r->batch * r->width;

@@ -205,7 +205,7 @@ KERNEL(kernel_reduce)
     int64_t whole_start;
     void *sums;
     TRY(resolve_reduction(args->node, &reduction, err));
-    TRY(result_open(args, 0, whole ? ARITHMETIC_U64 : ARITHMETIC_F64, &sums, err));
+    TRY(result_open(args, 0, whole ? DTYPE_U64 : DTYPE_F64, &sums, err));
     if (reducer->map == MAP_EXP) {
         shift = kernel_scratch(args, count, sizeof *shift, err);
         TRY(allocated(shift));

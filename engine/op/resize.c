@@ -530,7 +530,7 @@ static enum status resize_by_plan(const struct kernel_args *args, const struct r
     struct table tables[TENSOR_MAX_RANK] = {0};
     struct stage stage = {.data = x->data, .item = dtype_size(x->dtype), .shape = x->shape};
     if (!nearest) {
-        TRY(operand_open(args, 0, ARITHMETIC_F64, &stage.data, err));
+        TRY(operand_open(args, 0, DTYPE_F64, &stage.data, err));
         stage.item = sizeof(double);
     }
     for (int i = 0; i < plan->rank; i++)

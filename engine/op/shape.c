@@ -473,7 +473,7 @@ KERNEL(kernel_range)
     const uint64_t whole_first = (uint64_t)tensor_int(start, 0);
     const uint64_t whole_step = (uint64_t)tensor_int(delta, 0);
     void *to;
-    TRY(result_open(args, 0, is_real ? ARITHMETIC_F64 : ARITHMETIC_U64, &to, err));
+    TRY(result_open(args, 0, is_real ? DTYPE_F64 : DTYPE_U64, &to, err));
     for (size_t i = 0; i < count; i++)
         if (is_real)
             ((double *)to)[i] = first + (double)i * step;

@@ -105,7 +105,7 @@ KERNEL(kernel_columns)
     double *column = kernel_scratch(args, layout.extent, 2 * sizeof *column, err);
     TRY(allocated(column));
     TRY(operands_open(args, 0, 1, &in, err));
-    TRY(result_open(args, 0, ARITHMETIC_F64, &out, err));
+    TRY(result_open(args, 0, DTYPE_F64, &out, err));
     double *result = column + layout.extent;
     for (size_t c = 0; c < layout.outer * layout.inner; c++) {
         const double *src = in + axis_line(&layout, c);

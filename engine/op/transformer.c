@@ -292,7 +292,7 @@ static enum status lay_out(const struct kernel_args *args, size_t output,
                            int64_t width, double **ret, struct error *err)
 {
     const size_t size = (size_t)width * sizeof(double);
-    TRY(result_open(args, output, ARITHMETIC_F64, ret, err));
+    TRY(result_open(args, output, DTYPE_F64, ret, err));
     if (!*ret)
         *ret = kernel_scratch(args, (size_t)(call->batch * heads * (past_rows + rows)), size, err);
     TRY(allocated(*ret));
@@ -437,8 +437,8 @@ static enum status open_attend(const struct kernel_args *args, struct attend_cal
 {
     const struct attention_call *call = &a->call;
     TRY(operands_open(args, 0, ATTENTION_VALID, a->in, err));
-    TRY(result_open(args, ATTENTION_Y, ARITHMETIC_F64, &a->y, err));
-    TRY(result_open(args, ATTENTION_SCORES, ARITHMETIC_F64, &a->scores, err));
+    TRY(result_open(args, ATTENTION_Y, DTYPE_F64, &a->y, err));
+    TRY(result_open(args, ATTENTION_SCORES, DTYPE_F64, &a->scores, err));
     a->row = kernel_scratch(args, (size_t)call->keys, 2 * sizeof *a->row, err);
     TRY(allocated(a->row));
     a->shown = a->row + call->keys;
@@ -530,7 +530,7 @@ KERNEL(kernel_rotary_embedding)
     double *y;
     TRY(rotary_call_load(args->node, &call, err));
     TRY(operands_open(args, 0, COUNT_OF(in), in, err));
-    TRY(result_open(args, 0, ARITHMETIC_F64, &y, err));
+    TRY(result_open(args, 0, DTYPE_F64, &y, err));
     TRY(rotate_all(args, &call, in, y, err));
     return STATUS_OK;
 }
