@@ -55,9 +55,10 @@ extern const struct batch_rule batch_recurrent;
  * Gemm and QGemm. */
 extern const struct batch_rule batch_matmul, batch_gemm;
 
-/* Building blocks of rules. */
+/* Functions that several operators' batch rules share. */
 
-/* Returns the image axis of input 0 if all further inputs are BATCH_FREE, otherwise BATCH_MIXES. */
+/* Returns the axis of input 0 along which its images lie if all further inputs are BATCH_FREE,
+ * otherwise BATCH_MIXES. */
 int batch_of_first(const struct node *node, const int *axes);
 /* Returns 0 if only the first `count` inputs have images, on axis 0 like the output. */
 int batch_of_samples(const struct node *node, const int *axes, size_t count);

@@ -486,8 +486,8 @@ static enum status try_groups(struct quantize_state *q, const struct layer_group
     return STATUS_OK;
 }
 
-/* Removes, in order, each group that would bring the work of the groups kept so far above KEPT_WORK
- * of all multiply-adds. Returns how many groups are left. */
+/* Goes through the groups in order, and removes each one with which the kept groups would have more
+ * than the share KEPT_WORK of all multiply-adds. Returns how many groups are left. */
 static size_t leave_affordable(struct layer_group *groups, size_t count)
 {
     double all = 0, kept = 0;

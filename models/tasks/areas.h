@@ -42,9 +42,9 @@ struct area_part {
     uint32_t left, top, right, bottom;
 };
 
-/* Makes a map of one class with the threshold 0. If `is_nearest`, a pixel has the class of its
- * nearest point, else its scores are interpolated. The caller frees *ret with area_map_done(), also
- * after an error. STATUS_NO_MEMORY. */
+/* Makes a map of scores, at first with one class and the threshold 0. area_run() gives each pixel
+ * the class of its nearest point if `is_nearest`, else the class of its interpolated scores. The
+ * caller frees *ret with area_map_done(), also after an error. STATUS_NO_MEMORY. */
 enum status area_map_init(int64_t width, int64_t height, const struct task_geometry *geometry,
                           bool is_nearest, struct area_map *ret, struct error *err) MUST_USE;
 void area_map_done(struct area_map *map);

@@ -184,7 +184,7 @@ struct added_tokens {
 /* Splits a text at added tokens. */
 step_fn step_added;
 
-/* ---- The whole ---- */
+/* ---- The tokenizer, made of the parts above ---- */
 
 struct tokenizer {
     struct tokenizer_facts facts;

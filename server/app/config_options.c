@@ -240,7 +240,9 @@ const struct option config_options[] = {
     {"max-header", BYTES(COMMAND_SERVE, http.max_header, KIB, 64 * KIB), "16K", "BYTES", LIMITS,
      "bytes of a request line and headers"},
     {"max-inflate-ratio", NUMBER(COMMAND_SERVE, http.max_inflate_ratio, 2, 100000), "100", "N",
-     LIMITS, "largest decompression ratio of a gzip or deflate body, beyond the first MiB"},
+     LIMITS,
+     "largest decompression ratio of a gzip or deflate body; bodies of up to 1 MiB after "
+     "decompression may exceed it"},
     {"max-images", NUMBER(COMMAND_SERVE, http.max_images, 1, 4096), "64", "N", LIMITS,
      "images in a request"},
     {"max-queue", NUMBER(RUNS, model_host.max_queue, 1, 1000000), "256", "N", LIMITS,

@@ -340,7 +340,7 @@ class Failures(Pipelines):
                  "many": ([{"model": "found"}, {"model": "mean", "labels": [2]}], "the next stage names class 2, but model 'found'"),
                  "wide": ([{"model": "found"}, {"model": "mean", "sizes": ["64x32"]}],
                           "stage 2 of pipeline 'wide': \"sizes\" names 64x32: model 'mean' takes"),
-                 "vague": ([{"model": "odd"}, {"model": "mean"}], "model 'odd' has no answer to a photo")}
+                 "vague": ([{"model": "odd"}, {"model": "mean"}], "model 'odd' cannot answer a photo")}
         for name, (stages, _) in cases.items():
             self.pipeline(name, stages)
         server = self.start()
@@ -406,7 +406,7 @@ class Sizes(Pipelines):
         self.start()
         self.assertEqual(self.compiled(), 2)
         # The log says what is being compiled, and how many sizes are left; /health says it until there are none.
-        left = re.findall(r" compiling size model=mean width=\d+ height=\d+ left=(\d+)", self.server.whole_log())
+        left = re.findall(r" compiling size model=mean width=\d+ height=\d+ sizes_left=(\d+)", self.server.whole_log())
         self.assertEqual(left, ["2", "1"])
         self.assertNotIn("sizes_left", self.server.get("/health").json())
         boxes = (8, 8, 24, 40), (40, 16, 56, 32), (2, 50, 12, 60)

@@ -13,7 +13,8 @@ struct cpu_kernel {
     enum status (*create)(const struct lowering *lowering, struct step **ret, struct error *err);
 };
 
-/* STEP_CREATE defines a row's create(); STEP_RUN defines the function that runs its step. */
+/* STEP_CREATE defines a kernel's create() (struct cpu_kernel), STEP_RUN the run() of the step that
+ * create() makes. */
 #define STEP_CREATE(name)                                                                          \
     static enum status name(const struct lowering *lowering, struct step **ret, struct error *err)
 #define STEP_RUN(name)                                                                             \

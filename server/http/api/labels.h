@@ -16,7 +16,8 @@ struct request_labels {
     char prompt[ZERO_SHOT_PROMPT_MAX + 1]; /* if "", the model's prompt applies, or the default */
     struct zero_shot scores;               /* one vector per label */
     struct request_words words;            /* for a detector: the labels as rows of its inputs */
-    struct word_input input; /* a detector's input for labels; a classifier's form is WORDS_NONE */
+    struct word_input input; /* of a detector, for labels; its `form` is WORDS_NONE if the model is
+                                a classifier */
     float *rows;             /* owned: vectors for all rows of `input` */
     void (*run)(struct exchange *exchange); /* the argument of request_labels_begin() */
     uint16_t *of_tokens; /* owned: the label's index for each token; words.words borrows it */

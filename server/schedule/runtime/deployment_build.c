@@ -56,7 +56,8 @@ static int lanes_to_come(const struct model_host_options *options, size_t i)
 }
 
 /* On a CPU the scheduler's buffers count towards the sessions' memory limits. The buffers hold
- * lanes + 2 batches and an image for each worker; each lane is charged its share, rounded up. */
+ * two batches more than there are lanes, and one image per worker. Each lane is charged its share,
+ * rounded up. */
 static void count_inputs(const struct model_host_options *options, struct session_options *session)
 {
     if (session->device.kind != DEVICE_CPU)

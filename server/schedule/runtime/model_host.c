@@ -255,8 +255,8 @@ static enum status check_fits(const struct deployment *deployment,
     if (!request->raw_outputs && !request->tensors && deployment->no_answer[0])
         return error_set(
             err, STATUS_INVALID,
-            "model '%s' has no answer to a photo: %s; send tensors to POST /v2/models/%s/infer",
-            name, deployment->no_answer, name);
+            "model '%s' cannot answer a photo: %s; send tensors to POST /v2/models/%s/infer", name,
+            deployment->no_answer, name);
     if (!request->raw_outputs && !request->tensors && deployment->model->task.kind == TASK_MASKS &&
         deployment->takes_images)
         return error_set(err, STATUS_INVALID,
@@ -462,7 +462,7 @@ void predict_request_free_results(struct predict_request *request)
     table_let_go(request);
 }
 
-/* --- states and the end --- */
+/* --- status, draining, freeing --- */
 
 /* Describes an entry, and a pipeline by its first stage. */
 static void fill_model_status(struct model_host *host, const struct model_entry *entry,

@@ -289,8 +289,8 @@ static const struct model_entry *next_wish_locked(const struct model_host *host,
     return NULL;
 }
 
-/* Adds the sizes of a model that the stages of pipeline `entry` name to `seen`. STATUS_CONFIG: more
- * than DEPLOYMENT_SIZES. */
+/* Adds to `seen` the sizes of a model that the stages of pipeline `entry` name. STATUS_CONFIG:
+ * there are more than DEPLOYMENT_SIZES. */
 static enum status note_sizes(const struct deployment *base, const struct model_entry *entry,
                               struct stage_size seen[static DEPLOYMENT_SIZES], size_t *seen_count,
                               struct error *err)
@@ -455,7 +455,7 @@ bool model_host_make_size(struct model_host *host, const _Atomic int *cancel)
     const int64_t start = clock_now();
     log_event(LOG_INFO, "compiling size", LOG_STR("model", base->model->name),
               LOG_INT("width", size.width), LOG_INT("height", size.height),
-              LOG_INT("left", (int64_t)model_host_sizes_left(host)));
+              LOG_INT("sizes_left", (int64_t)model_host_sizes_left(host)));
     enum status status = host->source.read(host->source.context, base->model->name,
                                            base->model->version, &model, &failure);
     IF_OK(status, create_size(host, base, model, size, cancel, &deployment, &failure));

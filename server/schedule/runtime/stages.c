@@ -90,8 +90,8 @@ static enum status check_model(const struct pipeline_config *config, size_t at,
     const struct pipeline_stage *stage = &config->stages[at];
     const bool is_last = at + 1 == config->stage_count;
     if (deployment->no_answer[0])
-        return error_set(err, STATUS_CONFIG, "model '%s' has no answer to a photo: %s",
-                         stage->model, deployment->no_answer);
+        return error_set(err, STATUS_CONFIG, "model '%s' cannot answer a photo: %s", stage->model,
+                         deployment->no_answer);
     if (deployment->model->task.kind == TASK_MASKS || deployment->input_count > 1)
         return error_set(err, STATUS_CONFIG,
                          "model '%s' needs points or words with each photo, and a stage gets none",
