@@ -3,6 +3,7 @@
  * decoded. */
 #include <ctype.h>
 #include <string.h>
+#include <strings.h>
 
 #include "engine/base/size.h"
 #include "server/image/decode.h"
@@ -109,20 +110,6 @@ static const struct signature signatures[] = {
     SIGNATURE(0, "https://", "a web address, not the picture itself"),
 };
 
-/* Copies the beginning of a text to `text` in lower case, to recognise markup. Leaves out a byte
- * order mark and blanks in front. Returns the length. */
-static size_t text_beginning(const uint8_t *data, size_t size, char *text, size_t capacity)
-{
-    size_t at = size >= 3 && memcmp(data, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
-    while (at < size && isspace(data[at]))
-        at++;
-    size_t length = 0;
-    while (at < size && length < capacity - 1)
-        text[length++] = (char)tolower(data[at++]);
-    text[length] = '\0';
-    return length;
-}
-
 static bool is_text(const uint8_t *data, size_t size)
 {
     size_t look = size < 256 ? size : 256;
@@ -134,6 +121,14 @@ static bool is_text(const uint8_t *data, size_t size)
 
 const char *sniff_describe(const uint8_t *data, size_t size)
 {
+    static const char *const texts[][2] = {{"<!doctype html", "an HTML page"},
+                                           {"<html", "an HTML page"},
+                                           {"<head", "an HTML page"},
+                                           {"<body", "an HTML page"},
+                                           {"<svg", "an SVG drawing"},
+                                           {"<", "XML text"},
+                                           {"{", "JSON text"},
+                                           {"[", "JSON text"}};
     for (size_t i = 0; i < COUNT_OF(signatures); i++) {
         const struct signature *s = &signatures[i];
         if (s->offset <= size && s->length <= size - s->offset &&
@@ -142,17 +137,12 @@ const char *sniff_describe(const uint8_t *data, size_t size)
     }
     if (!is_text(data, size))
         return "binary data of an unknown kind";
-
-    char text[64];
-    text_beginning(data, size, text, sizeof text);
-    if (strncmp(text, "<!doctype html", 14) == 0 || strncmp(text, "<html", 5) == 0 ||
-        strncmp(text, "<head", 5) == 0 || strncmp(text, "<body", 5) == 0)
-        return "an HTML page";
-    if (strncmp(text, "<svg", 4) == 0)
-        return "an SVG drawing";
-    if (text[0] == '<')
-        return "XML text";
-    if (text[0] == '{' || text[0] == '[')
-        return "JSON text";
+    size_t at = sniff_begins(data, size, "\xEF\xBB\xBF", 3) ? 3 : 0; /* a byte order mark */
+    while (at < size && isspace(data[at]))
+        at++;
+    for (size_t i = 0; i < COUNT_OF(texts); i++)
+        if (size - at >= strlen(texts[i][0]) &&
+            !strncasecmp((const char *)data + at, texts[i][0], strlen(texts[i][0])))
+            return texts[i][1];
     return "plain text";
 }
