@@ -108,12 +108,6 @@ static tiff_size tiff_on_read(void *context, void *bytes, tiff_size count)
     return (tiff_size)taken;
 }
 
-static tiff_size tiff_on_write(void *context, void *bytes, tiff_size count)
-{
-    (void)context, (void)bytes, (void)count;
-    return -1;
-}
-
 static tiff_offset tiff_on_seek(void *context, tiff_offset offset, int from)
 {
     struct tiff_file *file = context;
@@ -135,22 +129,16 @@ static tiff_offset tiff_on_size(void *context)
     return file->photo->size;
 }
 
+/* Keeps the first error, and drops warnings, whose `context` is NULL. */
 static int __attribute__((format(printf, 4, 0)))
-tiff_on_error(struct tiff *handle, void *context, const char *module, const char *format,
-              va_list values)
+tiff_on_message(struct tiff *handle, void *context, const char *module, const char *format,
+                va_list values)
 {
     (void)handle, (void)module;
     struct tiff_file *file = context;
-    if (!file->text[0])
+    if (file && !file->text[0])
         vsnprintf(file->text, sizeof file->text, format, values);
     return 1; /* not to stderr */
-}
-
-static int tiff_on_warning(struct tiff *handle, void *context, const char *module,
-                           const char *format, va_list values)
-{
-    (void)handle, (void)context, (void)module, (void)format, (void)values;
-    return 1;
 }
 
 static enum status tiff_damaged(const struct tiff_file *file, struct error *err)
@@ -266,10 +254,10 @@ static enum status tiff_open(struct tiff_file *file, struct tiff **ret, struct e
     struct tiff_options *options = tiff.options();
     TRY(check_memory(options, "to decode the TIFF; try again", err));
     tiff.limit(options, ALLOCATION);
-    tiff.on_error(options, tiff_on_error, file);
-    tiff.on_warning(options, tiff_on_warning, file);
-    /* "m" means no mapping */
-    *ret = tiff.open("TIFF", "rm", file, tiff_on_read, tiff_on_write, tiff_on_seek, tiff_on_close,
+    tiff.on_error(options, tiff_on_message, file);
+    tiff.on_warning(options, tiff_on_message, NULL);
+    /* "m" means no mapping; the second function would write, but must not be NULL */
+    *ret = tiff.open("TIFF", "rm", file, tiff_on_read, tiff_on_read, tiff_on_seek, tiff_on_close,
                      tiff_on_size, NULL, NULL, options);
     tiff.options_free(options);
     return *ret ? STATUS_OK : tiff_damaged(file, err);
