@@ -15,21 +15,17 @@
 
 #include "engine/base/size.h"
 #include "engine/tensor/floats.h"
+#include "server/image/decode.h"
 #include "server/image/frame.h"
 #include "server/image/resample.h"
 #include "server/image/warp.h"
 
 enum { GROUP = 4, CHANNELS = 3 };
 
-struct scratch {
-    uint8_t *data;
-    size_t capacity;
-};
-
 struct transform {
     const struct resample_kernels *kernels;
     struct resample_axis horizontal, vertical;
-    struct scratch ring, line, last_row, window;
+    struct pixel_buffer ring, line, last_row, window;
 };
 
 /* The number for each channel of the model and each byte, in the sink's format. */
@@ -75,33 +71,16 @@ void transform_free(struct transform *transform)
         return;
     resample_axis_done(&transform->horizontal);
     resample_axis_done(&transform->vertical);
-    FREE_ALL(transform->ring.data, transform->line.data, transform->last_row.data,
-             transform->window.data, transform);
+    pixel_buffer_done(&transform->ring);
+    pixel_buffer_done(&transform->line);
+    pixel_buffer_done(&transform->last_row);
+    pixel_buffer_done(&transform->window);
+    free(transform);
 }
 
 void transform_use_kernels(struct transform *transform, const struct resample_kernels *kernels)
 {
     transform->kernels = kernels;
-}
-
-/* Zeroes new memory, because the kernels read whole blocks, also beyond the written bytes. */
-static enum status scratch_reserve(struct scratch *scratch, size_t count, size_t size,
-                                   struct error *err)
-{
-    size_t bytes;
-    if (!size_mul(count, size, &bytes))
-        return error_set(err, STATUS_TOO_LARGE, "the resize needs too much working memory");
-    if (bytes <= scratch->capacity)
-        return STATUS_OK;
-    free(scratch->data);
-    scratch->capacity = 0;
-    scratch->data = alloc_array(bytes, 1);
-    if (!scratch->data)
-        return error_set(err, STATUS_NO_MEMORY,
-                         "no memory for %zu bytes of a resize; send a smaller picture or try again",
-                         bytes);
-    scratch->capacity = bytes;
-    return STATUS_OK;
 }
 
 void transform_table(const struct preprocess *p, float table[static 3][256])
@@ -243,14 +222,15 @@ static enum status job_prepare(struct resize_job *job, struct error *err)
     job->ring_rows = transform->vertical.length + GROUP - 1;
     job->ring_stride = job->passes->sample *
                        size_align((size_t)(job->x1 - job->x0) * CHANNELS + 1, RESAMPLE_BLOCK);
-    TRY(scratch_reserve(&transform->ring, (size_t)job->ring_rows, job->ring_stride, err));
-    TRY(scratch_reserve(&transform->line, 1, job->ring_stride, err));
-    TRY(scratch_reserve(&transform->window, (size_t)transform->vertical.length, sizeof(uint8_t *),
-                        err));
+    /* No overflow: a row has at most 2^16 pixels, and a window at most 2^24 rows. */
+    TRY(pixel_buffer_reserve(&transform->ring, (size_t)job->ring_rows * job->ring_stride, err));
+    TRY(pixel_buffer_reserve(&transform->line, job->ring_stride, err));
+    TRY(pixel_buffer_reserve(&transform->window,
+                             (size_t)transform->vertical.length * sizeof(uint8_t *), err));
     /* The kernel reads one byte beyond each row. Memory may end after the last row, so this is a
      * copy. */
     const size_t row_bytes = (size_t)image->width * CHANNELS;
-    TRY(scratch_reserve(&transform->last_row, 1, row_bytes + 1, err));
+    TRY(pixel_buffer_reserve(&transform->last_row, row_bytes + 1, err));
     memcpy(transform->last_row.data, image->pixels + (size_t)(image->height - 1) * image->stride,
            row_bytes);
     return STATUS_OK;
@@ -295,7 +275,7 @@ static enum status warp_body(struct transform *transform, const struct image *im
         map[2 + 3 * axis] = (map[2 + 3 * axis] + 0.5) / shrink[axis] - 0.5;
     }
     const size_t pixels = (size_t)p->width * (size_t)p->height;
-    TRY(scratch_reserve(&transform->ring, pixels, CHANNELS, err));
+    TRY(pixel_buffer_reserve(&transform->ring, pixels * CHANNELS, err));
     warp_affine(image, map, (uint32_t)p->width, (uint32_t)p->height, false, transform->ring.data);
     sink_pixels(sink, transform->ring.data, pixels);
     return STATUS_OK;
