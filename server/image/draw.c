@@ -1,10 +1,10 @@
 /* Draws lines by their distance from each pixel: coverage falls from 1 to 0 within one pixel around
- * the edge. Letters are strokes (draw_font.c), so they are lines, too. */
+ * the edge. Letters are strokes, so they are lines, too. */
 #include "server/image/draw.h"
 
 #include <math.h>
 
-#include "server/image/draw_font.h"
+#include "engine/base/size.h"
 
 /* Lines with larger coordinates are not drawn, so that conversions to integers stay in range. */
 #define FARTHEST 1e6f
@@ -123,6 +123,119 @@ void draw_column(const struct canvas *canvas, uint32_t x, uint32_t y, uint32_t c
         mix_pixel(pixel, colour, opacity);
 }
 
+/* The letters of labels: Hershey's Roman Simplex, as strokes.
+ *
+ * The Hershey Fonts were originally created by Dr. A. V. Hershey while working at the U. S.
+ * National Bureau of Standards. The format of the font data in their distribution was originally
+ * created by James Hurt, Cognition, Inc., 900 Technology Park Drive, Billerica, MA 01821. The font
+ * data may be used by anyone for any purpose, as long as these acknowledgements are distributed
+ * with it. */
+/* For each printable character of ASCII, from the space to the tilde: its left and right edge, then
+ * x and y of each point of its strokes, with a space between two strokes. The character 'R' is the
+ * coordinate 0, 'S' is 1, 'Q' is -1. */
+static const char *const draw_font[] = {
+    "JZ",
+    "MWRFRT RYQZR[SZRY",
+    "JZNFNM VFVM",
+    "H]SBLb YBRb LOZO KUYU",
+    "H\\PBP_ TBT_ YIWGTFPFMGKIKKLMMNOOUQWRXSYUYXWZT[P[MZKX",
+    "F^[FI[ NFPHPJOLMMKMIKIIJGLFNFPGSHVHYG[F WTUUTWTYV[X[ZZ[X[VYTWT",
+    "E_\\O\\N[MZMYNXPVUTXRZP[L[JZIYHWHUISJRQNRMSKSIRGPFNGMIMKNNPQUXWZY[[[\\Z\\Y",
+    "MWRHQGRFSGSIRKQL",
+    "KYVBTDRGPKOPOTPYR]T`Vb",
+    "KYNBPDRGTKUPUTTYR]P`Nb",
+    "JZRLRX MOWU WOMU",
+    "E_RIR[ IR[R",
+    "NVSWRXQWRVSWSYQ[",
+    "E_IR[R",
+    "NVRVQWRXSWRV",
+    "G][BIb",
+    "H\\QFNGLJKOKRLWNZQ[S[VZXWYRYOXJVGSFQF",
+    "H\\NJPISFS[",
+    "H\\LKLJMHNGPFTFVGWHXJXLWNUQK[Y[",
+    "H\\MFXFRNUNWOXPYSYUXXVZS[P[MZLYKW",
+    "H\\UFKTZT UFU[",
+    "H\\WFMFLOMNPMSMVNXPYSYUXXVZS[P[MZLYKW",
+    "H\\XIWGTFRFOGMJLOLTMXOZR[S[VZXXYUYTXQVOSNRNOOMQLT",
+    "H\\YFO[ KFYF",
+    "H\\PFMGLILKMMONSOVPXRYTYWXYWZT[P[MZLYKWKTLRNPQOUNWMXKXIWGTFPF",
+    "H\\XMWPURRSQSNRLPKMKLLINGQFRFUGWIXMXRWWUZR[P[MZLX",
+    "NVROQPRQSPRO RVQWRXSWRV",
+    "NVROQPRQSPRO SWRXQWRVSWSYQ[",
+    "F^ZIJRZ[",
+    "E_IO[O IU[U",
+    "F^JIZRJ[",
+    "I[LKLJMHNGPFTFVGWHXJXLWNVORQRT RYQZR[SZRY",
+    ("E`WNVLTKQKOLNMMPMSNUPVSVUUVS QKOMNPNSOUPV "
+     "WKVSVUXVZV\\T]Q]O\\L[JYHWGTFQFNGLHJJILHOHRIUJWLYNZQ[T[WZYYZX XKWSWUXV"),
+    "I[RFJ[ RFZ[ MTWT",
+    "G\\KFK[ KFTFWGXHYJYLXNWOTP KPTPWQXRYTYWXYWZT[K[",
+    "H]ZKYIWGUFQFOGMILKKNKSLVMXOZQ[U[WZYXZV",
+    "G\\KFK[ KFRFUGWIXKYNYSXVWXUZR[K[",
+    "H[LFL[ LFYF LPTP L[Y[",
+    "HZLFL[ LFYF LPTP",
+    "H]ZKYIWGUFQFOGMILKKNKSLVMXOZQ[U[WZYXZVZS USZS",
+    "G]KFK[ YFY[ KPYP",
+    "NVRFR[",
+    "JZVFVVUYTZR[P[NZMYLVLT",
+    "G\\KFK[ YFKT POY[",
+    "HYLFL[ L[X[",
+    "F^JFJ[ JFR[ ZFR[ ZFZ[",
+    "G]KFK[ KFY[ YFY[",
+    "G]PFNGLIKKJNJSKVLXNZP[T[VZXXYVZSZNYKXIVGTFPF",
+    "G\\KFK[ KFTFWGXHYJYMXOWPTQKQ",
+    "G]PFNGLIKKJNJSKVLXNZP[T[VZXXYVZSZNYKXIVGTFPF SWY]",
+    "G\\KFK[ KFTFWGXHYJYLXNWOTPKP RPY[",
+    "H\\YIWGTFPFMGKIKKLMMNOOUQWRXSYUYXWZT[P[MZKX",
+    "JZRFR[ KFYF",
+    "G]KFKULXNZQ[S[VZXXYUYF",
+    "I[JFR[ ZFR[",
+    "F^HFM[ RFM[ RFW[ \\FW[",
+    "H\\KFY[ YFK[",
+    "I[JFRPR[ ZFRP",
+    "H\\YFK[ KFYF K[Y[",
+    "KYOBOb PBPb OBVB ObVb",
+    "KYKFY^",
+    "KYTBTb UBUb NBUB NbUb",
+    "JZRDJR RDZR",
+    "I[Ib[b",
+    "NVSKQMQORPSORNQO",
+    "I\\XMX[ XPVNTMQMONMPLSLUMXOZQ[T[VZXX",
+    "H[LFL[ LPNNPMSMUNWPXSXUWXUZS[P[NZLX",
+    "I[XPVNTMQMONMPLSLUMXOZQ[T[VZXX",
+    "I\\XFX[ XPVNTMQMONMPLSLUMXOZQ[T[VZXX",
+    "I[LSXSXQWOVNTMQMONMPLSLUMXOZQ[T[VZXX",
+    "MYWFUFSGRJR[ OMVM",
+    "I\\XMX]W`VaTbQbOa XPVNTMQMONMPLSLUMXOZQ[T[VZXX",
+    "I\\MFM[ MQPNRMUMWNXQX[",
+    "NVQFRGSFREQF RMR[",
+    "MWRFSGTFSERF SMS^RaPbNb",
+    "IZMFM[ WMMW QSX[",
+    "NVRFR[",
+    "CaGMG[ GQJNLMOMQNRQR[ RQUNWMZM\\N]Q][",
+    "I\\MMM[ MQPNRMUMWNXQX[",
+    "I\\QMONMPLSLUMXOZQ[T[VZXXYUYSXPVNTMQM",
+    "H[LMLb LPNNPMSMUNWPXSXUWXUZS[P[NZLX",
+    "I\\XMXb XPVNTMQMONMPLSLUMXOZQ[T[VZXX",
+    "KXOMO[ OSPPRNTMWM",
+    "J[XPWNTMQMNNMPNRPSUTWUXWXXWZT[Q[NZMX",
+    "MYRFRWSZU[W[ OMVM",
+    "I\\MMMWNZP[S[UZXW XMX[",
+    "JZLMR[ XMR[",
+    "G]JMN[ RMN[ RMV[ ZMV[",
+    "J[MMX[ XMM[",
+    "JZLMR[ XMR[P_NaLbKb",
+    "J[XMM[ MMXM M[X[",
+    "KYTBRCQDPFPHQJRKSMSOQQ RCQEQGRISJTLTNSPORSTTVTXSZR[Q]Q_Ra QSSUSWRYQZP\\P^Q`RaTb",
+    "NVRBRb",
+    "KYPBRCSDTFTHSJRKQMQOSQ RCSESGRIQJPLPNQPURQTPVPXQZR[S]S_Ra SSQUQWRYSZT\\T^S`RaPb",
+    "F^IUISJPLONOPPTSVTXTZS[Q ISJQLPNPPQTTVUXUZT[Q[O",
+};
+
+/* The y of the top of capital letters, and of the base line, in units of the font. y = 0 is the
+ * middle of a line of text, and y grows downwards. */
+enum { FONT_TOP = -12, FONT_BASE = 9 };
+
 /* Returns the strokes of the character at *text and moves *text past it; NULL at the end. */
 static const char *next_letter(const char **text)
 {
@@ -136,13 +249,13 @@ static const char *next_letter(const char **text)
     do
         ++*text;
     while (((unsigned char)**text & 0xC0) == 0x80); /* continuation bytes of UTF-8 */
-    const unsigned at = (unsigned)first - DRAW_FONT_FIRST;
-    return draw_font[at < DRAW_FONT_LETTERS ? at : '?' - DRAW_FONT_FIRST];
+    const unsigned at = (unsigned)first - ' ';
+    return draw_font[at < COUNT_OF(draw_font) ? at : '?' - ' '];
 }
 
 static float unit_of(float size)
 {
-    return size / (DRAW_FONT_BASE - DRAW_FONT_TOP);
+    return size / (FONT_BASE - FONT_TOP);
 }
 
 float draw_text_width(const char *text, float size)
@@ -163,7 +276,7 @@ static void draw_letter(const struct canvas *canvas, const char *letter, float x
         float from_x = 0, from_y = 0;
         for (bool is_first = true; *at && *at != ' '; at += 2, is_first = false) {
             const float to_x = x + unit * (float)(at[0] - left);
-            const float to_y = y + unit * (float)(at[1] - 'R' - DRAW_FONT_TOP);
+            const float to_y = y + unit * (float)(at[1] - 'R' - FONT_TOP);
             if (!is_first)
                 draw_line(canvas, from_x, from_y, to_x, to_y, thickness, colour);
             from_x = to_x;

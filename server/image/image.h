@@ -3,8 +3,8 @@
  * image_decode() decodes a file to upright 8-bit RGB.
  * transform_numbers() and transform_bytes() (transform.h) resize and crop the pixels into the slot
  * of a batch. Both run on the decode workers. Each worker has its own `struct image_decoder`. This
- * folder depends neither on HTTP nor on graphs nor on batches. Only jpeg.c and jpeg_encode.c use
- * libjpeg-turbo, only png.c and png_encode.c libpng; webp.c, tiff.c and heif.c load their libraries
+ * folder depends neither on HTTP nor on graphs nor on batches. Only jpeg.c uses
+ * libjpeg-turbo, only png.c libpng; webp.c, tiff.c and heif.c load their libraries
  * at run time (engine/base/library.h).
  *
  * "The same as Pillow" means: pixels equal to PIL.ImageOps.exif_transpose(
