@@ -70,16 +70,10 @@ static inline uint32_t read_u32(const uint8_t *p, bool big)
 /* Says for an error what data of an unknown format is, such as "a PDF document"; static text. */
 const char *sniff_describe(const uint8_t *data, size_t size);
 
-/* Reads the orientation, 1 … 8, from EXIF data, a TIFF structure (the bytes after "Exif\0\0").
- * Returns 1 if the orientation is absent or malformed. Never reads outside tiff[0 … size). */
-int exif_orientation(const uint8_t *tiff, size_t size);
-
-/* Returns the orientation in EXIF data; without one, that in an XMP packet; without both, 1. `exif`
- * and `xmp` may be NULL. */
-int exif_or_xmp(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, size_t xmp_size);
-
-/* Reads the orientation from the first eXIf chunk of a PNG; 1 if there is none. */
-int exif_from_png(const uint8_t *data, size_t size);
+/* Returns the orientation, 1 … 8, in EXIF data, a TIFF structure (the bytes after "Exif\0\0");
+ * without one, that in an XMP packet; 1 if both are absent or malformed. `exif` and `xmp` may be
+ * NULL. Never reads outside exif[0 … exif_size) and xmp[0 … xmp_size). */
+int exif_orientation(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, size_t xmp_size);
 
 /* The functions of each format.
  *

@@ -115,12 +115,6 @@ static bool find_orientation(const uint8_t *tiff, size_t size, int *ret)
     return false;
 }
 
-int exif_orientation(const uint8_t *tiff, size_t size)
-{
-    int orientation = 1;
-    return find_orientation(tiff, size, &orientation) ? orientation : 1;
-}
-
 /* Reads the first tiff:Orientation="N" or tiff:Orientation>N of an XMP packet; 1 without both. */
 static int xmp_orientation(const uint8_t *xmp, size_t size)
 {
@@ -137,27 +131,10 @@ static int xmp_orientation(const uint8_t *xmp, size_t size)
     return 1;
 }
 
-int exif_or_xmp(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, size_t xmp_size)
+int exif_orientation(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, size_t xmp_size)
 {
     int orientation = 1;
     if (exif && find_orientation(exif, exif_size, &orientation))
         return orientation;
     return xmp ? xmp_orientation(xmp, xmp_size) : 1;
-}
-
-int exif_from_png(const uint8_t *data, size_t size)
-{
-    enum { SIGNATURE = 8, CHUNK = 12 }; /* a chunk: length, name, data, CRC */
-    size_t at = SIGNATURE;
-    while (size >= at && size - at >= CHUNK) {
-        const size_t length = read_u32(data + at, true);
-        if (length > size - at - CHUNK)
-            return 1;
-        if (memcmp(data + at + 4, "eXIf", 4) == 0)
-            return exif_orientation(data + at + 8, length);
-        if (memcmp(data + at + 4, "IEND", 4) == 0)
-            return 1;
-        at += CHUNK + length;
-    }
-    return 1;
 }

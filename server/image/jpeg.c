@@ -176,7 +176,7 @@ static void jpeg_read_head(struct jpeg_reader *reader)
     (void)jpeg_read_header(cinfo, TRUE); /* never suspends: the whole file is in memory */
 
     photo->orientation =
-        exif_or_xmp(reader->exif, reader->exif_size, reader->xmp, reader->xmp_size);
+        exif_orientation(reader->exif, reader->exif_size, reader->xmp, reader->xmp_size);
     enum status status =
         decode_set_size(photo, cinfo->image_width, cinfo->image_height, reader->err);
     if (status != STATUS_OK)

@@ -110,6 +110,24 @@ static enum status png_read_size(struct decode *photo, struct error *err)
                            err);
 }
 
+/* Reads the orientation from the first eXIf chunk; 1 if there is none. */
+static int png_orientation(const uint8_t *data, size_t size)
+{
+    enum { SIGNATURE = 8, CHUNK = 12 }; /* a chunk: length, name, data, CRC */
+    size_t at = SIGNATURE;
+    while (size >= at && size - at >= CHUNK) {
+        const size_t length = read_u32(data + at, true);
+        if (length > size - at - CHUNK)
+            return 1;
+        if (memcmp(data + at + 4, "eXIf", 4) == 0)
+            return exif_orientation(data + at + 8, length, NULL, 0);
+        if (memcmp(data + at + 4, "IEND", 4) == 0)
+            return 1;
+        at += CHUNK + length;
+    }
+    return 1;
+}
+
 static void set_bounds(png_structp png)
 {
     enum { CHUNK_BYTES = 1 << 20, CHUNKS = 16 };
@@ -182,7 +200,7 @@ static void png_run(struct png_reader *reader)
 enum status png_decode(struct decode *photo, struct error *err)
 {
     TRY(png_read_size(photo, err));
-    photo->orientation = exif_from_png(photo->data, photo->size);
+    photo->orientation = png_orientation(photo->data, photo->size);
     if (!photo->buffer)
         return STATUS_OK;
     struct png_reader reader = {.photo = photo, .err = err};

@@ -165,7 +165,7 @@ static int tiff_orientation(struct tiff *handle, const struct decode *photo)
     enum { BIG = 43 }; /* BigTIFF's version, in either byte order */
     uint16_t orientation = 1;
     if (photo->data[2] + photo->data[3] != BIG)
-        return exif_orientation(photo->data, photo->size);
+        return exif_orientation(photo->data, photo->size, NULL, 0);
     tiff.get(handle, TIFF_ORIENTATION, &orientation);
     return orientation >= 1 && orientation <= 8 ? orientation : 1;
 }

@@ -110,7 +110,7 @@ static int webp_orientation(const uint8_t *data, size_t size)
             xmp_size = length;
         }
     }
-    return exif_or_xmp(exif, exif_size, xmp, xmp_size);
+    return exif_orientation(exif, exif_size, xmp, xmp_size);
 }
 
 static enum status webp_read_head(struct decode *photo, struct webp_frame *ret, struct error *err)

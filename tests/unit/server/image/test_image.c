@@ -450,7 +450,7 @@ static int orientation_of(const uint8_t *data, size_t size)
     uint8_t *copy = malloc(size ? size : 1);
     cr_assert_not_null(copy);
     memcpy(copy, data, size);
-    const int orientation = exif_orientation(copy, size);
+    const int orientation = exif_orientation(copy, size, NULL, 0);
     free(copy);
     return orientation;
 }
