@@ -3,6 +3,7 @@
 #include "server/image/resample.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -229,15 +230,11 @@ static enum status fill_blurred(struct resample_axis *axis, struct error *err)
 enum status resample_axis_prepare(struct resample_axis *axis, enum resample filter, int in,
                                   int padded, int out, int first, int count, struct error *err)
 {
-    if (axis->count > 0 && axis->filter == filter && axis->in == in && axis->padded == padded &&
-        axis->out == out && axis->first == first && axis->count == count)
+    const struct resample_axis wanted = {
+        .filter = filter, .in = in, .padded = padded, .out = out, .first = first, .count = count};
+    if (memcmp(axis, &wanted, offsetof(struct resample_axis, length)) == 0)
         return STATUS_OK;
-    axis->filter = filter;
-    axis->in = in;
-    axis->padded = padded;
-    axis->out = out;
-    axis->first = first;
-    axis->count = count;
+    memcpy(axis, &wanted, offsetof(struct resample_axis, length));
     enum status status;
     if (filter == RESAMPLE_LINEAR)
         status = fill_linear(axis, err);
