@@ -226,10 +226,10 @@ enum status bmp_decode(struct decode *photo, struct error *err)
 {
     struct bmp_head head;
     TRY(bmp_read_head(photo, &head, err));
-    if (!photo->buffer)
+    if (!photo->decoder)
         return STATUS_OK;
     TRY(decode_reserve(photo, 3, 0, err));
     const bool has_runs = head.compression == RGB_RLE8 || head.compression == RGB_RLE4;
-    return has_runs ? bmp_read_runs(&head, photo->buffer->data, err)
-                    : bmp_read_rows(&head, photo->buffer->data, err);
+    return has_runs ? bmp_read_runs(&head, photo->decoder->stored.data, err)
+                    : bmp_read_rows(&head, photo->decoder->stored.data, err);
 }

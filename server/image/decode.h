@@ -3,12 +3,6 @@
 
 #include "server/image/image.h"
 
-/* Where decoders reserve memory, and how much the current photo has reserved there. */
-struct pixel_account {
-    const struct image_memory *memory; /* NULL: no budget */
-    size_t taken;
-};
-
 /* Memory for pixels, reused from image to image. */
 struct pixel_buffer {
     uint8_t *data;
@@ -22,6 +16,14 @@ enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size,
                                  struct error *err) MUST_USE;
 void pixel_buffer_done(struct pixel_buffer *buffer);
 
+struct image_decoder {
+    struct pixel_buffer stored;  /* pixels as in the file, before the turn to upright */
+    struct pixel_buffer upright; /* only for pictures that had to be turned */
+    uint8_t *last;               /* upright pixels of the last picture, in one of the buffers */
+    const struct image_memory *memory; /* the budget; NULL: none */
+    size_t taken;                      /* bytes of the budget that the last picture has reserved */
+};
+
 /* A photo that a reader decodes. */
 struct decode {
     const char *name; /* of the format, for errors: "JPEG" */
@@ -30,8 +32,7 @@ struct decode {
     const struct image_limits *limits;
     const struct preprocess *part; /* only pixels that this reads are needed; NULL: all pixels */
     bool reduces; /* a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size; needs `part` */
-    struct pixel_buffer *buffer; /* NULL: only read the header */
-    struct pixel_account *account;
+    struct image_decoder *decoder; /* gets the pixels as in the file; NULL: only read the header */
     /* Set by the reader, before the turn to upright: full_width and full_height of the photo in the
      * file, width and height of the decoded pixels. */
     uint32_t full_width, full_height, width, height;
@@ -42,7 +43,7 @@ struct decode {
 enum status decode_set_size(struct decode *photo, uint64_t width, uint64_t height,
                             struct error *err) MUST_USE;
 
-/* Makes room in photo->buffer for photo->width x photo->height pixels of `bytes` bytes each.
+/* Makes room in photo->decoder for photo->width x photo->height pixels of `bytes` bytes each.
  * Reserves this memory and `working` bytes for the decoder's own use in the budget. */
 enum status decode_reserve(struct decode *photo, size_t bytes, size_t working,
                            struct error *err) MUST_USE;
@@ -79,10 +80,10 @@ int exif_orientation(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, 
  *
  * …_load() loads the format's library. It returns NULL, or else a static text that names what is
  * missing or unusable. Call it before decoding, and before a decode worker confines itself.
- * …_decode() reads the header, checks the limits, and sets sizes and orientation. If photo->buffer
- * is not NULL, it also writes the pixels there: contiguous RGB, in the order of the file, not
- * turned upright. Columns of a JPEG that photo->part does not read are undefined. After a failure
- * the buffer's content is undefined. */
+ * …_decode() reads the header, checks the limits, and sets sizes and orientation. If
+ * photo->decoder is not NULL, it also writes the pixels to decoder->stored: contiguous RGB, in the
+ * order of the file, not turned upright. Columns of a JPEG that photo->part does not read are
+ * undefined. After a failure the buffer's content is undefined. */
 typedef enum status image_decode_fn(struct decode *photo, struct error *err);
 image_decode_fn jpeg_decode, png_decode, bmp_decode, gif_decode, webp_decode, tiff_decode;
 image_decode_fn heif_decode; /* AVIF and HEIC */

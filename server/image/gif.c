@@ -218,10 +218,10 @@ enum status gif_decode(struct decode *photo, struct error *err)
 {
     struct gif_head head;
     TRY(gif_read_head(photo, &head, err));
-    if (!photo->buffer)
+    if (!photo->decoder)
         return STATUS_OK;
     TRY(decode_reserve(photo, 3, 0, err));
-    uint8_t *pixels = photo->buffer->data;
+    uint8_t *pixels = photo->decoder->stored.data;
     if (head.part_width != head.width || head.part_height != head.height)
         for (size_t i = 0; i < (size_t)head.width * head.height; i++)
             memcpy(pixels + i * 3, head.palette[head.fill], 3);

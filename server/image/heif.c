@@ -251,7 +251,7 @@ static enum status heif_read_pixels(struct decode *photo, const struct heif_file
                            "declares); send an intact file",
                            photo->name);
     for (uint32_t y = 0; status == STATUS_OK && y < photo->height; y++)
-        memcpy(photo->buffer->data + y * row, pixels + (size_t)y * (size_t)stride, row);
+        memcpy(photo->decoder->stored.data + y * row, pixels + (size_t)y * (size_t)stride, row);
     heif.image_release(image);
     return status;
 }
@@ -260,7 +260,7 @@ enum status heif_decode(struct decode *photo, struct error *err)
 {
     struct heif_file file = {NULL, NULL};
     enum status status = heif_open(photo, &file, err);
-    if (photo->buffer)
+    if (photo->decoder)
         IF_OK(status, heif_read_pixels(photo, &file, err));
     if (file.handle)
         heif.release(file.handle);

@@ -10,13 +10,6 @@
 
 #define LARGE_PIXELS UINT64_C(4000000)
 
-struct image_decoder {
-    struct pixel_buffer stored;  /* pixels as in the file, before the turn to upright */
-    struct pixel_buffer upright; /* only for pictures that had to be turned */
-    uint8_t *last;               /* upright pixels of the last picture, in one of the buffers */
-    struct pixel_account account;
-};
-
 /* One reader for each format. A new format needs a line here, a name in image.h and its signature
  * in sniff.c. */
 static const struct format_reader {
@@ -58,20 +51,19 @@ struct image_decoder *image_decoder_create(const struct image_memory *memory)
 {
     struct image_decoder *decoder = calloc(1, sizeof *decoder);
     if (decoder)
-        decoder->account.memory = memory;
+        decoder->memory = memory;
     return decoder;
 }
 
 void image_decoder_done(struct image_decoder *decoder, bool all)
 {
-    struct pixel_account *account = &decoder->account;
-    if (account->taken || all) {
+    if (decoder->taken || all) {
         pixel_buffer_done(&decoder->stored);
         pixel_buffer_done(&decoder->upright);
     }
-    if (account->taken)
-        account->memory->give(account->memory->context, account->taken);
-    account->taken = 0;
+    if (decoder->taken)
+        decoder->memory->give(decoder->memory->context, decoder->taken);
+    decoder->taken = 0;
 }
 
 void image_decoder_free(struct image_decoder *decoder)
@@ -131,7 +123,7 @@ static struct image_info upright_info(enum image_format format, const struct dec
                                .orientation = photo->orientation};
 }
 
-/* Reads only the header if photo->buffer is NULL. */
+/* Reads only the header if photo->decoder is NULL. */
 static enum status read_photo(struct decode *photo, struct image_info *ret, struct error *err)
 {
     enum image_format format = IMAGE_UNKNOWN;
@@ -167,8 +159,7 @@ enum status image_decode(struct image_decoder *decoder, const uint8_t *data, siz
                            .limits = limits,
                            .reduces = reduces,
                            .part = p,
-                           .buffer = &decoder->stored,
-                           .account = &decoder->account};
+                           .decoder = decoder};
     struct image_info info;
     TRY(read_photo(&photo, &info, err));
     uint8_t *pixels = decoder->stored.data;

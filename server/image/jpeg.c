@@ -315,7 +315,7 @@ static void jpeg_read_pixels(struct jpeg_reader *reader)
     if (status != STATUS_OK)
         jpeg_give_up(reader, status);
     jpeg_start_decompress(cinfo);
-    uint8_t *pixels = photo->buffer->data;
+    uint8_t *pixels = photo->decoder->stored.data;
     if (ink)
         read_ink_rows(cinfo, pixels);
     else
@@ -331,7 +331,7 @@ static void jpeg_run(struct jpeg_reader *reader)
     if (setjmp(reader->failed) != 0)
         return;
     jpeg_read_head(reader);
-    if (reader->photo->buffer)
+    if (reader->photo->decoder)
         jpeg_read_pixels(reader);
 }
 

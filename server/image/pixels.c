@@ -64,7 +64,7 @@ enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, struc
 
 enum status decode_reserve(struct decode *photo, size_t bytes, size_t working, struct error *err)
 {
-    const struct image_memory *memory = photo->account->memory;
+    const struct image_memory *memory = photo->decoder->memory;
     const size_t copies = photo->orientation == 1 ? 1 : 2; /* one as in the file, one upright */
     size_t size, all;
     if (!size_mul(photo->width, photo->height, &size) || !size_mul(size, bytes, &size) ||
@@ -73,9 +73,9 @@ enum status decode_reserve(struct decode *photo, size_t bytes, size_t working, s
                          photo->name);
     if (memory && all > memory->small) {
         TRY(memory->take(memory->context, all, err));
-        photo->account->taken = all;
+        photo->decoder->taken = all;
     }
-    return pixel_buffer_reserve(photo->buffer, size, err);
+    return pixel_buffer_reserve(&photo->decoder->stored, size, err);
 }
 
 void pixel_buffer_done(struct pixel_buffer *buffer)

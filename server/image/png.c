@@ -172,7 +172,7 @@ static void png_read_pixels(struct png_reader *reader)
     for (int pass = 0; pass < passes; pass++)
         for (uint32_t y = 0; y < height; y++) {
             reader->is_last_row = pass == passes - 1 && y == height - 1;
-            png_read_row(reader->png, reader->photo->buffer->data + stride * y, NULL);
+            png_read_row(reader->png, reader->photo->decoder->stored.data + stride * y, NULL);
         }
     png_read_end(reader->png, NULL); /* also checks that the file is complete up to IEND */
 }
@@ -201,7 +201,7 @@ enum status png_decode(struct decode *photo, struct error *err)
 {
     TRY(png_read_size(photo, err));
     photo->orientation = png_orientation(photo->data, photo->size);
-    if (!photo->buffer)
+    if (!photo->decoder)
         return STATUS_OK;
     struct png_reader reader = {.photo = photo, .err = err};
     png_run(&reader);

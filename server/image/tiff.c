@@ -238,7 +238,7 @@ static enum status tiff_read_pixels(struct tiff *handle, const struct tiff_file 
     struct decode *photo = file->photo;
     uint16_t orientation = 1;
     TRY(decode_reserve(photo, 4, file->working, err));
-    uint8_t *pixels = photo->buffer->data;
+    uint8_t *pixels = photo->decoder->stored.data;
     tiff.get_or_default(handle, TIFF_ORIENTATION, &orientation);
     /* Keeps the file's orientation; image.c turns the picture. malloc() aligns the buffer. */
     if (!tiff.read(handle, photo->width, photo->height, (uint32_t *)(void *)pixels, orientation, 1))
@@ -269,7 +269,7 @@ enum status tiff_decode(struct decode *photo, struct error *err)
     struct tiff *handle;
     TRY(tiff_open(&file, &handle, err));
     enum status status = tiff_read_head(handle, &file, err);
-    if (photo->buffer)
+    if (photo->decoder)
         IF_OK(status, tiff_read_pixels(handle, &file, err));
     tiff.close(handle);
     return status;

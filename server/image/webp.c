@@ -132,7 +132,7 @@ enum status webp_decode(struct decode *photo, struct error *err)
 {
     struct webp_frame frame = {0};
     TRY(webp_read_head(photo, &frame, err));
-    if (!photo->buffer)
+    if (!photo->decoder)
         return STATUS_OK;
     const struct webp_features *features = &frame.features;
     const size_t count = (size_t)features->width * (size_t)features->height;
@@ -142,7 +142,7 @@ enum status webp_decode(struct decode *photo, struct error *err)
                            : features->has_alpha             ? count * 2
                                                              : 0;
     TRY(decode_reserve(photo, 3, working, err));
-    uint8_t *pixels = photo->buffer->data;
+    uint8_t *pixels = photo->decoder->stored.data;
     const size_t stride = (size_t)frame.width * 3, bytes = stride * frame.height;
     const size_t begin = frame.top * stride + (size_t)frame.left * 3;
     if (count != (size_t)frame.width * frame.height)
