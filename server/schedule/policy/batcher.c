@@ -462,11 +462,14 @@ static void find_ready(const struct batcher *batcher, const struct buffer *buffe
     }
 }
 
-/* Reduces the images to those of one pass whose padding reaches no slot of another lane. Returns
- * false if there is no such pass: the other lane must finish first. */
-static bool cut_batch(struct batch *batch, const struct latency *latency)
+/* Reduces the images to those of one pass whose padding reaches no slot of another lane: to one
+ * image if each stream has one. Returns false if there is no such pass: the other lane must finish
+ * first. */
+static bool cut_batch(const struct batcher *batcher, struct batch *batch)
 {
-    int count = latency_first(latency, batch->count);
+    const struct latency *latency = &batcher->lanes[batch->lane].latency;
+    const bool in_streams = latency->streams > 0 && batcher_fills_lanes(batcher);
+    int count = in_streams ? 1 : latency_first(latency, batch->count);
     for (int i = latency->count;; count = latency->sizes[i]) {
         int end = count < batch->count ? batch->slots[count] : batch->end;
         int padded = batch->first + latency_padded(latency, count);
@@ -497,7 +500,7 @@ static struct buffer *find_batch(const struct batcher *batcher, int lane, struct
             (oldest && buffer->order > oldest->order))
             continue;
         find_ready(batcher, buffer, &found);
-        if (!cut_batch(&found, &batcher->lanes[lane].latency))
+        if (!cut_batch(batcher, &found))
             continue;
         oldest = buffer;
         found.buffer = i;

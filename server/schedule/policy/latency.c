@@ -146,8 +146,6 @@ int64_t latency_run(const struct latency *latency, int images)
 
 int latency_first(const struct latency *latency, int images)
 {
-    if (latency->streams && images > 0)
-        return 1;
     if (latency->count == 0 || images <= 0)
         return images;
     return latency->firsts[images < latency->most ? images : latency->most];

@@ -22,8 +22,8 @@ struct latency {
     int sizes[LATENCY_MAX_SIZES]; /* ascending */
     double ns[LATENCY_MAX_SIZES]; /* duration of a pass */
     int age[LATENCY_MAX_SIZES];   /* passes of other sizes since this size last ran, at most OLD */
-    int streams;                  /* images that the lane computes at the same time, each in a pass
-                                     of its own; 0: it runs one batch at a time */
+    int streams;                  /* images that the lane can compute at the same time, each in a
+                                     pass of its own; 0: it runs one batch at a time */
     bool is_known;                /* at least one size has been measured */
     int most;                     /* most images of a pass, at most LATENCY_MAX_BATCH */
     double floor;                 /* lowest value that ns[0] has had */

@@ -385,6 +385,24 @@ Test(batcher, streams_take_images_one_by_one_if_all_have_one)
     end(&s);
 }
 
+/* Threads without an image would be idle. */
+Test(batcher, images_too_few_for_all_streams_run_as_a_batch)
+{
+    struct script s = begin_streams(4, 0);
+    const struct session_batch sizes[] = {{.size = 1, .milliseconds = 1},
+                                          {.size = 8, .milliseconds = 2}};
+    latency_init(batcher_latency(s.batcher, 0), sizes, COUNT_OF(sizes));
+    batcher_latency(s.batcher, 0)->streams = 4;
+    ready(&s, "abc");
+    idle(&s, 0);
+    cr_assert_str_eq(take(&s), "abc");
+    done(&s);
+    ready(&s, "defg");
+    idle(&s, 0);
+    cr_assert_str_eq(take(&s), "d");
+    end(&s);
+}
+
 /* An image cannot be overtaken after it has left the queue, so few leave it early. */
 Test(batcher, few_images_wait_for_a_busy_stream)
 {
