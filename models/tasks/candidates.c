@@ -57,62 +57,47 @@ void detection_corners(const struct detection *box, float ret[static 4][2])
     }
 }
 
-static bool is_better(const struct detection *a, const struct detection *b)
+static int by_rank(const void *a, const void *b)
 {
-    return a->score > b->score || (a->score >= b->score && a->place < b->place);
+    const struct detection *left = a, *right = b;
+    if (left->score < right->score || left->score > right->score)
+        return left->score > right->score ? -1 : 1;
+    return left->place < right->place ? -1 : left->place > right->place;
 }
 
-/* Moves the entry at `root` of a heap down. Entry 0 is the best (`sign` 1) or the worst (-1). */
-static void heap_sift(struct detection *heap, size_t count, size_t root, int sign)
+/* Sorts the candidates, best first, and drops candidates beyond the limit. */
+static void candidates_sort(struct candidates *candidates)
 {
-    const struct detection moved = heap[root];
-    for (size_t child = 2 * root + 1; child < count; child = 2 * root + 1) {
-        if (child + 1 < count && is_better(&heap[child + 1], &heap[child]) == (sign > 0))
-            child++;
-        if (is_better(&heap[child], &moved) != (sign > 0))
-            break;
-        heap[root] = heap[child];
-        root = child;
-    }
-    heap[root] = moved;
-}
-
-static void heap_make(struct detection *heap, size_t count, int sign)
-{
-    for (size_t i = count / 2; i-- > 0;)
-        heap_sift(heap, count, i, sign);
+    struct detections *found = &candidates->found;
+    const size_t most = candidates->is_oriented ? DETECT_MAX_ORIENTED : DETECT_MAX_CANDIDATES;
+    if (found->count)
+        qsort(found->items, found->count, sizeof *found->items, by_rank);
+    if (found->count < most)
+        return;
+    found->count = most;
+    candidates->least = found->items[most - 1].score;
 }
 
 void candidates_add(struct candidates *candidates, struct detection box, float score, size_t index,
                     size_t place)
 {
     struct detections *found = &candidates->found;
-    struct detection *added = &box;
     const struct task_words *words = candidates->options->words;
     box.score = score;
     /* A model's rows after the last word repeat word 0. */
     box.index = words && index >= words->count ? 0 : (uint32_t)index;
     box.place = (uint32_t)place;
-    const size_t most = candidates->is_oriented ? DETECT_MAX_ORIENTED : DETECT_MAX_CANDIDATES;
-    if (!(added->score > candidates->options->confidence) || !isfinite(added->score) ||
-        !isfinite(added->angle) || !isfinite(added->x1) || !isfinite(added->y1) ||
-        !isfinite(added->x2) || !isfinite(added->y2) ||
-        !task_option_wants(candidates->options, added->index))
+    if (!(score > candidates->options->confidence) || score < candidates->least ||
+        !isfinite(score) || !isfinite(box.angle) || !isfinite(box.x1) || !isfinite(box.y1) ||
+        !isfinite(box.x2) || !isfinite(box.y2) ||
+        !task_option_wants(candidates->options, box.index))
         return;
-    if (found->count == most) { /* `items` is a heap, whose root is the worst candidate */
-        if (is_better(added, &found->items[0])) {
-            found->items[0] = *added;
-            heap_sift(found->items, found->count, 0, -1);
-        }
-        return;
-    }
-    if (!array_reserve(&found->items, &found->capacity, found->count + 1, sizeof *found->items)) {
+    if (found->count == 2 * DETECT_MAX_CANDIDATES)
+        candidates_sort(candidates);
+    if (!array_reserve(&found->items, &found->capacity, found->count + 1, sizeof *found->items))
         candidates->is_out_of_memory = true;
-        return;
-    }
-    found->items[found->count++] = *added;
-    if (found->count == most)
-        heap_make(found->items, found->count, -1);
+    else
+        found->items[found->count++] = box;
 }
 
 /* True if a kept box overlaps `box` by more than `iou`. Only boxes with the class of `box` count,
@@ -195,28 +180,17 @@ void candidates_suppress(struct candidates *candidates, const struct task_option
 {
     struct detections *found = &candidates->found;
     struct detection *items = found->items;
-    const size_t all = found->count, most = (size_t)options->max_detections;
+    const size_t most = (size_t)options->max_detections;
     const float iou = options->iou;
     const bool agnostic = options->agnostic > 0;
     struct oriented_boxes oriented;
     size_t kept = 0;
     oriented.count = 0;
-    heap_make(items, all, 1);
-    /* The heap shrinks at its end. Kept candidates follow the heap in the array, the best last. */
-    for (size_t count = all; count > 0 && kept < most; count--) {
-        const struct detection best = items[0];
-        items[0] = items[count - 1];
-        heap_sift(items, count - 1, 0, 1);
-        if (iou < 1 && (candidates->is_oriented
-                            ? oriented_is_suppressed(&oriented, &best, iou, agnostic)
-                            : is_suppressed(items + all - kept, kept, &best, iou, agnostic)))
-            continue;
-        items[all - 1 - kept++] = best;
-    }
-    for (size_t i = 0; i < all / 2; i++) {
-        const struct detection swapped = items[i];
-        items[i] = items[all - 1 - i];
-        items[all - 1 - i] = swapped;
-    }
+    candidates_sort(candidates);
+    for (size_t i = 0; i < found->count && kept < most; i++)
+        if (!(iou < 1) ||
+            !(candidates->is_oriented ? oriented_is_suppressed(&oriented, &items[i], iou, agnostic)
+                                      : is_suppressed(items, kept, &items[i], iou, agnostic)))
+            items[kept++] = items[i];
     found->count = kept;
 }

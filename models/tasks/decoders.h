@@ -10,19 +10,20 @@ struct candidates {
     const struct task_options *options; /* not task->options, because a request may change them */
     const struct task_geometry *geometry;
     bool is_oriented; /* TASK_ORIENTED */
+    float least;      /* candidates with lower scores are beyond the limit; initially -INFINITY */
     bool is_out_of_memory;
 };
 
 /* Adds a candidate, the `place`th of the outputs, if its score is above options->confidence, the
- * options allow its class, and its box is finite. Only the sides and the angle of `box` are read.
- * Keeps the best DETECT_MAX_CANDIDATES (oriented: DETECT_MAX_ORIENTED). */
+ * options allow its class, and its box is finite. Reads only the sides and the angle of `box`. */
 void candidates_add(struct candidates *candidates, struct detection box, float score, size_t index,
                     size_t place);
 
-/* Sorts the candidates, best first, and keeps the best max_detections. With options->iou below 1,
- * it first drops each candidate that overlaps a better one of its class (with `agnostic`, of any
- * class) by more than options->iou. Oriented boxes are compared by probabilistic IoU, also with
- * better boxes that were dropped. */
+/* Sorts the candidates, best first, and drops those after DETECT_MAX_CANDIDATES (oriented:
+ * DETECT_MAX_ORIENTED). With options->iou below 1, then drops each candidate that overlaps a better
+ * one of its class (with `agnostic`, of any class) by more than options->iou. Oriented boxes are
+ * compared by probabilistic IoU, also with better boxes that were dropped. Keeps the best
+ * max_detections. */
 void candidates_suppress(struct candidates *candidates, const struct task_options *options);
 
 /* Decodes a detector's outputs and adds the candidates of one image. Boxes are in pixels of the
