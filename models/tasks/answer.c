@@ -26,8 +26,8 @@ size_t task_answer_bytes(const struct task_answer *answer)
         bytes += (size_t)answer->depth.geometry.photo_width *
                  (size_t)answer->depth.geometry.photo_height * 3;
     const struct detections *found = &answer->detections;
-    for (size_t i = 0; found->masks && i < found->count; i++)
-        bytes += strlen(found->masks[i].counts);
+    for (size_t i = 0; i < found->count; i++)
+        bytes += found->items[i].mask.counts ? strlen(found->items[i].mask.counts) : 0;
     for (size_t i = 0; i < answer->segments.count; i++)
         bytes += strlen(answer->segments.items[i].counts);
     return bytes;

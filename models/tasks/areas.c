@@ -248,8 +248,7 @@ void area_interpolate(const float *src, size_t width, const struct area_place *c
     }
 }
 
-bool area_take(const struct area_map *map, uint16_t index, struct detection *box,
-               struct segment *ret)
+bool area_take(const struct area_map *map, uint16_t index, struct detection *box)
 {
     const struct area_runs *runs = &map->runs;
     const uint32_t height = map->photo_height;
@@ -274,6 +273,6 @@ bool area_take(const struct area_map *map, uint16_t index, struct detection *box
     box->y1 = right ? (float)top : 0;
     box->x2 = (float)right;
     box->y2 = (float)bottom;
-    *ret = (struct segment){box->index, area, area_counts(runs, index, pieces)};
-    return ret->counts != NULL;
+    box->mask = (struct segment){box->index, area, area_counts(runs, index, pieces)};
+    return box->mask.counts != NULL;
 }

@@ -68,10 +68,9 @@ void area_interpolate(const float *src, size_t width, const struct area_place *c
                       int32_t column_count, const struct area_place *rows, int32_t row_count,
                       float *dst);
 
-/* Extracts the mask of class `index`, and sets the sides of the box around it. The mask's class is
- * box->index. The caller frees ret->counts. */
-bool area_take(const struct area_map *map, uint16_t index, struct detection *box,
-               struct segment *ret);
+/* Sets box->mask to the pixels of class `index` with the class box->index, and the box's sides to
+ * those of the mask. The caller frees box->mask.counts. */
+bool area_take(const struct area_map *map, uint16_t index, struct detection *box);
 
 /* Returns COCO's compressed run lengths of class `index`, which has `pieces` runs. The caller frees
  * the text. */

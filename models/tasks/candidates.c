@@ -12,10 +12,9 @@
 
 void detections_done(struct detections *detections)
 {
+    for (size_t i = 0; i < detections->count; i++)
+        free(detections->items[i].mask.counts);
     FREE_ALL(detections->items, detections->points);
-    for (size_t i = 0; detections->masks && i < detections->count; i++)
-        free(detections->masks[i].counts);
-    free(detections->masks);
     *detections = (struct detections){0};
 }
 
@@ -25,10 +24,8 @@ void detections_drop(struct detections *found)
     found->count = 0;
     for (size_t i = 0, to = 0; i < all; i++, to = found->count) {
         found->count += found->items[i].score >= 0;
-        if (found->masks && to == found->count)
-            free(found->masks[i].counts);
-        if (found->masks)
-            found->masks[to] = found->masks[i];
+        if (to == found->count)
+            free(found->items[i].mask.counts);
         for (size_t p = 0; p < points; p++)
             found->points[to * points + p] = found->points[i * points + p];
         found->items[to] = found->items[i];

@@ -4,6 +4,13 @@
 #include "models/tasks/rows.h"
 #include "models/tasks/task.h"
 
+/* The pixels of a class, or of the object in a box. */
+struct segment {
+    uint32_t index; /* class */
+    uint64_t area;  /* pixels of the photo */
+    char *counts;   /* COCO's compressed run lengths, column by column, terminated */
+};
+
 struct detection {
     float x1, y1, x2, y2; /* corners in pixels of the photo, before the rotation by `angle` */
     float angle;       /* TASK_ORIENTED: radians from x towards y, around the centre; otherwise 0 */
@@ -11,13 +18,7 @@ struct detection {
     uint32_t index;    /* class */
     uint32_t place;    /* index of the candidate in the outputs; breaks ties between scores */
     uint32_t track_id; /* number of the tracked object (tracker.h); 0: none */
-};
-
-/* The pixels of a class, or of the object in a box. */
-struct segment {
-    uint32_t index; /* class */
-    uint64_t area;  /* pixels of the photo */
-    char *counts;   /* COCO's compressed run lengths, column by column, terminated */
+    struct segment mask; /* TASK_INSTANCES, TASK_MASKS; without a mask `counts` is NULL */
 };
 
 /* A key point. */
@@ -34,7 +35,6 @@ struct detections {
     size_t capacity;           /* private */
     struct task_point *points; /* TASK_POSE, TASK_TEXT_BOXES: `point_count` per item */
     size_t point_count;
-    struct segment *masks; /* TASK_INSTANCES, TASK_MASKS: one per item, in the items' order */
 };
 
 void detections_done(struct detections *detections);

@@ -57,11 +57,12 @@ static void mix_prototypes(struct area_map *map, const float *prototypes, size_t
 
 /* Makes a mask of the pixels of `part` (NULL: of the photo) above the threshold. */
 static enum status take_mask(struct area_map *map, const struct area_part *part,
-                             const struct detection *box, struct segment *ret, struct error *err)
+                             struct detection *box, struct error *err)
 {
     struct detection own = *box; /* gets the box around the mask */
-    return check_memory(area_run(map, part) && area_take(map, 0, &own, ret),
-                        "for the masks of an image", err);
+    const bool is_done = area_run(map, part) && area_take(map, 0, &own);
+    box->mask = own.mask;
+    return check_memory(is_done, "for the masks of an image", err);
 }
 
 enum status instances_check_work(size_t count, double pixels, struct error *err)
@@ -99,7 +100,7 @@ static enum status add_yolo(const struct task *task, const struct task_rows *out
     float *sums = alloc_array(map.plane, sizeof *sums);
     IF_OK(status, check_memory(sums, "for the masks of an image", err));
     for (size_t i = 0; i < found->count && status == STATUS_OK; i++) {
-        const struct detection *box = &found->items[i];
+        struct detection *box = &found->items[i];
         struct area_part part = {
             pixel_at(box->x1, map.photo_width), pixel_at(box->y1, map.photo_height),
             pixel_at(box->x2, map.photo_width), pixel_at(box->y2, map.photo_height)};
@@ -108,7 +109,7 @@ static enum status add_yolo(const struct task *task, const struct task_rows *out
             part = (struct area_part){0};
         mix_prototypes(&map, prototypes->data, task->prototypes,
                        detect_extras(task, &outputs[0], box->place), &part, sums);
-        status = take_mask(&map, &part, box, &found->masks[i], err);
+        status = take_mask(&map, &part, box, err);
     }
     free(sums);
     area_map_done(&map);
@@ -141,7 +142,7 @@ static enum status add_own(const struct task *task, const struct task_rows *outp
     for (size_t i = 0; i < found->count && status == STATUS_OK; i++) {
         map.scores = masks->data + found->items[i].place / classes * map.plane;
         area_classify(&map);
-        status = take_mask(&map, NULL, &found->items[i], &found->masks[i], err);
+        status = take_mask(&map, NULL, &found->items[i], err);
     }
     area_map_done(&map);
     return status;
@@ -151,15 +152,13 @@ enum status instances_add(const struct task *task, const struct task_rows *outpu
                           const struct task_geometry *geometry, struct detections *found,
                           struct error *err)
 {
-    found->masks = alloc_array(found->count, sizeof *found->masks);
-    TRY(check_memory(found->masks, "for the masks of an image", err));
     TRY(instances_check_work(found->count, pixels_in(found), err));
     if (task->layout == LAYOUT_TORCHVISION)
         return add_own(task, outputs, geometry, found, err);
     TRY(task->prototypes ? add_yolo(task, outputs, geometry, found, err)
                          : add_own(task, outputs, geometry, found, err));
     for (size_t i = 0; i < found->count; i++)
-        if (found->masks[i].area == 0)
+        if (found->items[i].mask.area == 0)
             found->items[i].score = -1;
     detections_drop(found);
     return STATUS_OK;

@@ -133,10 +133,10 @@ static enum status find_panoptic(struct query_masks *masks, struct detections *f
     if (!run_planes(&masks->map, masks->planes, found->count, -INFINITY))
         return no_memory_for_masks(err);
     for (size_t i = 0; i < found->count; i++)
-        if (!area_take(&masks->map, (uint16_t)i, &found->items[i], &found->masks[i]))
+        if (!area_take(&masks->map, (uint16_t)i, &found->items[i]))
             return no_memory_for_masks(err);
     for (size_t i = 0; i < found->count; i++) {
-        struct segment *mask = &found->masks[i];
+        struct segment *mask = &found->items[i].mask;
         const double alone = mask->area ? area_alone(masks, i) : 0;
         if (alone < 0)
             return no_memory_for_masks(err);
@@ -175,11 +175,10 @@ static enum status find_overlapping(struct query_masks *masks, bool is_prompted,
                                  "a mask of this photo has NaN or infinite numbers");
         mask_logits(masks, box->place, masks->planes);
         box->score *= is_prompted ? 1 : mean_inside_mask(map);
-        found->masks[i].index = box->index;
         if (!is_prompted && !(box->score > confidence))
             continue;
         area_classify(map);
-        if (!area_run(map, NULL) || !area_take(map, 0, box, &found->masks[i]))
+        if (!area_run(map, NULL) || !area_take(map, 0, box))
             return no_memory_for_masks(err);
     }
     return STATUS_OK;
@@ -191,19 +190,15 @@ static enum status find_overlapping(struct query_masks *masks, bool is_prompted,
 static void keep_best(const struct task_options *options, struct detections *found)
 {
     for (size_t i = 0; i < found->count; i++)
-        if (found->masks[i].area == 0 || !task_option_wants(options, found->items[i].index))
+        if (found->items[i].mask.area == 0 || !task_option_wants(options, found->items[i].index))
             found->items[i].score = -1;
     detections_drop(found);
     for (size_t i = 1; i < found->count; i++) {
         const struct detection box = found->items[i];
-        const struct segment mask = found->masks[i];
         size_t at = i;
-        for (; at > 0 && found->items[at - 1].score < box.score; at--) {
+        for (; at > 0 && found->items[at - 1].score < box.score; at--)
             found->items[at] = found->items[at - 1];
-            found->masks[at] = found->masks[at - 1];
-        }
         found->items[at] = box;
-        found->masks[at] = mask;
     }
     for (size_t i = (size_t)options->max_detections; i < found->count; i++)
         found->items[i].score = -1;
@@ -219,9 +214,6 @@ enum status query_masks_add(const struct task *task, const struct task_rows *out
     const bool is_prompted = task->layout == LAYOUT_SAM;
     const size_t classes = task->layout == LAYOUT_MASKFORMER ? (size_t)outputs[0].shape.dims[1] : 1;
     struct query_masks masks;
-    found->masks = alloc_array(found->count, sizeof *found->masks);
-    if (!found->masks)
-        return no_memory_for_masks(err);
     if (found->count == 0)
         return STATUS_OK;
     TRY(instances_check_work(found->count,

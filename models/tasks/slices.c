@@ -104,6 +104,7 @@ enum status slices_merge(const struct detections *const *parts, const struct pho
             box->y1 += (float)slices[i].y;
             box->y2 += (float)slices[i].y;
             box->place = (uint32_t)used++;
+            box->mask = (struct segment){0};
         }
     qsort(boxes, all, sizeof *boxes, compare_boxes);
     all = all < DETECT_MAX_CANDIDATES ? all : DETECT_MAX_CANDIDATES;

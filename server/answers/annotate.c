@@ -153,8 +153,9 @@ static void draw_boxes(const struct annotation *a, const struct predict_image *i
 {
     const struct detections *found = &image->answer.detections;
     char text[LABEL_TEXT];
-    for (size_t i = 0; found->masks && i < found->count; i++)
-        draw_mask(a, &found->masks[i]);
+    for (size_t i = 0; i < found->count; i++)
+        if (found->items[i].mask.counts)
+            draw_mask(a, &found->items[i].mask);
     for (size_t i = found->count; i-- > 0;) { /* the best boxes on top */
         draw_outline(a, found, i);
         if (a->model->task.kind == TASK_POSE)

@@ -209,7 +209,7 @@ static bool describe_box(const struct predict_image *image, const struct model *
             labels_name(&model->point_names, k), fminf(fmaxf(point->x, 0), (float)image->width),
             fminf(fmaxf(point->y, 0), (float)image->height), point->score};
     }
-    if (found->masks && !describe_mask(&found->masks[i], how, image, described, &ret->mask))
+    if (box->mask.counts && !describe_mask(&box->mask, how, image, described, &ret->mask))
         return false;
     if (!image->crops || !image->crops[i])
         return true;
@@ -408,7 +408,8 @@ bool describe_is_slow(const struct predict_request *request)
         return false;
     for (size_t i = 0; i < request->image_count; i++) {
         const struct task_answer *answer = &request->images[i].answer;
-        if (answer->segments.count || (answer->detections.masks && answer->detections.count))
+        if (answer->segments.count ||
+            (answer->detections.count && answer->detections.items[0].mask.counts))
             return true;
     }
     return false;

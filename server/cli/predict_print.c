@@ -97,8 +97,8 @@ static void print_boxes(const struct predict_image *image)
         print_place(image, box);
         printf("  ");
         print_class(labels_name(&image->request->used_model->labels, box->index), box->index);
-        if (found->masks)
-            printf("        %llu pixels\n", (unsigned long long)found->masks[i].area);
+        if (found->items[i].mask.counts)
+            printf("        %llu pixels\n", (unsigned long long)found->items[i].mask.area);
         if (image->request->used_model->task.kind == TASK_POSE)
             print_points(image, i);
         if (image->crops && image->crops[i])

@@ -65,8 +65,8 @@ static void check_boxes(const struct detections *found, const struct task_option
         HOLDS(box->x2 >= 0 && box->x2 <= geometry->photo_width);
         HOLDS(box->y1 >= 0 && box->y1 <= geometry->photo_height);
     }
-    for (size_t i = 0; found->masks && i < found->count; i++)
-        check_mask(&found->masks[i], (uint32_t)geometry->photo_width,
+    for (size_t i = 0; i < found->count && found->items[i].mask.counts; i++)
+        check_mask(&found->items[i].mask, (uint32_t)geometry->photo_width,
                    (uint32_t)geometry->photo_height);
     for (size_t i = 0; i < found->count * found->point_count; i++) {
         const float x = found->points[i].x, y = found->points[i].y;

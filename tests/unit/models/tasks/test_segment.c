@@ -202,12 +202,12 @@ Test(instances, prototypes_in_boxes)
     cr_assert_eq(detect_decode(&task, outputs, &options, &geometry, &found, &err), STATUS_OK, "%s",
                  err.message);
     cr_assert_eq(found.count, 2, "the second box has no pixel above 0, the last one none at all");
-    cr_expect_eq(found.masks[0].index, 3);
-    cr_expect_eq(found.masks[0].area, 4 * 8);
+    cr_expect_eq(found.items[0].mask.index, 3);
+    cr_expect_eq(found.items[0].mask.area, 4 * 8);
     cr_expect_eq(found.items[1].index, 5, "the box moved up with its mask");
-    cr_expect_eq(found.masks[1].area, 7 * 4);
+    cr_expect_eq(found.items[1].mask.area, 7 * 4);
     uint8_t mask[256] = {0};
-    read_counts(found.masks[0].counts, mask, sizeof mask);
+    read_counts(found.items[0].mask.counts, mask, sizeof mask);
     for (size_t i = 0; i < sizeof mask; i++)
         cr_expect_eq(mask[i], i / 16 >= 4 && i / 16 < 8 && i % 16 >= 4 && i % 16 < 12);
     detections_done(&found);
@@ -245,8 +245,8 @@ Test(instances, masks_of_ultralytics)
     const float *wanted = golden_boxes("masks", 7, found.count);
     for (size_t i = 0; i < found.count; i++, wanted += 7) {
         cr_expect_float_eq(found.items[i].score, wanted[1], 1e-6f);
-        cr_expect_float_eq((float)found.masks[i].area, wanted[6], .01f * wanted[6] + 20,
-                           "mask %zu has %g pixels, not %g", i, (double)found.masks[i].area,
+        cr_expect_float_eq((float)found.items[i].mask.area, wanted[6], .01f * wanted[6] + 20,
+                           "mask %zu has %g pixels, not %g", i, (double)found.items[i].mask.area,
                            (double)wanted[6]);
     }
     detections_done(&found);
@@ -267,15 +267,16 @@ static void expect_query_masks(const struct task *task, const char *name)
         const float corners[] = {box->x1, box->y1, box->x2, box->y2};
         cr_expect_eq(box->index, (uint32_t)golden[0]);
         cr_expect_float_eq(box->score, golden[1], 1e-5f);
-        cr_expect_eq(found.masks[i].index, box->index);
+        cr_expect_eq(found.items[i].mask.index, box->index);
         for (int k = 0; k < 4; k++)
             cr_expect_float_eq(corners[k], golden[2 + k], 1.01f, "corner %d is %g, not %g", k,
                                (double)corners[k], (double)golden[2 + k]);
-        cr_expect_float_eq((float)found.masks[i].area, golden[6], .001f * golden[6],
-                           "%g pixels, not %g", (double)found.masks[i].area, (double)golden[6]);
+        cr_expect_float_eq((float)found.items[i].mask.area, golden[6], .001f * golden[6],
+                           "%g pixels, not %g", (double)found.items[i].mask.area,
+                           (double)golden[6]);
     }
     /* Classes are chosen, and boxes cut, after the masks have shared the pixels. */
-    const uint64_t area = found.masks[0].area;
+    const uint64_t area = found.items[0].mask.area;
     const uint32_t first = found.items[0].index;
     detections_done(&found);
     options.max_detections = 1;
@@ -283,7 +284,7 @@ static void expect_query_masks(const struct task *task, const char *name)
     options.classes[0] = first;
     cr_assert_eq(detect_decode(task, outputs, &options, &geometry, &found, &err), STATUS_OK);
     cr_assert_eq(found.count, 1);
-    cr_expect_eq(found.masks[0].area, area);
+    cr_expect_eq(found.items[0].mask.area, area);
     detections_done(&found);
 }
 
@@ -329,7 +330,7 @@ Test(instances, masks_of_pairs)
     cr_assert_eq(found.count, 2);
     for (size_t i = 0; i < 2; i++) {
         cr_expect_eq(found.items[i].index, i);
-        cr_expect_eq(found.masks[i].area, 8);
+        cr_expect_eq(found.items[i].mask.area, 8);
     }
     detections_done(&found);
 }
@@ -436,8 +437,8 @@ Test(instances, torchvision)
     cr_assert_eq(detect_decode(&task, outputs, &options, &geometry, &found, &err), STATUS_OK, "%s",
                  err.message);
     cr_assert_eq(found.count, 2);
-    cr_expect_eq(found.masks[0].area, 1, "0.5 is not above 0.5");
-    cr_expect_eq(found.masks[1].area, 2);
+    cr_expect_eq(found.items[0].mask.area, 1, "0.5 is not above 0.5");
+    cr_expect_eq(found.items[1].mask.area, 2);
     detections_done(&found);
     const struct task_rows none[] = {{NULL, SHAPE(0, 4), 0},
                                      {NULL, SHAPE(0), 0},

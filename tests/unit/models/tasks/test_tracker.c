@@ -134,16 +134,15 @@ Test(tracker, points_and_masks_go_with_their_boxes)
     struct error err;
     found.point_count = 2;
     found.points = alloc_array(6, sizeof *found.points);
-    found.masks = alloc_array(3, sizeof *found.masks);
     for (size_t i = 0; i < 3; i++) {
-        found.masks[i] = (struct segment){.area = i, .counts = strdup("0")};
+        found.items[i].mask = (struct segment){.area = i, .counts = strdup("0")};
         for (size_t p = 0; p < 2; p++)
             found.points[2 * i + p] = (struct task_point){(float)i, (float)p, 1};
     }
     cr_assert_eq(tracker_update(tracker, &found, SIDE, SIDE, -1, &err), STATUS_OK);
     cr_assert_eq(found.count, 1, "the others are new");
     cr_expect_eq(found.items[0].place, 1);
-    cr_expect_eq(found.masks[0].area, 1);
+    cr_expect_eq(found.items[0].mask.area, 1);
     cr_expect_float_eq(found.points[0].x, 1, 0);
     cr_expect_float_eq(found.points[1].y, 1, 0);
     detections_done(&found);
