@@ -20,7 +20,6 @@ bool session_is_quantized(const struct graph *graph);
 enum image_layout {
     IMAGE_AS_DECLARED, /* as the file declares it, for raw tensors */
     IMAGE_NHWC_F32,    /* [N, H, W, C] float32, as decoders write it, whatever the file declares */
-    IMAGE_NHWC_ANY, /* [N, H, W, C] in the data type that the session chooses: info.image_dtype */
 };
 
 #define SESSION_MAX_BATCHES 16
@@ -96,8 +95,6 @@ struct session_info {
     int depth;               /* number of runs that may be in flight: session_submit() */
     int streams;             /* images that a CPU's threads can compute at the same time:
                                 session_request.in_streams; 0: one batch at a time */
-    enum dtype image_dtype;  /* data type of an NHWC image input: DTYPE_F32, or with IMAGE_NHWC_ANY
-                                possibly DTYPE_BF16 */
     bool takes_pixels;       /* images may be passed as bytes (struct session_pixels) */
     bool batched;   /* false: graph or memory do not allow batches, so images are run one by one */
     bool rows_mix;  /* images may affect each other's results in a batch, so they never run

@@ -219,7 +219,6 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
         .is_int8 = session->options.precision == PRECISION_INT8,
     };
     TRY(optimize_for_backend(c->graph, &optimize, err));
-    TRY(session_take_image(session, c->graph, session->compiled_count == 0, err));
     TRY(session->ops->compile(session->backend, c->graph, &c->program, err));
     if (size == 1 && !c->tail && !session->options.trial && session->ops->compile_streams)
         TRY(session->ops->compile_streams(session->backend, err));

@@ -432,7 +432,6 @@ enum status session_create(const struct graph *graph, const struct session_optio
     session->info.device = options->device;
     session->info.precision = options->precision;
     session->info.threads = session->options.threads;
-    session->info.image_dtype = DTYPE_F32;
     struct error own;
     enum status status = build(session, graph, err ? err : &own);
     if (status != STATUS_OK) {

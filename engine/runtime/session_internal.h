@@ -2,7 +2,7 @@
  *
  * A file uses only files on its left:
  *
- *     session_state ◀ session_image, session_memory ◀ session_compile
+ *     session_state ◀ session_memory ◀ session_compile
  *       ◀ session_run ◀ session_measure ◀ session_create
  *
  * session_compile.c compiles a batch size, session_run.c runs it, session_measure.c times and
@@ -113,14 +113,6 @@ void compiled_look_at_two(struct session *session);
 
 /* Output i of the session; its shape is SHAPE_NONE when it depends on data. */
 const struct value *compiled_output(const struct compiled_size *c, size_t i);
-
-/* ---- session_image.c ---- */
-
-/* With IMAGE_NHWC_ANY, makes the image input bfloat16 if the graph's first operators only round the
- * image to bfloat16. Call this function right before compiling. The first batch size decides for
- * all (info.image_dtype). */
-enum status session_take_image(struct session *session, struct graph *graph, bool is_first,
-                               struct error *err) MUST_USE;
 
 /* ---- session_run.c ---- */
 

@@ -1,39 +1,34 @@
-/* Copies rows of raw tensors into a batch, with images in the session's layout and dtype, and rows
- * of results out of a run. */
+/* Copies rows of raw tensors into a batch, with images in the session's layout, and rows of results
+ * out of a run. */
 #include "models/tasks/tensor_copy.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
 #include "engine/tensor/floats.h"
 
-void tensor_copy_in(const struct served_tensor *input, enum dtype as, bool last, const void *src,
+void tensor_copy_in(const struct served_tensor *input, bool is_image, bool last, const void *src,
                     void *dst)
 {
-    enum { PIXELS = 256, CHANNELS = 3 }; /* model_describe: an image has 1 or 3 channels */
-    float numbers[CHANNELS][PIXELS], mixed[PIXELS * CHANNELS];
-    if (as == DTYPE_NONE || (last && input->dtype == DTYPE_F32 && as == DTYPE_F32)) {
+    enum { PIXELS = 256 };
+    float numbers[PIXELS], *to = dst;
+    if (!is_image || (last && input->dtype == DTYPE_F32)) {
         memcpy(dst, src, input->bytes);
         return;
     }
     /* With channels last the numbers keep their order, as if there were one channel. */
     const size_t channels = last ? 1 : (size_t)input->shape.dims[1];
     const size_t pixels = input->count / channels, size = dtype_size(input->dtype);
-    assert(channels <= CHANNELS);
     for (size_t first = 0; first < pixels; first += PIXELS) {
         const size_t count = pixels - first < PIXELS ? pixels - first : PIXELS;
-        float *to = mixed;
-        /* model_describe() accepts only data types for an image that floats_read() knows. */
-        for (size_t c = 0; c < channels; c++)
+        for (size_t c = 0; c < channels; c++) {
+            /* model_describe() accepts only data types for an image that floats_read() knows. */
             (void)floats_read(input->dtype, (const char *)src + (c * pixels + first) * size,
-                              numbers[c], count);
-        for (size_t p = 0; p < count && channels > 1; p++)
-            for (size_t c = 0; c < channels; c++)
-                *to++ = numbers[c][p];
-        floats_write(as, channels > 1 ? mixed : numbers[0],
-                     (char *)dst + first * channels * dtype_size(as), count * channels);
+                              numbers, count);
+            for (size_t p = 0; p < count; p++)
+                to[(first + p) * channels + c] = numbers[p];
+        }
     }
 }
 

@@ -13,10 +13,10 @@ struct served_tensor {
     size_t count, bytes; /* per row; 0 if the shape is unknown */
 };
 
-/* Writes a row of `input` to `dst` in the session's format. For an image `as` is the session's
- * dtype: the row is converted and, unless `channels_last`, transposed from [C, H, W] to [H, W, C].
- * DTYPE_NONE copies the row. `src` is a row as `input` describes, at any alignment. */
-void tensor_copy_in(const struct served_tensor *input, enum dtype as, bool channels_last,
+/* Writes a row of `input` to `dst` in the session's format. An image is converted to float32 and,
+ * unless `channels_last`, transposed from [C, H, W] to [H, W, C]. Other rows are copied. `src` is a
+ * row as `input` describes, at any alignment. */
+void tensor_copy_in(const struct served_tensor *input, bool is_image, bool channels_last,
                     const void *src, void *dst);
 
 /* Takes row `row` of the results of a run of `batch` rows. A result is a copy. If the run

@@ -13,7 +13,7 @@ struct session_options command_session_options(const struct model *model)
     return (struct session_options){
         .device = DEVICE_HOST,
         .image_input = model->image_input,
-        .image_layout = model->image_input == SIZE_MAX ? IMAGE_AS_DECLARED : IMAGE_NHWC_ANY,
+        .image_layout = model->image_input == SIZE_MAX ? IMAGE_AS_DECLARED : IMAGE_NHWC_F32,
         .image_channels_last = model->input_channels_last,
         .image_height = model->preprocess.height,
         .image_width = model->preprocess.width,

@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/tensor/floats.h"
 #include "server/image/decode.h"
 #include "server/image/frame.h"
 #include "server/image/resample.h"
@@ -28,19 +27,12 @@ struct transform {
     struct pixel_buffer ring, line, last_row, window;
 };
 
-/* The number for each channel of the model and each byte, in the sink's format. */
-union number_table {
-    float floats[CHANNELS][256];
-    uint16_t halves[CHANNELS][256];
-};
-
 /* Where finished rows are written: as normalised numbers, or as bytes. */
 struct sink {
     uint8_t *dst;
     bool is_normalised;
-    size_t size; /* bytes of a number: 4, 2 or 1 */
     enum channel_order channels;
-    union number_table table;
+    float table[CHANNELS][256]; /* transform_table() */
 };
 
 /* A resize in progress. */
@@ -98,41 +90,35 @@ static uint8_t luma(const uint8_t *rgb)
 }
 
 /* Writes table[c][byte] for each channel c of each pixel. */
-#define LOOK_UP(name, type)                                                                        \
-    static void name(type *dst, const uint8_t *rgb, const type table[CHANNELS][256],               \
-                     enum channel_order order, size_t pixels)                                      \
-    {                                                                                              \
-        if (order == CHANNELS_GRAY) {                                                              \
-            for (size_t i = 0; i < pixels; i++, rgb += CHANNELS)                                   \
-                *dst++ = table[0][luma(rgb)];                                                      \
-            return;                                                                                \
-        }                                                                                          \
-        const int first = order == CHANNELS_BGR ? CHANNELS - 1 : 0, last = CHANNELS - 1 - first;   \
-        for (size_t i = 0; i < pixels; i++, rgb += CHANNELS, dst += CHANNELS) {                    \
-            dst[0] = table[0][rgb[first]];                                                         \
-            dst[1] = table[1][rgb[1]];                                                             \
-            dst[2] = table[2][rgb[last]];                                                          \
-        }                                                                                          \
+static void look_up(float *dst, const uint8_t *rgb, const float table[CHANNELS][256],
+                    enum channel_order order, size_t pixels)
+{
+    if (order == CHANNELS_GRAY) {
+        for (size_t i = 0; i < pixels; i++, rgb += CHANNELS)
+            *dst++ = table[0][luma(rgb)];
+        return;
     }
-
-LOOK_UP(look_up_floats, float)
-LOOK_UP(look_up_halves, uint16_t)
+    const int first = order == CHANNELS_BGR ? CHANNELS - 1 : 0, last = CHANNELS - 1 - first;
+    for (size_t i = 0; i < pixels; i++, rgb += CHANNELS, dst += CHANNELS) {
+        dst[0] = table[0][rgb[first]];
+        dst[1] = table[1][rgb[1]];
+        dst[2] = table[2][rgb[last]];
+    }
+}
 
 static void sink_pixels(struct sink *sink, const uint8_t *rgb, size_t pixels)
 {
     const bool is_gray = sink->channels == CHANNELS_GRAY;
     void *dst = sink->dst;
-    sink->dst += pixels * (is_gray ? 1 : CHANNELS) * sink->size;
+    sink->dst += pixels * (is_gray ? 1 : CHANNELS) * (sink->is_normalised ? sizeof(float) : 1);
     if (!sink->is_normalised) {
         uint8_t *bytes = dst;
         if (!is_gray)
             memcpy(bytes, rgb, pixels * CHANNELS);
         for (size_t i = 0; is_gray && i < pixels; i++, rgb += CHANNELS)
             bytes[i] = luma(rgb);
-    } else if (sink->size == sizeof(float)) {
-        look_up_floats(dst, rgb, sink->table.floats, sink->channels, pixels);
     } else {
-        look_up_halves(dst, rgb, sink->table.halves, sink->channels, pixels);
+        look_up(dst, rgb, sink->table, sink->channels, pixels);
     }
 }
 
@@ -152,7 +138,7 @@ static void sink_pad(struct sink *sink, const struct preprocess *p, int pixels)
         return;
     }
     const size_t count = pixels > 0 ? (size_t)pixels : 0;
-    const size_t size = count * (size_t)preprocess_channels(p) * sink->size;
+    const size_t size = count * (size_t)preprocess_channels(p) * sizeof(float);
     memset(sink->dst, 0, size);
     sink->dst += size;
 }
@@ -314,20 +300,16 @@ static enum status resize_run(struct transform *transform, const struct image *w
 }
 
 enum status transform_numbers(struct transform *transform, const struct image *image,
-                              const struct preprocess *p, enum dtype dtype, void *dst,
-                              struct error *err)
+                              const struct preprocess *p, float *dst, struct error *err)
 {
-    struct sink sink = {
-        .dst = dst, .is_normalised = true, .size = dtype_size(dtype), .channels = p->channels};
-    float table[CHANNELS][256];
-    transform_table(p, table);
-    floats_write(dtype, table[0], &sink.table, (size_t)preprocess_channels(p) * COUNT_OF(table[0]));
+    struct sink sink = {.dst = (uint8_t *)dst, .is_normalised = true, .channels = p->channels};
+    transform_table(p, sink.table);
     return resize_run(transform, image, p, &sink, err);
 }
 
 enum status transform_bytes(struct transform *transform, const struct image *image,
                             const struct preprocess *p, uint8_t *dst, struct error *err)
 {
-    struct sink sink = {.dst = dst, .size = 1, .channels = p->channels};
+    struct sink sink = {.dst = dst, .channels = p->channels};
     return resize_run(transform, image, p, &sink, err);
 }

@@ -18,19 +18,16 @@ struct transform *transform_create(void);
 void transform_free(struct transform *transform);
 
 /* Writes the model's input to dst: [height, width, channels] of `p`, contiguous (one image of an
- * NHWC batch). `p` has passed preprocess_check(). `dtype` is that of the session's input
- * (session_info.image_dtype); the numbers equal those of a conversion by floats_write().
- * STATUS_NO_MEMORY; STATUS_TOO_LARGE if a resized side would exceed 65535. After a failure dst is
- * undefined. */
+ * NHWC batch). `p` has passed preprocess_check(). STATUS_NO_MEMORY; STATUS_TOO_LARGE if a resized
+ * side would exceed 65535. After a failure dst is undefined. */
 enum status transform_numbers(struct transform *transform, const struct image *image,
-                              const struct preprocess *p, enum dtype dtype, void *dst,
-                              struct error *err) MUST_USE;
+                              const struct preprocess *p, float *dst, struct error *err) MUST_USE;
 
 /* The two steps of transform_numbers(), for devices that do the second step themselves.
  * transform_bytes() resizes and crops to dst: [height, width, channels] uint8; three channels are
  * always in RGB order. transform_table() sets table[c][x] to the number for byte x in the model's
- * channel c. The two steps give the numbers of transform_numbers() with DTYPE_F32 bit for bit,
- * except if preprocess.pads_normalised is set: no byte stands for a 0 after normalisation. */
+ * channel c. The two steps give the numbers of transform_numbers() bit for bit, except if
+ * preprocess.pads_normalised is set: no byte stands for a 0 after normalisation. */
 enum status transform_bytes(struct transform *transform, const struct image *image,
                             const struct preprocess *p, uint8_t *dst, struct error *err) MUST_USE;
 void transform_table(const struct preprocess *p, float table[static 3][256]);

@@ -65,8 +65,7 @@ enum status probes_read(void *context, size_t i, float *dst, struct error *err)
         image_decode(probes->decoder, data, size, probes->limits, NULL, false, &image, err);
     free(data);
     TRY(status);
-    return transform_numbers(probes->transform, &image, &probes->model->preprocess, DTYPE_F32, dst,
-                             err);
+    return transform_numbers(probes->transform, &image, &probes->model->preprocess, dst, err);
 }
 
 enum status probes_write(struct probes *probes, int i, float *dst, struct error *err)
@@ -84,6 +83,5 @@ enum status probes_write(struct probes *probes, int i, float *dst, struct error 
                                 .height = PICTURE_SIDE,
                                 .stride = (size_t)PICTURE_SIDE * 3,
                                 .pixels = probes->picture};
-    return transform_numbers(probes->transform, &image, &probes->model->preprocess, DTYPE_F32, dst,
-                             err);
+    return transform_numbers(probes->transform, &image, &probes->model->preprocess, dst, err);
 }

@@ -6,7 +6,6 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "engine/tensor/floats.h"
 #include "server/precision/internal.h"
 
 /* The most rounds that measure the speed; the first one is a warm-up. No further round follows when
@@ -51,7 +50,6 @@ struct trial {
     int ran;                /* probes run so far; after the last probe, the first one runs again */
     int images;             /* size of the current batch */
     float *values;          /* the current batch */
-    void *numbers;          /* the current batch in the session's number format */
     size_t image_floats;    /* floats of a probe */
     _Atomic int is_stopped; /* 1: cancelled, or the time is over */
     struct speed speed;
@@ -126,15 +124,13 @@ static enum status trial_init(struct trial *trial, struct error *err)
     if (!size_mul(trial->image_floats, padded, &count))
         return error_set(err, STATUS_TOO_LARGE, "a batch of probe images is too large");
     trial->values = alloc_array(count, sizeof *trial->values);
-    trial->numbers = alloc_array(count, sizeof *trial->values);
-    return check_memory(trial->values && trial->numbers, "for a trial of precisions", err);
+    return check_memory(trial->values, "for a trial of precisions", err);
 }
 
 static void trial_done(struct trial *trial)
 {
-    FREE_ALL(trial->values, trial->numbers);
     outputs_done(&trial->outputs);
-    FREE_ALL(trial->answers[REFERENCE], trial->answers[CANDIDATE]);
+    FREE_ALL(trial->values, trial->answers[REFERENCE], trial->answers[CANDIDATE]);
     session_free(trial->sessions[CANDIDATE]);
 }
 
@@ -184,12 +180,9 @@ static enum status compare_answers(struct trial *trial, struct error *err)
 static enum status run_images(struct trial *trial, int side, int images, struct run_time *ret,
                               struct error *err)
 {
-    struct session *session = trial->sessions[side];
     if (is_cancelled(trial))
         return error_set(err, STATUS_CANCELLED, "the trial was cancelled");
-    floats_write(session_info(session)->image_dtype, trial->values, trial->numbers,
-                 (size_t)images * trial->image_floats);
-    return outputs_run(&trial->outputs, session, trial->numbers, images, ret, err);
+    return outputs_run(&trial->outputs, trial->sessions[side], trial->values, images, ret, err);
 }
 
 /* Runs a session on the batch. If `ret_cost`, first runs it on the batch's first image alone; sets

@@ -85,7 +85,7 @@ static void print_times(const char *name, double *times, int rounds)
     printf("    %-24s %8.3f ms best  %8.3f ms median\n", name, times[0], times[rounds / 2]);
 }
 
-enum { DECODE, PART, PLAIN, PREPROCESS, TO_BF16, FAST_DECODE, FAST_PREPROCESS, STAGES };
+enum { DECODE, PART, PLAIN, PREPROCESS, FAST_DECODE, FAST_PREPROCESS, STAGES };
 
 struct bench {
     struct image_decoder *decoder;
@@ -123,22 +123,18 @@ static bool bench_file(struct bench *bench, const char *path)
         if (plain)
             plain_decode(data, size, pixels);
         double plain_decoded = now_ms();
-        done = done && transform_numbers(bench->transform, &image, &bench->preprocess, DTYPE_F32,
-                                         bench->dst, &err) == STATUS_OK;
+        done = done && transform_numbers(bench->transform, &image, &bench->preprocess, bench->dst,
+                                         &err) == STATUS_OK;
         bench->times[DECODE][round] = whole - begin;
         bench->times[PART][round] = decoded - whole;
         bench->times[PLAIN][round] = plain_decoded - decoded;
-        bench->times[PREPROCESS][round] = now_ms() - plain_decoded;
-        double start = now_ms();
-        done = done && transform_numbers(bench->transform, &image, &bench->preprocess, DTYPE_BF16,
-                                         bench->dst, &err) == STATUS_OK;
         double prepared = now_ms();
-        bench->times[TO_BF16][round] = prepared - start;
+        bench->times[PREPROCESS][round] = prepared - plain_decoded;
         done = done && image_decode(bench->decoder, data, size, &limits, &bench->preprocess, true,
                                     &image, &err) == STATUS_OK;
         double reduced = now_ms();
-        done = done && transform_numbers(bench->transform, &image, &bench->preprocess, DTYPE_F32,
-                                         bench->dst, &err) == STATUS_OK;
+        done = done && transform_numbers(bench->transform, &image, &bench->preprocess, bench->dst,
+                                         &err) == STATUS_OK;
         bench->times[FAST_DECODE][round] = reduced - prepared;
         bench->times[FAST_PREPROCESS][round] = now_ms() - reduced;
     }
@@ -149,7 +145,6 @@ static bool bench_file(struct bench *bench, const char *path)
         if (plain)
             print_times("libjpeg-turbo alone", bench->times[PLAIN], bench->rounds);
         print_times("preprocess", bench->times[PREPROCESS], bench->rounds);
-        print_times("  to bfloat16", bench->times[TO_BF16], bench->rounds);
         if (image.width < image.info.width) {
             print_times("fast decode", bench->times[FAST_DECODE], bench->rounds);
             print_times("fast preprocess", bench->times[FAST_PREPROCESS], bench->rounds);

@@ -64,7 +64,7 @@ static enum status prepare(const char *path, const struct preprocess *p, struct 
     if (status == STATUS_OK)
         status = image_decode(decoder, (uint8_t *)data, size, &limits, p, false, &image, err);
     if (status == STATUS_OK)
-        status = transform_numbers(transform, &image, p, DTYPE_F32, numbers, err);
+        status = transform_numbers(transform, &image, p, numbers, err);
     if (status == STATUS_OK) {
         printf("%d %d %d\n", p->width, p->height, preprocess_channels(p));
         (void)fwrite(numbers, sizeof *numbers, count, stdout);

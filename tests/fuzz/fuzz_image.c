@@ -70,9 +70,9 @@ static void check_transform(struct image_decoder *decoder, struct transform *tra
     float numbers[WIDTH * HEIGHT * 3], of_part[WIDTH * HEIGHT * 3];
     struct error err = {0};
     struct image part;
-    const enum status status = transform_numbers(transform, image, p, DTYPE_F32, numbers, &err);
+    const enum status status = transform_numbers(transform, image, p, numbers, &err);
     HOLDS(image_decode(decoder, data, size, &limits, p, false, &part, NULL) == STATUS_OK);
-    HOLDS(transform_numbers(transform, &part, p, DTYPE_F32, of_part, NULL) == status);
+    HOLDS(transform_numbers(transform, &part, p, of_part, NULL) == status);
     if (status != STATUS_OK) {
         HOLDS(status == STATUS_TOO_LARGE && strlen(err.message) > 20);
         return;

@@ -73,7 +73,7 @@ static enum status check_image(const struct deployment *deployment, const struct
     const struct preprocess *p = &deployment->model->preprocess;
     const struct session_tensor *input = &session_info(session)->inputs[deployment->image_input];
     struct shape wanted = SHAPE(1, p->height, p->width, preprocess_channels(p));
-    if (input->dtype == session_info(session)->image_dtype && shape_equal(&input->shape, &wanted))
+    if (shape_equal(&input->shape, &wanted))
         return STATUS_OK;
     return error_set(err, STATUS_SHAPE,
                      "model '%s': the preprocessing makes %s (batch, height, width, channels), but "
@@ -152,7 +152,6 @@ enum status deployment_describe(struct deployment *deployment, const struct sess
     deployment->input_count = info->input_count;
     deployment->output_count = info->output_count;
     deployment->image_input = deployment_image_input(deployment->model);
-    deployment->image_dtype = info->image_dtype;
     deployment->takes_images = deployment->image_input != SIZE_MAX;
     deployment->inputs = alloc_array(deployment->input_count, sizeof *deployment->inputs);
     deployment->outputs = alloc_array(deployment->output_count, sizeof *deployment->outputs);

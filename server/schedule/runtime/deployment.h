@@ -55,10 +55,8 @@ struct deployment {
     int max_batch; /* rows per forward pass */
     size_t input_count, output_count;
     struct served_tensor *inputs, *outputs; /* in the file's order; owned */
-    size_t max_rows;    /* most rows of a request: model_host_options.max_queue */
-    size_t image_input; /* index of the input for photos, [H, W, C] of image_dtype;
-                           SIZE_MAX: none */
-    enum dtype image_dtype;
+    size_t max_rows;     /* most rows of a request: model_host_options.max_queue */
+    size_t image_input;  /* index of the input for photos, [H, W, C] float32; SIZE_MAX: none */
     bool takes_images;   /* requests can contain photos: deployment_image_input() */
     size_t output;       /* index of the class scores, or of the task's first output */
     size_t class_count;  /* classes of a classifier; 0: unknown before a run, or no classifier */

@@ -1,6 +1,5 @@
 /* Builds a deployment: chooses precisions, creates a session and a lane for every device, and the
  * scheduler with its buffers. Also ends deployments. */
-#include <assert.h>
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,18 +98,6 @@ static enum status open_session(struct building *building, struct session_option
     return STATUS_OK;
 }
 
-/* Any lane may run any batch, so all lanes must read the same type. If one lane is on a GPU, the
- * type is float32 (or bytes); if all are on CPUs, their sessions choose it. */
-static enum image_layout choose_layout(const struct model_host_options *options, size_t image_input)
-{
-    if (image_input == SIZE_MAX)
-        return IMAGE_AS_DECLARED;
-    for (size_t i = 0; i < options->device_count; i++)
-        if (options->devices[i].kind != DEVICE_CPU)
-            return IMAGE_NHWC_F32;
-    return IMAGE_NHWC_ANY;
-}
-
 /* Returns session_options.batch_activations: with more than 32 MiB per CPU thread, larger batches
  * use memory but gain no speed. 0 means no limit: on a GPU, or if the batch size is configured. */
 static size_t batch_activations(const struct model_host_options *options, size_t i,
@@ -146,7 +133,7 @@ static struct session_options options_of_lane(const struct deployment_options *d
         .threads = options->threads,
         .max_batch = choose_max_batch(options, model),
         .image_input = image_input,
-        .image_layout = choose_layout(options, image_input),
+        .image_layout = image_input == SIZE_MAX ? IMAGE_AS_DECLARED : IMAGE_NHWC_F32,
         .image_channels_last = model->input_channels_last,
         .pixels = takes_pixels ? pixels : NULL,
         .image_height = model->preprocess.height,
@@ -206,7 +193,6 @@ static enum status create_scheduler(struct building *building, struct error *err
         const struct session_info *info = &deployment->lanes[i]->info;
         const int most = session_max_batch(info); /* every lane must be able to run every batch */
         deployment->max_batch = most < deployment->max_batch ? most : deployment->max_batch;
-        assert(info->image_dtype == deployment->image_dtype);
     }
     TRY(scheduler_create(deployment, options, building->options->host->pool, &deployment->scheduler,
                          err));

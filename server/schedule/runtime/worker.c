@@ -148,8 +148,7 @@ static void worker_write_row(struct scheduler *scheduler, const struct predict_i
     size_t row = (size_t)(image - image->request->images);
     for (size_t i = 0; i < deployment->input_count; i++) {
         const char *rows = image->request->tensors[i];
-        tensor_copy_in(&deployment->inputs[i],
-                       i == deployment->image_input ? deployment->image_dtype : DTYPE_NONE,
+        tensor_copy_in(&deployment->inputs[i], i == deployment->image_input,
                        deployment->model->input_channels_last,
                        rows + row * deployment->inputs[i].bytes,
                        scheduler_row(scheduler, slot.buffer, i, slot.slot));
@@ -176,8 +175,7 @@ static enum status worker_write_slot(struct worker *worker, struct scheduler *sc
                    image->request->words->rows[i], deployment->inputs[i].bytes);
     void *row = scheduler_row(scheduler, slot.buffer, deployment->image_input, slot.slot);
     return marks ? transform_bytes(worker->transform, pixels, preprocess, row, &image->error)
-                 : transform_numbers(worker->transform, pixels, preprocess, deployment->image_dtype,
-                                     row, &image->error);
+                 : transform_numbers(worker->transform, pixels, preprocess, row, &image->error);
 }
 
 static void worker_prepare(struct worker *worker, struct scheduler *scheduler,

@@ -14,7 +14,6 @@
 #include "engine/op/interpret.h"
 #include "engine/runtime/session.h"
 #include "engine/runtime/session_internal.h"
-#include "engine/tensor/floats.h"
 #include "tests/unit/axes.h"
 #include "tests/unit/random_graph.h"
 
@@ -51,8 +50,6 @@ static float difference(const struct tensor *expected, const struct tensor *got)
     return worst / largest;
 }
 
-static int narrow_images; /* sessions that took bfloat16 */
-
 static void compare(struct comparison c, size_t h, size_t w)
 {
     struct error err = {0};
@@ -81,14 +78,7 @@ static void compare(struct comparison c, size_t h, size_t w)
     bool batched = session_info(session)->batched;
     const struct tensor *outputs[RANDOM_GRAPH_OUTPUTS];
     const void *inputs[1] = {c.layout == IMAGE_AS_DECLARED ? nchw : nhwc};
-    const enum dtype dtype = session_info(session)->image_dtype;
-    uint16_t *halves = malloc(4 * 3 * h * w * sizeof *halves);
-    if (dtype == DTYPE_BF16) {
-        floats_write(dtype, nhwc, halves, 4 * 3 * h * w);
-        inputs[0] = halves;
-        narrow_images++;
-    }
-    cr_assert_eq(session_info(session)->inputs[0].dtype, dtype);
+    cr_assert_eq(session_info(session)->inputs[0].dtype, DTYPE_F32);
     for (int run = 0; run < 2 && batched; run++) { /* twice: nothing may linger in the arena */
         cr_assert_eq(session_run(session, BATCH, inputs, outputs, &err), STATUS_OK, "seed %u: %s",
                      c.seed, err.message);
@@ -109,7 +99,6 @@ static void compare(struct comparison c, size_t h, size_t w)
     graph_free(graph);
     free(nchw);
     free(nhwc);
-    free(halves);
 }
 
 Test(session, agrees_with_the_interpreter)
@@ -132,19 +121,6 @@ Test(session, computes_in_bfloat16)
         cr_skip("this CPU has no bfloat16 instructions");
     for (uint32_t seed = 300; seed < 340; seed++)
         compare((struct comparison){seed, PRECISION_BF16, IMAGE_NHWC_F32, 0.08f}, 12, 12);
-    cr_assert_eq(narrow_images, 0);
-}
-
-/* Where the first layers read bfloat16, so does the session; where one reads float32, it does. */
-Test(session, takes_images_in_bfloat16)
-{
-    if (!device_cpu_has_bf16())
-        cr_skip("this CPU has no bfloat16 instructions");
-    enum { FIRST = 300, END = 340 };
-    for (uint32_t seed = FIRST; seed < END; seed++)
-        compare((struct comparison){seed, PRECISION_BF16, IMAGE_NHWC_ANY, 0.08f}, 12, 12);
-    cr_assert(narrow_images > 0 && narrow_images < END - FIRST, "%d of %d", narrow_images,
-              END - FIRST);
 }
 
 /* y = x - something of the whole batch: what one client gets is made of the others' pixels. The

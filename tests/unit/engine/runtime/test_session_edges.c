@@ -441,8 +441,8 @@ Test(session_edges, float16_images_are_quantized_from_float32)
         end_at(&b, cast_to(&b, y, DTYPE_F16));
         struct session *session = create(
             &b, (struct session_options){
-                    .max_batch = 1, .precision = precisions[p], .image_layout = IMAGE_NHWC_ANY});
-        cr_assert_eq(session_info(session)->image_dtype, DTYPE_F32);
+                    .max_batch = 1, .precision = precisions[p], .image_layout = IMAGE_NHWC_F32});
+        cr_assert_eq(session_info(session)->inputs[0].dtype, DTYPE_F32);
         cr_assert_eq(session_info(session)->outputs[0].dtype, DTYPE_F16);
         const float data[12] = {1, 2, 0.5f, 1, 2, 0.5f, 1, 2, 0.5f, 1, 2, 0.5f};
         const void *inputs[] = {data};

@@ -9,7 +9,6 @@
 #include <jpeglib.h>
 
 #include "engine/base/size.h"
-#include "engine/tensor/floats.h"
 #include "server/image/image.h"
 #include "server/image/resample.h"
 #include "server/image/transform.h"
@@ -361,7 +360,7 @@ static float *floats_of(struct transform *transform, const struct image *image,
     for (size_t i = 0; i < count + GUARD; i++)
         numbers[i] = NAN; /* whatever is not written stays wrong */
     struct error err = {0};
-    cr_assert_eq(transform_numbers(transform, image, p, DTYPE_F32, numbers, &err), STATUS_OK, "%s",
+    cr_assert_eq(transform_numbers(transform, image, p, numbers, &err), STATUS_OK, "%s",
                  err.message);
     for (size_t i = 0; i < GUARD; i++)
         cr_assert(isnan(numbers[count + i]), "wrote outside its slot");
@@ -427,36 +426,6 @@ Test(transform, normalises_in_channel_order)
                 expect_normalised(transform, &image, &cases[i], names[channels]);
             }
         }
-    }
-    transform_free(transform);
-    image_decoder_free(decoder);
-}
-
-/* In every order: what the floats would become in bfloat16. */
-Test(transform, writes_numbers_as_the_session_reads_them)
-{
-    enum { GUARD = 16, MARK = 0xA5 };
-    struct image_decoder *decoder = image_decoder_create(NULL);
-    struct image image = load_source(decoder, 'b');
-    struct transform *transform = transform_create();
-    for (int channels = CHANNELS_RGB; channels <= CHANNELS_GRAY; channels++) {
-        struct preprocess p = short_side(48, 33, 71, RESAMPLE_BICUBIC);
-        p.channels = (enum channel_order)channels;
-        const size_t count = 33 * 71 * (size_t)preprocess_channels(&p);
-        const size_t bytes = count * sizeof(uint16_t);
-        float *floats = floats_of(transform, &image, &p);
-        uint8_t *expected = malloc(bytes), *numbers = malloc(bytes + GUARD);
-        memset(numbers, MARK, bytes + GUARD);
-        floats_write(DTYPE_BF16, floats, expected, count);
-        struct error err = {0};
-        cr_assert_eq(transform_numbers(transform, &image, &p, DTYPE_BF16, numbers, &err),
-                     STATUS_OK);
-        cr_assert(memcmp(numbers, expected, bytes) == 0, "order %d", channels);
-        for (size_t i = 0; i < GUARD; i++)
-            cr_assert_eq(numbers[bytes + i], MARK, "wrote outside its slot");
-        free(floats);
-        free(expected);
-        free(numbers);
     }
     transform_free(transform);
     image_decoder_free(decoder);

@@ -121,7 +121,6 @@ enum status session_create(const struct graph *graph, const struct session_optio
                                           .threads = 2,
                                           .parameter_bytes = 1000,
                                           .activation_bytes = 200,
-                                          .image_dtype = DTYPE_F32,
                                           .inputs = &session->input,
                                           .outputs = &session->output,
                                           .input_count = 1,

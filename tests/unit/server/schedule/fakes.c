@@ -378,12 +378,10 @@ void transform_free(struct transform *transform)
 }
 
 enum status transform_numbers(struct transform *transform, const struct image *image,
-                              const struct preprocess *p, enum dtype dtype, void *numbers,
-                              struct error *err)
+                              const struct preprocess *p, float *dst, struct error *err)
 {
     int value;
-    float *dst = numbers;
-    (void)transform, (void)dtype;
+    (void)transform;
     memcpy(&value, image->pixels, sizeof value);
     if (value == INT32_MAX) {
         dst[0] = 12345; /* half written */
@@ -446,7 +444,6 @@ enum status session_create(const struct graph *graph, const struct session_optio
     session->info = (struct session_info){.device = options->device,
                                           .threads = options->threads,
                                           .batched = max > 1,
-                                          .image_dtype = DTYPE_F32,
                                           .inputs = &session->input,
                                           .outputs = &session->output,
                                           .input_count = 1,
