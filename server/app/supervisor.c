@@ -2,14 +2,17 @@
 #include "server/app/supervisor.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
@@ -20,6 +23,7 @@ struct supervisor {
     struct sockaddr_un address;
     socklen_t address_size; /* 0: no supervisor */
     int fd;
+    int stop_fd; /* an eventfd, readable when `thread` must end */
 
     int64_t limit_ns; /* WATCHDOG_USEC; 0: no watchdog */
     struct model_host *model_host;
@@ -29,10 +33,6 @@ struct supervisor {
     int64_t looked; /* clock_now() of the last round */
     int64_t awake;  /* the wait of images counts only from this clock_now() on */
     bool is_stuck;
-
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    bool stop; /* guarded by lock */
 };
 
 /* Sets the address to `path`: an absolute path, or "@name" in the abstract namespace. */
@@ -69,8 +69,7 @@ struct supervisor *supervisor_create(void)
     if (!supervisor)
         return NULL;
     supervisor->fd = -1;
-    pthread_mutex_init(&supervisor->lock, NULL);
-    condition_init(&supervisor->wake);
+    supervisor->stop_fd = eventfd(0, EFD_CLOEXEC);
     if (take_address(supervisor, getenv("NOTIFY_SOCKET"))) {
         supervisor->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
         supervisor->limit_ns = watchdog_ns();
@@ -85,16 +84,13 @@ void supervisor_free(struct supervisor *supervisor)
     if (!supervisor)
         return;
     if (supervisor->has_thread) {
-        pthread_mutex_lock(&supervisor->lock);
-        supervisor->stop = true;
-        pthread_cond_signal(&supervisor->wake);
-        pthread_mutex_unlock(&supervisor->lock);
+        (void)eventfd_write(supervisor->stop_fd, 1);
         pthread_join(supervisor->thread, NULL);
     }
     if (supervisor->fd >= 0)
         close(supervisor->fd);
-    pthread_cond_destroy(&supervisor->wake);
-    pthread_mutex_destroy(&supervisor->lock);
+    if (supervisor->stop_fd >= 0)
+        close(supervisor->stop_fd);
     free(supervisor);
 }
 
@@ -151,22 +147,16 @@ static bool supervisor_look(struct supervisor *supervisor)
     return !stuck;
 }
 
-/* Returns false if the thread must end. */
-static bool sleep_until(struct supervisor *supervisor, int64_t until)
-{
-    LOCK(&supervisor->lock);
-    while (!supervisor->stop && clock_now() < until)
-        condition_wait(&supervisor->wake, &supervisor->lock, until);
-    return !supervisor->stop;
-}
-
 static void *supervisor_thread(void *context)
 {
     struct supervisor *supervisor = context;
-    for (int64_t next = clock_now(); sleep_until(supervisor, next);
-         next += supervisor->limit_ns / 4)
+    const lldiv_t pause = lldiv(supervisor->limit_ns / 4, 1000 * NS_PER_MS);
+    const struct timespec interval = {.tv_sec = pause.quot, .tv_nsec = pause.rem};
+    struct pollfd stop = {.fd = supervisor->stop_fd, .events = POLLIN};
+    do
         if (supervisor_look(supervisor))
             supervisor_say(supervisor, "WATCHDOG=1");
+    while (ppoll(&stop, 1, &interval, NULL) <= 0);
     return NULL;
 }
 
@@ -177,6 +167,7 @@ void supervisor_watch(struct supervisor *supervisor, struct model_host *model_ho
     supervisor->model_host = model_host;
     supervisor->looked = clock_now();
     supervisor->has_thread =
+        supervisor->stop_fd >= 0 &&
         thread_start(&supervisor->thread, "supervisor", supervisor_thread, supervisor);
     if (!supervisor->has_thread)
         log_event(LOG_WARN, "systemd",
