@@ -46,7 +46,6 @@
 /* If work still runs this long after --grace, it counts as stuck, and the process ends. */
 #define STUCK_MS   10000
 #define STUCK_EXIT 3
-#define ENDING     (-1) /* value of serve.end_by while the process is being ended */
 #define LOOK_MS    500
 
 /* Two equal signals within this time count as one. */
@@ -74,10 +73,12 @@ struct serve {
     int signal_fd;
     int first_signal; /* the signal that began the drain; 0: none, because the load failed */
     int64_t first_signal_time;
-    _Atomic int64_t end_by; /* watch_signals() ends the process at this clock_now(); 0: never */
-    pthread_t watcher;      /* runs watch_signals() */
+    int64_t end_by;    /* guarded by end_lock: when end_stuck() ends the process; 0: never */
+    pthread_t watcher; /* runs watch_signals() */
     bool has_watcher;
 };
+
+static pthread_mutex_t end_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void count_reloads(struct serve *serve, int ok, int failed)
 {
@@ -453,10 +454,14 @@ static bool is_end(const struct signalfd_siginfo *info)
     }
 }
 
-/* Ends the process while the main thread still waits for stuck work. */
-static void end_stuck(const struct serve *serve)
+/* From serve->end_by on, ends the process although the main thread still waits for work. Keeps the
+ * lock then, so that the main thread stops in set_end() and changes nothing any more. */
+static void end_stuck(struct serve *serve)
 {
     char models[256];
+    LOCK(&end_lock);
+    if (!serve->end_by || clock_now() < serve->end_by)
+        return;
     (void)model_host_is_stuck(serve->parts.model_host, models, sizeof models);
     log_event(
         LOG_ERROR, "stopped", LOG_BOOL("all_answered", false),
@@ -478,10 +483,7 @@ static void *watch_signals(void *context)
     struct pollfd signals = {.fd = serve->signal_fd, .events = POLLIN};
     for (;;) {
         const int ready = poll(&signals, 1, LOOK_MS); /* pthread_cancel() ends the thread here */
-        int64_t end_by = atomic_load(&serve->end_by);
-        if (end_by > 0 && clock_now() >= end_by &&
-            atomic_compare_exchange_strong(&serve->end_by, &end_by, ENDING))
-            end_stuck(serve);
+        end_stuck(serve);
         if (ready <= 0 || read(serve->signal_fd, &info, sizeof info) != sizeof info)
             continue;
         if (!is_end(&info))
@@ -498,13 +500,10 @@ static void *watch_signals(void *context)
     }
 }
 
-/* Sets the time at which watch_signals() ends the process; 0: never. If watch_signals() is already
- * ending the process, does not return, so that the main thread changes nothing any more. */
 static void set_end(struct serve *serve, int64_t end_by)
 {
-    if (atomic_exchange(&serve->end_by, end_by) == ENDING)
-        for (;;)
-            pause();
+    LOCK(&end_lock);
+    serve->end_by = end_by;
 }
 
 static void drain(struct serve *serve, const char *cause)
