@@ -133,11 +133,11 @@ static const struct call_rule schedule_calls[] = {
     CALL(sched_getparam), CALL(sched_getscheduler),
     CALL_IF(sched_setscheduler, 1, SAME, SCHED_OTHER)};
 
-/* Refused even where most calls are allowed. */
+/* Refused even where most calls are allowed, unless basic_calls allows them. */
 static const struct call_rule forbidden_calls[] = {
     /* start programs, or affect other processes */
-    CALL(execve), CALL(execveat), CALL(ptrace), CALL(process_vm_readv), CALL(process_vm_writev),
-    CALL(kcmp), CALL(pidfd_getfd), CALL(kill), CALL(tkill),
+    CALL(clone), CALL(execve), CALL(execveat), CALL(ptrace), CALL(process_vm_readv),
+    CALL(process_vm_writev), CALL(kcmp), CALL(pidfd_getfd), CALL(kill), CALL(tkill),
     /* change mounts, or open files by handle */
     CALL(mount), CALL(umount2), CALL(mount_setattr), CALL(move_mount), CALL(open_tree),
     CALL(fsopen), CALL(fspick), CALL(fsconfig), CALL(fsmount), CALL(pivot_root), CALL(chroot),
@@ -256,18 +256,14 @@ static bool hide_clone3(struct call_filter *filter)
 
 static bool filter_all_threads(const struct config *config, bool is_wide)
 {
-    static const struct call_rule threads[] = {CALL_IF(clone, 0, CLONE_THREAD, CLONE_THREAD)};
-    static const struct call_rule processes[] = {CALL(clone)};
     struct call_filter filter;
     if (!hide_clone3(&filter))
         return false;
     filter_begin(&filter);
+    filter_add_basic(&filter);
     if (is_wide) {
-        filter_add(&filter, threads, COUNT_OF(threads), ALLOW);
-        filter_add(&filter, processes, COUNT_OF(processes), REFUSE);
         filter_add(&filter, forbidden_calls, COUNT_OF(forbidden_calls), REFUSE);
     } else {
-        filter_add_basic(&filter);
         filter_add(&filter, server_calls, COUNT_OF(server_calls), ALLOW);
         if (config->faces)
             filter_add(&filter, registry_calls, COUNT_OF(registry_calls), ALLOW);
@@ -286,15 +282,15 @@ void confine_calls(const struct config *config, struct confinement *confinement)
     if (!confinement->seccomp)
         text_append(confinement->missing, sizeof confinement->missing, "; ", "no seccomp: %s",
                     ARCHITECTURE ? strerror(errno) : "not for this processor");
-    char landlock[32] = "";
+    char *text = confinement->text;
+    const size_t size = sizeof confinement->text;
+    snprintf(text, size, "%s", confinement->seccomp ? "seccomp" : "");
     if (confinement->landlock)
-        snprintf(landlock, sizeof landlock, "Landlock %d", confinement->landlock);
-    const bool is_any = confinement->seccomp || confinement->landlock;
-    snprintf(confinement->text, sizeof confinement->text, "%s%s%s%s%s%s",
-             confinement->seccomp ? "seccomp" : "",
-             confinement->seccomp && confinement->landlock ? ", " : "", landlock,
-             is_any && confinement->is_wide ? " (wider, for CUDA)" : "",
-             is_any && confinement->missing[0] ? "; " : "", confinement->missing);
+        text_append(text, size, ", ", "Landlock %d", confinement->landlock);
+    if (text[0] && confinement->is_wide)
+        text_append(text, size, "", " (wider, for CUDA)");
+    if (confinement->missing[0])
+        text_append(text, size, "; ", "%s", confinement->missing);
 }
 
 void confine_decode_worker(void)
