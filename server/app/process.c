@@ -58,7 +58,7 @@ enum status process_check_number_file(const char *option, const char *path, bool
     struct stat info;
     struct error cause;
     long number;
-    if (lstat(path, &info) != 0)
+    if (!path || lstat(path, &info) != 0)
         return STATUS_OK; /* the file does not exist, or a write will report the error */
     if (!S_ISREG(info.st_mode))
         return error_set(err, STATUS_CONFIG,
@@ -100,6 +100,8 @@ enum status process_write_number(const char *option, const char *path, long numb
 {
     char *aside = NULL;
     bool written = false;
+    if (!path)
+        return STATUS_OK;
     if (asprintf(&aside, "%s.new", path) < 0)
         return error_no_memory(err, NULL);
     FILE *file = create_aside(aside);
@@ -123,7 +125,7 @@ void process_remove_number(const char *path, long number)
 {
     struct stat info;
     long held;
-    if (lstat(path, &info) != 0 || !S_ISREG(info.st_mode) || /* leaves a link */
+    if (!path || lstat(path, &info) != 0 || !S_ISREG(info.st_mode) || /* leaves a link */
         read_number(path, &held, NULL) != STATUS_OK || held != number || unlink(path) == 0)
         return;
     /* Empties the file instead. If this also fails, the file stays. */

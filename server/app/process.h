@@ -9,6 +9,8 @@
  * disables core dumps and debuggers (ptrace(2)), because the memory contains images and keys. */
 void process_protect(bool core_dumps);
 
+/* The next three functions do nothing if `path` is NULL. */
+
 /* Checks that process_write_number() may replace `path`. STATUS_CONFIG if `path` is not a regular
  * file or, with `only_numbers`, if the file holds anything but one number. A missing or empty file
  * is accepted. */

@@ -68,7 +68,7 @@ struct serve {
     struct supervisor *supervisor;
     struct process_user user;
     struct confinement confinement;
-    int port; /* the port in --port-file; 0: not written */
+    int port; /* written to --port-file; 0: not yet */
 
     int signal_fd;
     int first_signal; /* the signal that began the drain; 0: none, because the load failed */
@@ -162,10 +162,8 @@ static enum status create_traces(const struct config *config, struct http_option
 static enum status create_services(struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
-    if (config->pid_file)
-        TRY(process_check_number_file("--pid-file", config->pid_file, true, err));
-    if (config->port_file)
-        TRY(process_check_number_file("--port-file", config->port_file, false, err));
+    TRY(process_check_number_file("--pid-file", config->pid_file, true, err));
+    TRY(process_check_number_file("--port-file", config->port_file, false, err));
     serve->parts = config->http;
     serve->parts.note = config->fallback;
     serve->parts.routes = &http_route_table;
@@ -234,23 +232,15 @@ static enum status give_up_root(const struct serve *serve, struct error *err)
     return become_user(serve, err);
 }
 
-static enum status write_port(struct serve *serve, struct error *err)
-{
-    int port = http_server_listener(serve->http)->port;
-    const struct process_user *owner = serve->config->user ? &serve->user : NULL;
-    TRY(process_write_number("--port-file", serve->config->port_file, port, owner, err));
-    serve->port = port;
-    return STATUS_OK;
-}
-
 static enum status set_up(struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
+    const struct process_user *user = config->user ? &serve->user : NULL;
     TRY(take_signals(serve, err));
     TRY(process_find_user(config->user, &serve->user, err));
     if (is_confined(config)) {    /* before supervisor_create(), which unsets NOTIFY_SOCKET */
         if (config->cache_folder) /* Landlock rules need folders that exist */
-            process_make_folder(config->cache_folder, config->user ? &serve->user : NULL);
+            process_make_folder(config->cache_folder, user);
         confine_files(config, &serve->confinement);
     }
     /* Loads the decoders while there is one thread, and starting processes is still allowed. */
@@ -262,10 +252,10 @@ static enum status set_up(struct serve *serve, struct error *err)
     TRY(create_services(serve, err));
     count_reloads(serve, 0, 0); /* creates both counters, so that they start at 0 */
     TRY(http_server_start(&serve->parts, &serve->http, err));
-    if (config->pid_file)
-        TRY(process_write_number("--pid-file", config->pid_file, (long)getpid(), NULL, err));
-    if (config->port_file)
-        TRY(write_port(serve, err));
+    TRY(process_write_number("--pid-file", config->pid_file, (long)getpid(), NULL, err));
+    const int port = http_server_listener(serve->http)->port;
+    TRY(process_write_number("--port-file", config->port_file, port, user, err));
+    serve->port = port;
     TRY(give_up_root(serve, err));
     if (serve->parts.faces)
         TRY(faces_open(serve->parts.faces, err));
@@ -281,8 +271,7 @@ static enum status set_up(struct serve *serve, struct error *err)
 
 static void remove_numbers(const struct serve *serve)
 {
-    if (serve->config->pid_file)
-        process_remove_number(serve->config->pid_file, (long)getpid());
+    process_remove_number(serve->config->pid_file, (long)getpid());
     if (serve->port)
         process_remove_number(serve->config->port_file, serve->port);
 }
