@@ -66,10 +66,7 @@ static const char *suggest(const char *name, unsigned commands)
 
 static const char *command_name(enum command command)
 {
-    /* In the order of enum command. */
-    static const char *const names[] = {"serve", "predict", "devices",  "inspect", "health",
-                                        "key",   "bench",   "quantize", "pull",    "embed"};
-    return names[__builtin_ctz(command)];
+    return config_commands[__builtin_ctz(command)].name;
 }
 
 /* ---- flags ---- */

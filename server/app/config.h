@@ -18,15 +18,23 @@
 enum command {
     COMMAND_SERVE = 1u << 0,
     COMMAND_PREDICT = 1u << 1,
-    COMMAND_DEVICES = 1u << 2,
-    COMMAND_INSPECT = 1u << 3,
+    COMMAND_EMBED = 1u << 2, /* like COMMAND_PREDICT, but prints only vectors */
+    COMMAND_DEVICES = 1u << 3,
     COMMAND_HEALTH = 1u << 4,
-    COMMAND_KEY = 1u << 5,
+    COMMAND_INSPECT = 1u << 5,
     COMMAND_BENCH = 1u << 6,
     COMMAND_QUANTIZE = 1u << 7,
     COMMAND_PULL = 1u << 8,
-    COMMAND_EMBED = 1u << 9, /* like COMMAND_PREDICT, but prints only vectors */
+    COMMAND_KEY = 1u << 9,
 };
+enum { COMMANDS = 10 };
+
+/* The commands, in the order of enum command. */
+struct command_help {
+    const char *name, *summary;
+    const char *usage, *about, *examples; /* for --help of the command; usage: after the name */
+};
+extern const struct command_help config_commands[COMMANDS];
 
 enum config_log_format { CONFIG_LOG_TEXT, CONFIG_LOG_JSON, CONFIG_LOG_AUTO };
 

@@ -8,18 +8,15 @@
 #define COLUMNS     80
 #define TEXT_COLUMN 28
 
-static const struct command_help {
-    enum command command;
-    const char *usage, *about, *examples;
-} commands[] = {
-    {COMMAND_SERVE, "lensd serve [MODEL] [options]",
+const struct command_help config_commands[COMMANDS] = {
+    {"serve", "serve a model over HTTP", "[MODEL] [options]",
      "Serves a model over HTTP: POST a photo to /predict, get labels back. Without MODEL it serves "
      "the built-in digit classifier.",
      "  lensd serve\n"
      "  lensd serve resnet50/ --port 9000\n"
      "  lensd serve model.onnx --host 0.0.0.0 --threads 4 --log-format json\n"
      "  curl --data-binary @photo.jpg http://127.0.0.1:8080/predict\n"},
-    {COMMAND_PREDICT, "lensd predict MODEL PHOTO… [options]",
+    {"predict", "run a model on image files", "MODEL PHOTO… [options]",
      "Runs a model on photos without a server. PHOTO is a file, a folder (with its sub-folders), a "
      "pattern such as 'photos/*.jpg', or - for standard input. Prints each answer as soon as it is "
      "ready; Ctrl-C ends the run. Exits with 1 if a photo failed. It measures nothing: --precision "
@@ -27,40 +24,41 @@ static const struct command_help {
      "  lensd predict resnet50/ cat.jpg dog.png\n"
      "  lensd predict digits seven.png --json\n"
      "  lensd predict yolo/ holiday/ --jsonl > found.jsonl\n"},
-    {COMMAND_EMBED, "lensd embed MODEL PHOTO… [options]",
+    {"embed", "print the vectors of photos or of a text", "MODEL PHOTO… [options]",
      "Prints the vector of each photo as a line of JSON, or with --text the vector of a text. "
      "MODEL is an embedding model, such as CLIP. PHOTO and the exit status are as for lensd "
      "predict.",
      "  lensd embed clip/ holiday/ > vectors.jsonl\n"
      "  lensd embed clip/ --text 'a red car'\n"},
-    {COMMAND_DEVICES, "lensd devices [options]",
+    {"devices", "show the devices of this machine", "[options]",
      "Shows the devices of this machine, which of them can run a model, and why the others cannot.",
      "  lensd devices\n"
      "  lensd devices --json\n"},
-    {COMMAND_HEALTH, "lensd health [options]",
+    {"health", "ask a running lensd whether it is ready", "[options]",
      "Asks the lensd that listens on --host and --port whether it is ready. Exits with 0 if it is, "
      "1 if not. Use it in container health checks and scripts.",
      "  lensd health\n"
      "  lensd health --port 9000\n"},
-    {COMMAND_INSPECT, "lensd inspect MODEL [options]",
+    {"inspect", "show what a model is", "MODEL [options]",
      "Describes a model: inputs, outputs, operators, parameters, preprocessing, labels. Exits with "
      "1 if lensd cannot run it.",
      "  lensd inspect resnet50/\n"
      "  lensd inspect model.onnx --json\n"},
-    {COMMAND_BENCH, "lensd bench [MODEL] [options]",
+    {"bench", "time a model on each device and batch size", "[MODEL] [options]",
      "Times a model's forward pass on each device at each batch size, side by side: milliseconds, "
      "images per second, and the speed relative to the first device. --device auto means every "
      "device of this machine. A device that is missing has a row that says so.",
      "  lensd bench resnet50/\n"
      "  lensd bench resnet50/ --device cpu,cuda:0 --batch 1,8,32\n"
      "  lensd bench model.onnx --json\n"},
-    {COMMAND_QUANTIZE, "lensd quantize MODEL --calibrate PHOTOS [options]",
+    {"quantize", "make an 8-bit model of a float32 one", "MODEL --calibrate PHOTOS [options]",
      "Converts a float32 model to 8 bits: an ONNX file with QuantizeLinear and DequantizeLinear, "
      "with the model's labels and preprocessing beside it. Prints how far it agrees with float32 "
      "on photos it was not calibrated on, and writes that to report.json.",
      "  lensd quantize resnet50/ --calibrate photos/\n"
      "  lensd quantize model.onnx --calibrate photos/ -o model-int8\n"},
-    {COMMAND_PULL, "lensd pull hf:ORG/REPO[@REVISION][:FILE.onnx] [options]",
+    {"pull", "download a model from Hugging Face's hub",
+     "hf:ORG/REPO[@REVISION][:FILE.onnx] [options]",
      "Downloads a model from Hugging Face's hub to a folder that lensd serves: its .onnx file, and "
      "labels, preprocessing and tokenizer beside it. A repeated pull continues where the last one "
      "stopped; each file is compared with the hub's hash. Environment: HF_ENDPOINT, HF_TOKEN, "
@@ -68,7 +66,7 @@ static const struct command_help {
      "downloads anything.",
      "  lensd pull hf:onnx-community/mobilenetv4_conv_small.e2400_r224_in1k\n"
      "  lensd pull hf:Xenova/vit-base-patch16-224:onnx/model.onnx --models models\n"},
-    {COMMAND_KEY, "lensd key NAME [options]",
+    {"key", "make an API key", "NAME [options]",
      "Makes an API key. Its line for the --api-keys file goes to standard output. The key itself "
      "is printed once, on standard error: give it to the client; the server only knows its hash.",
      "  lensd key alice >> keys\n"
@@ -133,13 +131,8 @@ static void print_option(FILE *out, const struct option *option, enum command co
 
 void config_help(enum command command, FILE *out)
 {
-    const struct command_help *help = NULL;
-    for (size_t i = 0; i < COUNT_OF(commands); i++)
-        if (commands[i].command == command)
-            help = &commands[i];
-    if (!help)
-        return;
-    fprintf(out, "Usage: %s\n\n", help->usage);
+    const struct command_help *help = &config_commands[__builtin_ctz(command)];
+    fprintf(out, "Usage: lensd %s %s\n\n", help->name, help->usage);
     config_print_wrapped(out, help->about, 0, 0);
     fprintf(out, "\nExamples:\n%s", help->examples);
     const char *group = NULL;

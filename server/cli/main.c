@@ -17,30 +17,17 @@
 #include "server/image/image.h"
 #include "server/observe/log.h"
 
-static const struct {
-    const char *name;
-    enum command command;
-    int (*run)(const struct config *config);
-    const char *about;
-} commands[] = {
-    {"serve", COMMAND_SERVE, command_serve, "serve a model over HTTP"},
-    {"predict", COMMAND_PREDICT, command_predict, "run a model on image files"},
-    {"embed", COMMAND_EMBED, command_predict, "print the vectors of photos or of a text"},
-    {"devices", COMMAND_DEVICES, command_devices, "show the devices of this machine"},
-    {"health", COMMAND_HEALTH, command_health, "ask a running lensd whether it is ready"},
-    {"inspect", COMMAND_INSPECT, command_inspect, "show what a model is"},
-    {"bench", COMMAND_BENCH, command_bench, "time a model on each device and batch size"},
-    {"quantize", COMMAND_QUANTIZE, command_quantize, "make an 8-bit model of a float32 one"},
-    {"pull", COMMAND_PULL, command_pull, "download a model from Hugging Face's hub"},
-    {"key", COMMAND_KEY, command_key, "make an API key"},
-};
+/* In the order of enum command. */
+static int (*const runs[COMMANDS])(const struct config *config) = {
+    command_serve,   command_predict, command_predict,  command_devices, command_health,
+    command_inspect, command_bench,   command_quantize, command_pull,    command_key};
 
 static void print_usage(FILE *out)
 {
     fprintf(out, "lensd %s: photos in, labels out\n\nUsage: lensd COMMAND [options]\n\nCommands:\n",
             LENSD_VERSION);
-    for (size_t i = 0; i < COUNT_OF(commands); i++)
-        fprintf(out, "  %-10s%s\n", commands[i].name, commands[i].about);
+    for (size_t i = 0; i < COMMANDS; i++)
+        fprintf(out, "  %-10s%s\n", config_commands[i].name, config_commands[i].summary);
     fprintf(out, "\nExamples:\n"
                  "  lensd serve\n"
                  "  curl --data-binary @photo.jpg http://127.0.0.1:8080/predict\n"
@@ -51,15 +38,15 @@ static void print_usage(FILE *out)
 
 static int unknown_command(const char *word)
 {
-    const char *names[COUNT_OF(commands)];
+    const char *names[COMMANDS];
     struct error err;
-    for (size_t i = 0; i < COUNT_OF(commands); i++)
-        names[i] = commands[i].name;
+    for (size_t i = 0; i < COMMANDS; i++)
+        names[i] = config_commands[i].name;
     if (word[0] == '-')
         error_set(&err, STATUS_CONFIG, "'%.60s' comes before the command; use: lensd serve %.60s",
                   word, word);
     else {
-        const char *nearest = text_nearest(word, names, COUNT_OF(names));
+        const char *nearest = text_nearest(word, names, COMMANDS);
         if ((!nearest || strchr(word, '/')) && access(word, F_OK) == 0)
             error_set(&err, STATUS_CONFIG,
                       "'%.160s' is not a command; to serve it as a model: lensd serve %.160s", word,
@@ -78,17 +65,17 @@ static int run_command(size_t which, int argc, char **argv)
     struct config config;
     struct error err;
     int result;
-    if (config_read(commands[which].command, argc, argv, &config, &err) != STATUS_OK) {
+    if (config_read(1u << which, argc, argv, &config, &err) != STATUS_OK) {
         result = process_failed(&err);
     } else if (config.wants_help) {
-        config_help(commands[which].command, stdout);
+        config_help(config.command, stdout);
         result = 0;
     } else {
         for (size_t i = 0; i < CONFIG_NOTES; i++)
             if (config.notes[i][0] && config.command != COMMAND_SERVE) /* serve logs them */
                 fprintf(stderr, "lensd: %s\n", config.notes[i]);
         image_use_old_libheif(config.old_libheif);
-        result = commands[which].run(&config);
+        result = runs[which](&config);
     }
     config_done(&config);
     return result;
@@ -151,8 +138,8 @@ int main(int argc, char **argv)
         printf("lensd %s\n", LENSD_VERSION);
         return finish_output(0);
     }
-    for (size_t i = 0; i < COUNT_OF(commands); i++)
-        if (!strcmp(argv[1], commands[i].name))
+    for (size_t i = 0; i < COMMANDS; i++)
+        if (!strcmp(argv[1], config_commands[i].name))
             return finish_output(run_command(i, argc - 2, argv + 2));
     return unknown_command(argv[1]);
 }
