@@ -742,6 +742,9 @@ enum status config_read(enum command command, int argc, char *const *argv, struc
     TRY(read_immich(reading, err));
     TRY(read_defaults(reading, err));
     config->cache_folder = tuning_folder(config->cache);
+    config->model_host.cache = config->cache_folder;
+    config->model_host.trials = command == COMMAND_SERVE ? TRIALS_LATER : TRIALS_NONE;
+    config->model_host.task_options = &config->task_options;
     return check_together(config, err);
 }
 
@@ -757,14 +760,4 @@ void config_done(struct config *config)
     FREE_ALL(config->cache_folder, config->arguments);
     config->cache_folder = NULL;
     config->arguments = NULL;
-}
-
-struct model_host_options config_model_host(const struct config *config, struct metrics *metrics)
-{
-    struct model_host_options options = config->model_host;
-    options.cache = config->cache_folder;
-    options.trials = config->command == COMMAND_SERVE ? TRIALS_LATER : TRIALS_NONE;
-    options.task_options = &config->task_options;
-    options.metrics = metrics;
-    return options;
 }

@@ -52,8 +52,8 @@ struct config {
     char *config_file;
     char notes[CONFIG_NOTES][512]; /* sentences for the user; "" for none */
 
-    /* Options that the user sets. serve.c and config_model_host() set the other members of these
-     * structs. struct config owns the texts. */
+    /* config_read() sets what the user can choose; the commands set other members in copies. struct
+     * config owns the texts. */
     struct http_options http;
     struct model_host_options model_host;
     struct loader_options loader; /* pull: the new model goes to the folder loader.models */
@@ -109,9 +109,6 @@ struct config {
 enum status config_read(enum command command, int argc, char *const *argv, struct config *ret,
                         struct error *err) MUST_USE;
 void config_done(struct config *config);
-
-/* Returns the options of the model host. They borrow texts of `config`. `metrics` may be NULL. */
-struct model_host_options config_model_host(const struct config *config, struct metrics *metrics);
 
 /* Prints --help of a command, at most 80 columns wide. */
 void config_help(enum command command, FILE *out);

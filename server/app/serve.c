@@ -176,7 +176,8 @@ static enum status create_services(struct serve *serve, struct error *err)
     TRY(check_memory(serve->parts.tracks, "for tracks", err));
     serve->parts.metrics = serve->parts.keys.metrics = metrics_create();
     TRY(create_traces(config, &serve->parts, err));
-    struct model_host_options model_host_options = config_model_host(config, serve->parts.metrics);
+    struct model_host_options model_host_options = config->model_host;
+    model_host_options.metrics = serve->parts.metrics;
     if (is_confined(config))
         model_host_options.worker_begin = confine_decode_worker;
     TRY(model_host_create(&model_host_options, &serve->parts.model_host, err));

@@ -319,7 +319,7 @@ static enum status add_pipeline(struct model_host *host, const struct config *co
 static enum status open_model_host(const struct config *config, struct model_host **ret,
                                    struct error *err)
 {
-    struct model_host_options options = config_model_host(config, NULL);
+    struct model_host_options options = config->model_host;
     struct repository repository = {0};
     struct error unlisted; /* ignored, because model_load() reports the same error */
     char half[PATH_MAX];
