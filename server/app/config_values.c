@@ -72,34 +72,17 @@ static enum status set_quantity(const struct option *option, const char *origin,
                      forms[option->kind].after);
 }
 
-static enum status set_choice(const struct option *option, const char *origin, const char *text,
-                              int64_t *ret, struct error *err)
+/* Returns the position of `text` in a list such as "on|off"; -1 if it is not there. */
+static int64_t find_choice(const char *list, const char *text)
 {
-    int64_t position = 0;
-    size_t length = strlen(text);
-    for (const char *p = option->value; p; position++) {
-        size_t size = strcspn(p, "|");
-        if (size == length && !memcmp(p, text, size)) {
-            *ret = position;
-            return STATUS_OK;
-        }
-        p = p[size] ? p + size + 1 : NULL;
+    const size_t length = strlen(text);
+    for (int64_t position = 0; list; position++) {
+        const size_t size = strcspn(list, "|");
+        if (size == length && !memcmp(list, text, size))
+            return position;
+        list = list[size] ? list + size + 1 : NULL;
     }
-    return error_set(err, STATUS_CONFIG, "%s is '%.60s'; it must be one of %s", origin, text,
-                     option->value);
-}
-
-static enum status set_switch(const char *origin, const char *text, bool *ret, struct error *err)
-{
-    static const char *const on[] = {"true", "1", "yes", "on"};
-    static const char *const off[] = {"false", "0", "no", "off"};
-    for (size_t i = 0; i < COUNT_OF(on); i++) {
-        if (!strcmp(text, on[i]) || !strcmp(text, off[i])) {
-            *ret = !strcmp(text, on[i]);
-            return STATUS_OK;
-        }
-    }
-    return error_set(err, STATUS_CONFIG, "%s is '%.60s'; it must be true or false", origin, text);
+    return -1;
 }
 
 static enum status config_set_text(const char *text, char **ret, struct error *err)
@@ -129,10 +112,18 @@ enum status config_set(struct config *config, const struct option *option, const
         TRY(set_quantity(option, origin, text, &value, err));
         break;
     case OPTION_CHOICE:
-        TRY(set_choice(option, origin, text, &value, err));
+        value = find_choice(option->value, text);
+        if (value < 0)
+            return error_set(err, STATUS_CONFIG, "%s is '%.60s'; it must be one of %s", origin,
+                             text, option->value);
         break;
     case OPTION_SWITCH:
-        return set_switch(origin, text, field, err);
+        value = find_choice("false|true|0|1|no|yes|off|on", text);
+        if (value < 0)
+            return error_set(err, STATUS_CONFIG, "%s is '%.60s'; it must be true or false", origin,
+                             text);
+        value %= 2;
+        break;
     }
     /* No value is negative, so these types also serve for unsigned fields. */
     if (option->size == sizeof(int64_t))
