@@ -67,7 +67,7 @@ complete -c lensd -n '__fish_seen_subcommand_from serve' -l proxy-protocol -d 'c
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l max-body -r -d 'bytes of a request body, and of a picture in an answer'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l max-upload-memory -r -d 'bytes of all request bodies and answers held at once'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l max-header -r -d 'bytes of a request line and headers'
-complete -c lensd -n '__fish_seen_subcommand_from serve' -l max-inflate-ratio -r -d 'largest decompression ratio of a gzip or deflate body, beyond the first MiB'
+complete -c lensd -n '__fish_seen_subcommand_from serve' -l max-inflate-ratio -r -d 'largest decompression ratio of a gzip or deflate body'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l max-images -r -d 'images in a request'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l max-queue -r -d 'images admitted but not yet answered, per model and input size'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l max-queue-bytes -r -d 'bytes of images waiting for a worker, per model'
