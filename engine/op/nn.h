@@ -25,10 +25,11 @@ struct window window_in_3d(const struct window *window);
  * for `in` and `out` the number of positions in a channel of the input and of the output. */
 size_t window_volume(const int64_t extents[static 3]);
 
-/* Finds the taps *first … *end-1 of a window, at output position `at` along axis i, that fall
- * inside the input. The input position of tap t is at * stride - pad_begin + t * dilation. */
-void window_taps(const struct window *window, int i, int64_t at, int64_t *first, int64_t *end);
-
-/* Returns how many taps along axis i lie in the input or the padding. With ceil_mode, taps may lie
- * beyond the padding. */
-int64_t window_padded_taps(const struct window *window, int i, int64_t at);
+/* Copies to `values` the elements of a plane that a 3-D window covers at an output position, in
+ * memory's order, and writes to `places` their positions in the plane. Returns their number.
+ * *ret_padded becomes the number of taps in the input or the padding. window_room() allocates
+ * `values` and `places`. */
+size_t window_read(const struct window *w, size_t position, const double *plane, double *values,
+                   size_t *places, double *ret_padded);
+enum status window_room(const struct kernel_args *args, const struct window *w, double **ret_values,
+                        size_t **ret_places, struct error *err) MUST_USE;

@@ -82,73 +82,13 @@ static enum status infer_max_unpool(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &out, err);
 }
 
-/* Iterates over the output positions of a plane; positions and taps in 3-D. */
-struct window_cursor {
-    const struct window *window;
-    int64_t at[3];
-    int64_t first[3], end[3]; /* the taps that lie inside the input, along each axis */
-};
-
-static void window_cursor_start(struct window_cursor *cursor, const struct window *window)
+/* Returns the position of the first maximum, or of the first NaN. */
+static size_t find_max(const double *values, size_t count)
 {
-    *cursor = (struct window_cursor){.window = window};
-    for (int i = 0; i < 3; i++)
-        window_taps(window, i, 0, &cursor->first[i], &cursor->end[i]);
-}
-
-static void window_cursor_next(struct window_cursor *cursor)
-{
-    for (int i = 2; i >= 0; i--) {
-        bool more = ++cursor->at[i] < cursor->window->out[i];
-        if (!more)
-            cursor->at[i] = 0;
-        window_taps(cursor->window, i, cursor->at[i], &cursor->first[i], &cursor->end[i]);
-        if (more)
-            return;
-    }
-}
-
-/* Input position of tap t along axis i. */
-static int64_t tap_position(const struct window_cursor *cursor, int i, int64_t t)
-{
-    const struct window *w = cursor->window;
-    return cursor->at[i] * w->stride[i] - w->pad_begin[i] + t * w->dilation[i];
-}
-
-/* Runs `body` for each row of taps; tap i < count reads element row + x0 + i * step. */
-#define FOR_EACH_ROW_OF_TAPS(cursor, body)                                                         \
-    for (int64_t tz = (cursor)->first[0]; tz < (cursor)->end[0]; tz++)                             \
-        for (int64_t ty = (cursor)->first[1]; ty < (cursor)->end[1]; ty++) {                       \
-            const struct window *win = (cursor)->window;                                           \
-            size_t row = (size_t)((tap_position(cursor, 0, tz) * win->in[1] +                      \
-                                   tap_position(cursor, 1, ty)) *                                  \
-                                  win->in[2]);                                                     \
-            int64_t count = (cursor)->end[2] - (cursor)->first[2];                                 \
-            if (count > 0) {                                                                       \
-                size_t x0 = (size_t)tap_position(cursor, 2, (cursor)->first[2]);                   \
-                size_t step = (size_t)win->dilation[2];                                            \
-                body                                                                               \
-            }                                                                                      \
-        }
-
-/* The maximum of one window and its first position. NaN wins. */
-static double window_max(const double *src, const struct window_cursor *cursor, size_t *ret_at)
-{
-    double best = -INFINITY;
-    bool found = false;
-    *ret_at = 0;
-    FOR_EACH_ROW_OF_TAPS(cursor, {
-        for (int64_t i = 0; i < count; i++) {
-            size_t at = row + x0 + (size_t)i * step;
-            if (found && src[at] <= best)
-                continue;
-            found = true;
-            best = src[at];
-            *ret_at = at;
-            if (best != best)
-                return best;
-        }
-    })
+    size_t best = 0;
+    for (size_t i = 1; i < count && !isnan(values[best]); i++)
+        if (!(values[i] <= values[best]))
+            best = i;
     return best;
 }
 
@@ -163,15 +103,6 @@ static int64_t place_index(size_t position, size_t base, const struct window *w,
     return (int64_t)base + (x * w->in[1] + y) * w->in[0] + z;
 }
 
-static double mean_divisor(const struct window_cursor *cursor, bool count_include_pad)
-{
-    double divisor = 1;
-    for (int i = 0; i < 3; i++)
-        divisor *= count_include_pad ? (double)window_padded_taps(cursor->window, i, cursor->at[i])
-                                     : (double)(cursor->end[i] - cursor->first[i]);
-    return divisor > 0 ? divisor : 1;
-}
-
 static double power(double x, double p)
 {
     x = fabs(x);
@@ -183,16 +114,12 @@ static double root(double x, double p)
     return p == 1 ? x : p == 2 ? sqrt(x) : pow(x, 1 / p);
 }
 
-/* The sum of a window if p is 0, otherwise the sum of the p-th powers of absolute values. */
-static double window_sum(const double *src, const struct window_cursor *cursor, double p)
+/* The sum of the values if p is 0, otherwise the sum of the p-th powers of absolute values. */
+static double sum_of(const double *values, size_t count, double p)
 {
     double sum = 0;
-    FOR_EACH_ROW_OF_TAPS(cursor, {
-        for (int64_t i = 0; i < count; i++) {
-            double v = src[row + x0 + (size_t)i * step];
-            sum += p > 0 ? power(v, p) : v;
-        }
-    })
+    for (size_t i = 0; i < count; i++)
+        sum += p > 0 ? power(values[i], p) : values[i];
     return sum;
 }
 
@@ -210,23 +137,27 @@ static enum status pool_planes(const struct kernel_args *args, const struct wind
     const bool column_major = node_int(node, "storage_order", 0) != 0;
     const size_t in = window_volume(w->in), out = window_volume(w->out);
     double *src = kernel_scratch(args, in, sizeof *src, err);
-    double *dst = kernel_scratch(args, out, sizeof *dst, err);
+    double *dst = kernel_scratch(args, out, sizeof *dst, err), *values;
+    size_t *places;
     if (!src || !dst)
         return STATUS_NO_MEMORY;
+    TRY(window_room(args, w, &values, &places, err));
     for (size_t n = 0; n < resolve_extent(&x->shape, 0, 2); n++) {
-        struct window_cursor cursor;
-        window_cursor_start(&cursor, w);
         convert_row(element(x->data, x->dtype, n * in), x->dtype, src, DTYPE_F64, in);
-        for (size_t i = 0, at; i < out; i++, window_cursor_next(&cursor)) {
+        for (size_t i = 0; i < out; i++) {
+            double padded;
+            const size_t count = window_read(w, i, src, values, places, &padded);
             TRY(kernel_goes_on(args, window_volume(w->kernel), err));
             if (takes_max) {
-                dst[i] = window_max(src, &cursor, &at);
+                const size_t best = find_max(values, count);
+                dst[i] = count ? values[best] : -INFINITY;
                 if (positions)
                     ((int64_t *)positions->data)[n * out + i] =
-                        place_index(at, n * in, w, column_major);
+                        place_index(count ? places[best] : 0, n * in, w, column_major);
             } else {
-                const double sum = window_sum(src, &cursor, p);
-                dst[i] = is_norm ? root(sum, p) : sum / mean_divisor(&cursor, count_include_pad);
+                const double sum = sum_of(values, count, p);
+                const double divisor = count_include_pad ? padded : (double)count;
+                dst[i] = is_norm ? root(sum, p) : sum / (divisor > 0 ? divisor : 1);
             }
         }
         if (y)

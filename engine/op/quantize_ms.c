@@ -169,28 +169,6 @@ static size_t plane_index(size_t i, bool channels_last, size_t channels, size_t 
     return i - rest + rest % channels * plane + rest / channels;
 }
 
-/* The mean of the 3-D window at output position `at`, summed in float32 in memory's order. */
-static float window_mean(const struct window *w, bool count_include_pad, const float *src,
-                         const int64_t *at)
-{
-    int64_t first[3], end[3], start[3], taps = 1;
-    float sum = 0;
-    for (int i = 0; i < 3; i++) {
-        window_taps(w, i, at[i], &first[i], &end[i]);
-        start[i] = at[i] * w->stride[i] - w->pad_begin[i];
-        taps *= count_include_pad ? window_padded_taps(w, i, at[i]) : end[i] - first[i];
-    }
-    for (int64_t z = first[0]; z < end[0]; z++) {
-        for (int64_t y = first[1]; y < end[1]; y++) {
-            int64_t row =
-                (start[0] + z * w->dilation[0]) * w->in[1] + start[1] + y * w->dilation[1];
-            for (int64_t x = first[2]; x < end[2]; x++)
-                sum += src[row * w->in[2] + start[2] + x * w->dilation[2]];
-        }
-    }
-    return sum / (float)(taps > 0 ? taps : 1);
-}
-
 KERNEL(kernel_qlinear_average_pool)
 {
     const struct tensor *x = args->in[0];
@@ -204,16 +182,22 @@ KERNEL(kernel_qlinear_average_pool)
     size_t channels = (size_t)x->shape.dims[last ? x->shape.rank - 1 : 1];
     size_t in_plane = window_volume(w.in), out_plane = window_volume(w.out);
     size_t in_count = shape_count(&x->shape), out_count = shape_count(&y->shape);
-    float *src = kernel_scratch(args, in_count, sizeof *src, err);
+    double *src = kernel_scratch(args, in_count, sizeof *src, err), *values, padded;
+    size_t *places;
     TRY(allocated(src));
+    TRY(window_room(args, &w, &values, &places, err));
     for (size_t i = 0; i < in_count; i++)
         src[plane_index(i, last, channels, in_plane)] =
-            real_of(&in, stored_at(x->data, x->dtype, i));
+            (double)real_of(&in, stored_at(x->data, x->dtype, i));
     for (size_t i = 0; i < out_count; i++) {
-        size_t p = plane_index(i, last, channels, out_plane);
-        int64_t t = (int64_t)(p % out_plane);
-        int64_t at[3] = {t / w.out[2] / w.out[1], t / w.out[2] % w.out[1], t % w.out[2]};
-        float mean = window_mean(&w, count_include_pad, src + p / out_plane * in_plane, at);
+        const size_t p = plane_index(i, last, channels, out_plane);
+        const size_t count =
+            window_read(&w, p % out_plane, src + p / out_plane * in_plane, values, places, &padded);
+        const double taps = count_include_pad ? padded : (double)count;
+        float sum = 0; /* in float32, in memory's order */
+        for (size_t k = 0; k < count; k++)
+            sum += (float)values[k];
+        const float mean = sum / (float)(taps > 0 ? taps : 1);
         float shifted = mean / (float)out.scale + (float)out.zero;
         int64_t stored = quant_round_shifted(&out, (double)shifted);
         store_integers(&stored, y->dtype, element_at(y->data, y->dtype, i), 1);

@@ -130,22 +130,51 @@ size_t window_volume(const int64_t extents[static 3])
     return (size_t)(extents[0] * extents[1] * extents[2]);
 }
 
-void window_taps(const struct window *window, int i, int64_t at, int64_t *first, int64_t *end)
+/* Finds the taps *first … *end - 1 along axis i that read the input, for a window whose first tap
+ * is at input position `start`. Returns how many taps lie in the input or the padding; with
+ * ceil_mode, taps may lie beyond the padding. */
+static int64_t find_taps(const struct window *w, int i, int64_t start, int64_t *first, int64_t *end)
 {
-    int64_t start = at * window->stride[i] - window->pad_begin[i], step = window->dilation[i];
-    int64_t room = window->in[i] - start; /* positions from start on that are inside */
-    int64_t from = start >= 0 ? 0 : ceil_div(-start, step);
-    int64_t to = room <= 0 ? 0 : ceil_div(room, step);
-    if (to > window->kernel[i])
-        to = window->kernel[i];
-    *first = from;
-    *end = to > from ? to : from;
+    const int64_t room = w->in[i] - start; /* positions from start on that are inside */
+    const int64_t padded = room + w->pad_end[i], step = w->dilation[i];
+    const int64_t taps = room <= 0 ? 0 : ceil_div(room, step);
+    const int64_t all = padded <= 0 ? 0 : ceil_div(padded, step);
+    *first = start >= 0 ? 0 : ceil_div(-start, step);
+    *end = taps < w->kernel[i] ? taps : w->kernel[i];
+    return all < w->kernel[i] ? all : w->kernel[i];
 }
 
-int64_t window_padded_taps(const struct window *window, int i, int64_t at)
+size_t window_read(const struct window *w, size_t position, const double *plane, double *values,
+                   size_t *places, double *ret_padded)
 {
-    int64_t start = at * window->stride[i] - window->pad_begin[i];
-    int64_t room = window->in[i] + window->pad_end[i] - start;
-    int64_t taps = room <= 0 ? 0 : ceil_div(room, window->dilation[i]);
-    return taps < window->kernel[i] ? taps : window->kernel[i];
+    const int64_t t = (int64_t)position, row = t / w->out[2], *const step = w->dilation;
+    const int64_t at[3] = {row / w->out[1], row % w->out[1], t % w->out[2]};
+    int64_t start[3], first[3], end[3];
+    size_t count = 0;
+    *ret_padded = 1;
+    for (int i = 0; i < 3; i++) {
+        start[i] = at[i] * w->stride[i] - w->pad_begin[i];
+        *ret_padded *= (double)find_taps(w, i, start[i], &first[i], &end[i]);
+    }
+    for (int64_t z = first[0]; z < end[0]; z++)
+        for (int64_t y = first[1]; y < end[1]; y++) {
+            const int64_t line = (start[0] + z * step[0]) * w->in[1] + start[1] + y * step[1];
+            size_t place = (size_t)(line * w->in[2] + start[2] + first[2] * step[2]);
+            for (int64_t x = first[2]; x < end[2]; x++, place += (size_t)step[2]) {
+                places[count] = place;
+                values[count++] = plane[place];
+            }
+        }
+    return count;
+}
+
+enum status window_room(const struct kernel_args *args, const struct window *w, double **ret_values,
+                        size_t **ret_places, struct error *err)
+{
+    size_t room = 1;
+    for (int i = 0; i < 3; i++)
+        room *= (size_t)(w->kernel[i] < w->in[i] ? w->kernel[i] : w->in[i]);
+    *ret_values = kernel_scratch(args, room, sizeof **ret_values, err);
+    *ret_places = kernel_scratch(args, room, sizeof **ret_places, err);
+    return *ret_values && *ret_places ? STATUS_OK : STATUS_NO_MEMORY;
 }
