@@ -5,43 +5,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DIGITS "0123456789abcdef" /* capitals are not allowed */
-
-/* The offsets of the parts of "00-<32>-<16>-<2>". */
-#define VERSION_AT 0
-#define TRACE_AT   3
-#define SPAN_AT    36
-#define FLAGS_AT   53
-#define LENGTH     55
-
-static bool is_id(const char *text, size_t length)
-{
-    return strspn(text, DIGITS) == length && strspn(text, "0") < length;
-}
-
-static bool is_traceparent(const char *text)
-{
-    size_t length = text ? strlen(text) : 0;
-    if (length < LENGTH || strspn(text, DIGITS) != 2 || text[2] != '-' || !strncmp(text, "ff", 2))
-        return false;
-    /* Version 00 ends after the flags; a later version may have more. */
-    if (length > LENGTH && (!strncmp(text, "00", 2) || text[LENGTH] != '-'))
-        return false;
-    return is_id(text + TRACE_AT, 32) && text[SPAN_AT - 1] == '-' && is_id(text + SPAN_AT, 16) &&
-           text[FLAGS_AT - 1] == '-' && strspn(text + FLAGS_AT, DIGITS) == 2;
-}
-
 bool trace_begin(struct trace *trace, const char *traceparent, uint64_t random)
 {
-    *trace = (struct trace){.flags = 0};
-    if (!is_traceparent(traceparent))
+    struct trace read = {.flags = 0};
+    char version[3], flags[3];
+    int length = 0;
+    *trace = read;
+    /* Capitals are not allowed. The parts are complete if together they have all 55 bytes. */
+    if (!traceparent ||
+        sscanf(traceparent, "%2[0-9a-f]-%32[0-9a-f]-%16[0-9a-f]-%2[0-9a-f]%n", version, read.id,
+               read.parent, flags, &length) != 4 ||
+        length != 55 || !strcmp(version, "ff"))
         return false;
-    memcpy(trace->id, traceparent + TRACE_AT, sizeof trace->id - 1);
-    memcpy(trace->parent, traceparent + SPAN_AT, sizeof trace->parent - 1);
-    /* An id of zeros would mean no id. */
-    snprintf(trace->span, sizeof trace->span, "%016llx", (unsigned long long)(random | 1));
-    trace->flags =
-        (uint8_t)strtoul((char[]){traceparent[FLAGS_AT], traceparent[FLAGS_AT + 1], 0}, NULL, 16);
+    /* Version 00 ends after the flags; a later version may have more. */
+    if (traceparent[length] && (!strcmp(version, "00") || traceparent[length] != '-'))
+        return false;
+    if (!read.id[strspn(read.id, "0")] || !read.parent[strspn(read.parent, "0")])
+        return false; /* an id of zeros means no id */
+    snprintf(read.span, sizeof read.span, "%016llx", (unsigned long long)(random | 1));
+    read.flags = (uint8_t)strtoul(flags, NULL, 16);
+    *trace = read;
     return true;
 }
 
