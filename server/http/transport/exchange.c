@@ -61,7 +61,7 @@ void exchange_free(struct exchange *x)
     if (x->free_work)
         x->free_work(x);
     upload_done(&x->body);
-    http_budget_release(x->body.budget, x->answer.charged);
+    http_budget_settle(x->body.budget, &x->answer.charged, 0);
     FREE_ALL(x->answer.text, x->work, x);
 }
 

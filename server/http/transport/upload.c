@@ -46,12 +46,6 @@ void http_budget_settle(struct http_budget *budget, size_t *charged, size_t byte
     *charged = bytes;
 }
 
-void http_budget_release(struct http_budget *budget, size_t bytes)
-{
-    for (; budget; budget = budget->whole)
-        atomic_fetch_sub_explicit(&budget->used, bytes, memory_order_relaxed);
-}
-
 /* ---- a body ---- */
 
 void upload_init(struct upload *upload, struct http_budget *budget, size_t limit, size_t expected)
@@ -116,12 +110,12 @@ enum status upload_append(struct upload *upload, const void *bytes, size_t size,
     if (need > upload->capacity) {
         if (need > room(upload))
             return never_fits(upload, err);
-        size_t capacity = next_capacity(upload, need);
-        if (!charge(upload, capacity - upload->capacity))
+        size_t capacity = next_capacity(upload, need), more = capacity - upload->capacity;
+        if (!charge(upload, more))
             return overloaded(upload, err);
         uint8_t *grown = realloc(upload->data, capacity);
         if (!grown) {
-            http_budget_release(upload->budget, capacity - upload->capacity);
+            http_budget_settle(upload->budget, &more, 0);
             return error_set(err, STATUS_NO_MEMORY, "out of memory for a body of %zu bytes", need);
         }
         upload->data = grown;
@@ -151,16 +145,12 @@ void upload_drop_bytes(struct upload *upload)
 
 void upload_release_bytes(struct upload *upload)
 {
-    if (upload->capacity)
-        http_budget_release(upload->budget, upload->capacity);
+    http_budget_settle(upload->budget, &upload->capacity, 0);
     upload_drop_bytes(upload);
-    upload->capacity = 0;
 }
 
 void upload_done(struct upload *upload)
 {
     upload_release_bytes(upload);
-    if (upload->beside)
-        http_budget_release(upload->budget, upload->beside);
-    upload->beside = 0;
+    http_budget_settle(upload->budget, &upload->beside, 0);
 }

@@ -30,8 +30,6 @@ size_t http_budget_most(const struct http_budget *budget);
  * may exceed the limit; later charges are then refused. */
 void http_budget_settle(struct http_budget *budget, size_t *charged, size_t bytes);
 
-void http_budget_release(struct http_budget *budget, size_t bytes);
-
 /* A request's body in one bounded buffer, charged to the budget. Not thread-safe: it belongs to the
  * thread that owns the exchange (exchange.h). */
 struct upload {
