@@ -17,45 +17,31 @@
 
 extern const unsigned char console_index[];
 
-static void page_put_escaped(FILE *out, const char *text)
+/* Escapes text for HTML; cuts what does not fit. Returns `room`. ESCAPED() uses memory that lasts
+ * until the end of the enclosing block. */
+#define ESCAPED_MAX   4096
+#define ESCAPED(text) page_escape((text), (char[ESCAPED_MAX]){0})
+static const char *page_escape(const char *text, char room[static ESCAPED_MAX])
 {
     static const char special[] = "&<>\"'";
     static const char *const entities[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
-    for (; *text; text++) {
-        const char *found = strchr(special, *text);
-        if (found)
-            fputs(entities[found - special], out);
-        else
-            fputc(*text, out);
+    for (size_t used = 0; *text && used < ESCAPED_MAX - sizeof "&quot;"; text++) {
+        const char *found = strchr(special, *text), letter[] = {*text, '\0'};
+        used += (size_t)snprintf(room + used, ESCAPED_MAX - used, "%s",
+                                 found ? entities[found - special] : letter);
     }
+    return room;
 }
 
-static void put_url(FILE *out, const struct exchange *x)
+/* Writes the server's URL for this client, escaped; returns `room`. */
+static const char *page_url(const struct exchange *x, char room[static ESCAPED_MAX])
 {
-    if (x->host) {
-        fputs(x->server->options.tls_cert ? "https://" : "http://", out);
-        page_put_escaped(out, x->host);
-    } else {
-        page_put_escaped(out, x->server->listener.url);
-    }
-}
-
-static void put_model_url(FILE *out, const struct exchange *x, const struct model_status *model,
-                          const char *end)
-{
-    put_url(out, x);
-    fputs("/v2/models/", out);
-    page_put_escaped(out, model->name);
-    fputs(end, out);
-}
-
-static void put_note(FILE *out, const struct exchange *x)
-{
-    if (x->server->options.note && x->server->options.note[0]) {
-        fputs(" Note: ", out);
-        page_put_escaped(out, x->server->options.note);
-        fputc('.', out);
-    }
+    snprintf(room, ESCAPED_MAX, "%s%s",
+             !x->host                      ? ""
+             : x->server->options.tls_cert ? "https://"
+                                           : "http://",
+             ESCAPED(x->host ? x->host : x->server->listener.url));
+    return room;
 }
 
 static void put_lanes(FILE *out, const struct model_status *model)
@@ -68,22 +54,14 @@ static void put_lanes(FILE *out, const struct model_status *model)
 
 static void put_model(FILE *out, const struct model_status *model)
 {
-    fputs("<tr><td>", out);
-    page_put_escaped(out, model->name);
-    fputs(model->is_default ? " (default)</td><td>" : "</td><td>", out);
-    page_put_escaped(out, model->version);
-    fputs("</td><td>", out);
+    fprintf(out, "<tr><td>%s%s</td><td>%s</td><td>", ESCAPED(model->name),
+            model->is_default ? " (default)" : "", ESCAPED(model->version));
     if (model->state == MODEL_LOADING)
         fprintf(out, "%s, %.0f %%", model->phase, model->progress * 100);
     else
         fputs(model_state_name(model->state), out);
-    if (model->failure[0])
-        fputs(": ", out);
-    page_put_escaped(out, model->failure);
-    fputs("</td><td>", out);
-    if (model->state == MODEL_READY)
-        fputs(task_name(model->brief.task), out);
-    fputs("</td><td>", out);
+    fprintf(out, "%s%s</td><td>%s</td><td>", model->failure[0] ? ": " : "", ESCAPED(model->failure),
+            model->state == MODEL_READY ? task_name(model->brief.task) : "");
     if (model->brief.takes_images)
         fprintf(out, "%d × %d × %d", model->brief.width, model->brief.height,
                 model->brief.channels);
@@ -124,21 +102,6 @@ static void put_size(FILE *out, size_t bytes)
         fprintf(out, "%zu bytes", bytes);
 }
 
-/* Writes the URL of /predict, with the model's name if needed, and an option. */
-static void put_predict(FILE *out, const struct exchange *x, const struct model_status *model,
-                        const char *option)
-{
-    const bool is_named = model && !model->is_default;
-    put_url(out, x);
-    fputs("/predict", out);
-    if (is_named) {
-        fputs("?model=", out);
-        page_put_escaped(out, model->name);
-    }
-    if (option[0])
-        fprintf(out, "%s%s", is_named ? "&amp;" : "?", option);
-}
-
 /* Describes how a model answers photos: the option for its task, and the contents of the answer. */
 static void put_photo_calls(FILE *out, const struct exchange *x, const struct model_status *model)
 {
@@ -161,20 +124,28 @@ static void put_photo_calls(FILE *out, const struct exchange *x, const struct mo
         [TASK_ANOMALY] = {"", "how unusual the photo is, a map and a mask"},
         [TASK_MASKS] = {"points=120,80,1", "masks of what the points show, best first"},
     };
-    fputs("<pre tabindex=\"0\">curl --data-binary @photo.jpg '", out);
-    put_predict(out, x, model, "");
-    fputs("'</pre>\n<p>JPEG, PNG or another picture, up to ", out);
-    put_size(out, x->server->options.max_body);
-    fputs(". Several at once, or from a form:</p>\n<pre tabindex=\"0\">curl -F image=@a.jpg -F "
-          "image=@b.png \\\n  '",
-          out);
-    put_predict(out, x, model, words[task].option);
+    const bool is_named = model && !model->is_default;
+    const char *option = words[task].option;
+    char url[ESCAPED_MAX], predict[2 * ESCAPED_MAX + 32];
+    snprintf(predict, sizeof predict, "%s/predict%s%s", page_url(x, url), is_named ? "?model=" : "",
+             is_named ? ESCAPED(model->name) : "");
     fprintf(out,
-            "'</pre>\n<p>Or inside JSON, as base64:</p>\n"
+            "<pre tabindex=\"0\">curl --data-binary @photo.jpg '%s'</pre>\n"
+            "<p>JPEG, PNG or another picture, up to ",
+            predict);
+    put_size(out, x->server->options.max_body);
+    fprintf(out,
+            ". Several at once, or from a form:</p>\n"
+            "<pre tabindex=\"0\">curl -F image=@a.jpg -F image=@b.png \\\n  '%s%s%s'</pre>\n"
+            "<p>Or inside JSON, as base64:</p>\n"
             "<pre tabindex=\"0\">{\"image\": {\"b64\": \"…\"}}\n"
             "{\"images\": [{\"b64\": \"…\"}, {\"b64\": \"…\"}]}</pre>\n"
             "<p>The answer names the model, the device, %s, and where the time went.</p>",
-            words[task].answer);
+            predict,
+            !option[0] ? ""
+            : is_named ? "&amp;"
+                       : "?",
+            option, words[task].answer);
 }
 
 /* Shows how to call the default model or, without one, the first model that can answer. */
@@ -189,32 +160,35 @@ static void put_calls(FILE *out, const struct exchange *x)
     if (!model || model->brief.answers_photos) {
         put_photo_calls(out, x, model);
     } else {
-        fputs("<p>The model takes tensors. Its inputs and outputs:</p>\n<pre tabindex=\"0\">curl ",
-              out);
-        put_model_url(
-            out, x, model,
-            "</pre>\n<p>A request gives each input's name, shape, data type and numbers:</p>\n"
-            "<pre tabindex=\"0\">curl -d '{\"inputs\": [{\"name\": \"…\", \"shape\": […], "
-            "\"datatype\": \"FP32\", \"data\": […]}]}' \\\n  ");
-        put_model_url(out, x, model, "/infer</pre>");
+        char url[ESCAPED_MAX];
+        const char *name = ESCAPED(model->name);
+        page_url(x, url);
+        fprintf(out,
+                "<p>The model takes tensors. Its inputs and outputs:</p>\n"
+                "<pre tabindex=\"0\">curl %s/v2/models/%s</pre>\n"
+                "<p>A request gives each input's name, shape, data type and numbers:</p>\n"
+                "<pre tabindex=\"0\">curl -d '{\"inputs\": [{\"name\": \"…\", \"shape\": […], "
+                "\"datatype\": \"FP32\", \"data\": […]}]}' \\\n  %s/v2/models/%s/infer</pre>",
+                url, name, url, name);
     }
     free(models);
 }
 
 static void put_slot(FILE *out, const struct exchange *x, const char *name, size_t length)
 {
-    char slot[32];
+    char slot[32], url[ESCAPED_MAX];
+    const char *note = x->server->options.note;
     snprintf(slot, sizeof slot, "%.*s", (int)length, name);
     if (!strcmp(slot, "version"))
         fputs(LENSD_VERSION, out);
     else if (!strcmp(slot, "state"))
         fputs(status_state(x->server->options.model_host, atomic_load(&x->server->draining)), out);
-    else if (!strcmp(slot, "note"))
-        put_note(out, x);
+    else if (!strcmp(slot, "note") && note && note[0])
+        fprintf(out, " Note: %s.", ESCAPED(note));
     else if (!strcmp(slot, "models"))
         put_models(out, x);
     else if (!strcmp(slot, "url"))
-        put_url(out, x);
+        fputs(page_url(x, url), out);
     else if (!strcmp(slot, "max_body"))
         put_size(out, x->server->options.max_body);
     else if (!strcmp(slot, "calls"))
