@@ -37,27 +37,24 @@
 #define COST_CANCEL   0.5          /* cost of RST_STREAM once has_worked() */
 #define COST_BYTE     (1.0 / 4096) /* cost of each byte read, except in DATA frames */
 
-/* Returns the bytes read; 0: end of stream; -1: none available; -2: error. */
+/* Returns `done`, the result of reading or writing; or -1: not possible now, -2: error. */
+static ssize_t checked(const struct grpc_connection *c, ssize_t done)
+{
+    const bool is_early = c->tls ? done == GNUTLS_E_AGAIN || done == GNUTLS_E_INTERRUPTED
+                                 : errno == EAGAIN || errno == EINTR;
+    return done >= 0 ? done : is_early ? -1 : -2;
+}
+
 static ssize_t read_some(struct grpc_connection *c, uint8_t *bytes, size_t size)
 {
-    ssize_t got;
-    if (!c->tls) {
-        got = recv(c->fd, bytes, size, 0);
-        return got >= 0 ? got : errno == EAGAIN || errno == EINTR ? -1 : -2;
-    }
-    got = gnutls_record_recv(c->tls, bytes, size);
-    return got >= 0 ? got : got == GNUTLS_E_AGAIN || got == GNUTLS_E_INTERRUPTED ? -1 : -2;
+    return checked(c,
+                   c->tls ? gnutls_record_recv(c->tls, bytes, size) : recv(c->fd, bytes, size, 0));
 }
 
 static ssize_t write_some(struct grpc_connection *c, const uint8_t *bytes, size_t size)
 {
-    ssize_t put;
-    if (!c->tls) {
-        put = send(c->fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-        return put >= 0 ? put : errno == EAGAIN || errno == EINTR ? -1 : -2;
-    }
-    put = gnutls_record_send(c->tls, bytes, size);
-    return put >= 0 ? put : put == GNUTLS_E_AGAIN || put == GNUTLS_E_INTERRUPTED ? -1 : -2;
+    return checked(c, c->tls ? gnutls_record_send(c->tls, bytes, size)
+                             : send(c->fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 
 /* Writes what on_send() has gathered, as far as the socket accepts it. Returns false if the
