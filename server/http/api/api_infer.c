@@ -510,8 +510,7 @@ static enum status respond_outputs(struct exchange *x, struct infer_work *work, 
                      : x->route->is_message ? v2_answer_message(&answer, &size)
                                             : v2_answer_body(&answer, &size, &json_size, &binary);
         respond_text(x, 200, binary ? TYPE_BYTES : TYPE_JSON, text, size);
-        if (text && binary)
-            respond_header(x, "Inference-Header-Content-Length", "%zu", json_size);
+        x->answer.json_size = text && binary ? json_size : 0;
     }
     for (size_t k = 0; outputs && k < count; k++) {
         for (size_t i = 0; outputs[k].texts && i < shape_count(&outputs[k].shape); i++)

@@ -202,11 +202,12 @@ static enum MHD_Result queue_answer(struct exchange *x)
     if (!response)
         return fail_without_memory(x->server, x->handle);
     answer->text = NULL; /* now owned by the response */
-    char allow[ALLOW_TEXT], seconds[16];
+    char allow[ALLOW_TEXT], seconds[16], json_size[24];
     const bool is_page = answer->type && !strcmp(answer->type, TYPE_HTML);
     const bool closes = x->closes || atomic_load(&x->server->draining);
     bool added = true;
     snprintf(seconds, sizeof seconds, "%d", answer->retry_after_s);
+    snprintf(json_size, sizeof json_size, "%zu", answer->json_size);
     const struct {
         const char *name, *value; /* NULL: no such header */
     } headers[] = {
@@ -217,6 +218,7 @@ static enum MHD_Result queue_answer(struct exchange *x)
         {"Content-Security-Policy", is_page ? PAGE_POLICY : NULL},
         {"Allow", answer->allow ? route_allow(answer->allow, allow, sizeof allow) : NULL},
         {"Retry-After", answer->retry_after_s > 0 ? seconds : NULL},
+        {"Inference-Header-Content-Length", answer->json_size ? json_size : NULL},
         {"Connection", closes ? "close" : NULL}};
     for (size_t i = 0; i < COUNT_OF(headers); i++)
         if (headers[i].value)

@@ -82,6 +82,7 @@ struct answer {
     int status; /* HTTP; 0: none yet */
     char *text; /* malloc'ed; owned; NULL if there is no body */
     size_t size;
+    size_t json_size;  /* the Inference-Header-Content-Length header; 0: no such header */
     const char *type;  /* Content-Type, a constant; NULL if there is no body */
     const char *code;  /* error code for the log, a constant; NULL if there is no error */
     unsigned allow;    /* methods in the Allow header; 0: no such header */

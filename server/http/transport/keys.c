@@ -56,17 +56,12 @@ static bool key_is_name(const char *text)
 static bool read_hash(const char *text, uint8_t hash[static HASH_BYTES])
 {
     static const char prefix[] = "sha256:";
+    size_t size = HASH_BYTES;
     if (strncasecmp(text, prefix, sizeof prefix - 1) != 0)
         return false;
-    text += sizeof prefix - 1;
-    if (strlen(text) != (size_t)2 * HASH_BYTES ||
-        strspn(text, "0123456789abcdefABCDEF") != (size_t)2 * HASH_BYTES)
-        return false;
-    for (size_t i = 0; i < HASH_BYTES; i++) {
-        const char digits[3] = {text[2 * i], text[2 * i + 1], '\0'};
-        hash[i] = (uint8_t)strtoul(digits, NULL, 16);
-    }
-    return true;
+    const gnutls_datum_t hex = {(unsigned char *)(uintptr_t)text + sizeof prefix - 1,
+                                (unsigned)(strlen(text) - (sizeof prefix - 1))};
+    return hex.size == 2 * HASH_BYTES && gnutls_hex_decode(&hex, hash, &size) == 0;
 }
 
 static bool read_amount(const char *text, double *ret)
@@ -342,12 +337,6 @@ enum key_verdict keyring_check(struct keyring *keyring, enum route_access access
 
 /* ---- creating a key ---- */
 
-static void put_hex(const uint8_t *bytes, size_t count, char *text)
-{
-    for (size_t i = 0; i < count; i++)
-        snprintf(text + 2 * i, 3, "%02x", bytes[i]);
-}
-
 enum status key_make(const char *name, const char *rate, const char *burst, struct key_made *ret,
                      struct error *err)
 {
@@ -355,6 +344,7 @@ enum status key_make(const char *name, const char *rate, const char *burst, stru
     static const char prefix[] = "lensd-";
     uint8_t secret[KEY_BYTES], hash[HASH_BYTES];
     char hex[2 * HASH_BYTES + 1], limits[64] = "";
+    size_t room = sizeof ret->key - (sizeof prefix - 1), hex_room = sizeof hex;
     if (!key_is_name(name))
         return error_set(
             err, STATUS_CONFIG,
@@ -371,10 +361,11 @@ enum status key_make(const char *name, const char *rate, const char *burst, stru
     if (gnutls_rnd(GNUTLS_RND_KEY, secret, sizeof secret) != 0)
         return error_set(err, STATUS_IO, "the system provides no random numbers");
     memcpy(ret->key, prefix, sizeof prefix);
-    put_hex(secret, sizeof secret, ret->key + sizeof prefix - 1);
+    (void)gnutls_hex_encode(&(gnutls_datum_t){secret, sizeof secret}, ret->key + sizeof prefix - 1,
+                            &room);
     if (gnutls_hash_fast(GNUTLS_DIG_SHA256, ret->key, strlen(ret->key), hash) != 0)
         return error_set(err, STATUS_IO, "SHA-256 is not available; update GnuTLS");
-    put_hex(hash, sizeof hash, hex);
+    (void)gnutls_hex_encode(&(gnutls_datum_t){hash, sizeof hash}, hex, &hex_room);
     if (rate)
         snprintf(limits, sizeof limits, " rate=%g", per_second);
     if (burst)

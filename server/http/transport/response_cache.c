@@ -137,7 +137,6 @@ bool response_cache_key(const struct response_cache *cache, struct exchange *x, 
     is_good = is_good && hash_body(hash, x, reads_forms);
     gnutls_hash_deinit(hash, x->cache_key.hash);
     x->cache_key.is_set = is_good;
-    x->cache_key.headers = x->answer.header_count;
     return is_good;
 }
 
@@ -150,9 +149,8 @@ bool response_photo_hash(const struct exchange *x, const uint8_t *data, size_t s
         return false;
     const bool is_good = hash_text(hash, x->key_name) && hash_field(hash, data, size);
     gnutls_hash_deinit(hash, bytes);
-    for (size_t i = 0; i < sizeof bytes; i++)
-        snprintf(ret + 2 * i, 3, "%02x", bytes[i]);
-    return is_good;
+    size_t room = 2 * RESPONSE_KEY_BYTES + 1;
+    return is_good && gnutls_hex_encode(&(gnutls_datum_t){bytes, sizeof bytes}, ret, &room) == 0;
 }
 
 static struct cache_bucket *bucket_of(const struct response_cache *cache, const uint8_t *hash)
@@ -199,17 +197,14 @@ struct cached_answer *response_cache_find(struct response_cache *cache, const st
     return answer;
 }
 
-/* Returns NULL if the answer is too large, its headers do not fit, or memory runs out. */
+/* Returns NULL if the answer is too large, or memory runs out. */
 static struct cached_answer *cached_answer_create(const struct response_cache *cache,
                                                   const struct exchange *x,
                                                   const struct cached_model *model)
 {
-    const struct answer_header *header = &x->answer.headers[x->cache_key.headers];
-    const size_t header_count = x->answer.header_count - x->cache_key.headers;
     size_t bytes;
     if (!size_add(sizeof(struct cached_answer), x->answer.size, &bytes) ||
-        bytes > cache->max_bytes / 2 || header_count > 1 ||
-        (header_count && strlen(header->value) >= sizeof((struct cached_answer *)0)->header_value))
+        bytes > cache->max_bytes / 2)
         return NULL;
     struct cached_answer *answer = malloc(bytes);
     if (!answer)
@@ -218,12 +213,10 @@ static struct cached_answer *cached_answer_create(const struct response_cache *c
                                      .image_count = x->image_count,
                                      .made = clock_now(),
                                      .type = x->answer.type,
-                                     .header = header_count ? header->name : NULL,
+                                     .json_size = x->answer.json_size,
                                      .size = x->answer.size,
                                      .refs = 1,
                                      .bytes = bytes};
-    if (header_count)
-        memcpy(answer->header_value, header->value, strlen(header->value) + 1);
     memcpy(answer->hash, x->cache_key.hash, sizeof answer->hash);
     memcpy(answer->text, x->answer.text, x->answer.size);
     return answer;

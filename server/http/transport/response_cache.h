@@ -28,7 +28,6 @@ struct response_cache;
 struct response_key {
     bool is_set;
     uint8_t hash[RESPONSE_KEY_BYTES];
-    size_t headers;   /* number of headers that the answer had before the handler added one */
     double search_ms; /* time for hashing and lookup */
 };
 
@@ -44,9 +43,7 @@ struct cached_answer {
     size_t image_count;
     int64_t made; /* clock_now() */
     const char *type;
-    const char *header; /* name of the header that the handler added, or NULL */
-    char header_value[24];
-    size_t size;
+    size_t size, json_size; /* of struct answer */
 
     /* Private to response_cache.c. */
     _Atomic int refs;
@@ -81,7 +78,7 @@ struct cached_answer *response_cache_find(struct response_cache *cache,
 void cached_answer_release(struct cached_answer *answer);
 
 /* Caches a copy of the exchange's answer, which must not be compressed yet, and replaces any other
- * answer with its key. Does nothing if the answer is larger than half of the cache, if it has
- * several headers of the handler's own or a long one, or when out of memory. */
+ * answer with its key. Does nothing if the answer is larger than half of the cache, or when out of
+ * memory. */
 void response_cache_keep(struct response_cache *cache, const struct exchange *exchange,
                          const struct cached_model *model);
