@@ -326,8 +326,9 @@ static bool describe_image(const struct predict_image *image, const struct descr
     if (!predictions || !device)
         return false;
     *ret = (struct answer_image){.name = image->name,
-                                 .device = device_text(image->device, device),
-                                 .precision = precision_on(how ? how->status : NULL, image->device),
+                                 .device = device_text(image->times.device, device),
+                                 .precision =
+                                     precision_on(how ? how->status : NULL, image->times.device),
                                  .width = image->width,
                                  .height = image->height,
                                  .predictions = predictions,
@@ -335,11 +336,11 @@ static bool describe_image(const struct predict_image *image, const struct descr
                                  .embedding = image->answer.embedding.values,
                                  .embedding_count = image->answer.embedding.count,
                                  .frame = image->frame,
-                                 .batch = image->batch,
-                                 .decode_ms = image->decode_ms,
-                                 .preprocess_ms = image->preprocess_ms,
-                                 .queue_ms = image->queue_ms,
-                                 .forward_ms = image->forward_ms};
+                                 .batch = image->times.batch,
+                                 .decode_ms = image->times.decode_ms,
+                                 .preprocess_ms = image->times.preprocess_ms,
+                                 .queue_ms = image->times.queue_ms,
+                                 .forward_ms = image->times.forward_ms};
     if (image->status != STATUS_OK) {
         ret->error = image->error.message;
         ret->code = status_word(image->status);

@@ -173,6 +173,6 @@ void print_image(const char *path, const struct predict_image *image)
         return;
     }
     printf("%s  (%u x %u; %s, forward %.2f ms)\n", path, image->width, image->height,
-           DEVICE_STRING(image->device), image->forward_ms);
+           DEVICE_STRING(image->times.device), image->times.forward_ms);
     print_answer(image);
 }

@@ -233,7 +233,7 @@ static enum status recognize_faces(struct exchange *x, const struct predict_requ
         status = failed->status;
     }
     struct deepstack_call call = face_call(x, "recognize");
-    call.forward_ms = image->forward_ms;
+    call.forward_ms = image->times.forward_ms;
     write_members(&w, w.root, "message=%s count=%zu",
                   is_known ? "A face was recognised" : "No known faces", count);
     deepstack_write_call(&w, &call);

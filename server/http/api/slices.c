@@ -94,15 +94,9 @@ static void answer_photo(struct sliced_photo *slices)
 {
     const struct predict_request *request = &slices->parts.last->request;
     struct predict_image *photo = &slices->parts.whole->images[0];
-    const struct predict_image *first = &request->images[0];
-    photo->batch = first->batch;
-    photo->device = first->device;
-    photo->preprocess_ms = first->preprocess_ms;
-    photo->queue_ms = first->queue_ms;
-    photo->forward_ms = first->forward_ms;
-    photo->output_ms = first->output_ms;
-    photo->decode_start = first->decode_start;
-    photo->forward_start = first->forward_start;
+    const double decode_ms = photo->times.decode_ms;
+    photo->times = request->images[0].times;
+    photo->times.decode_ms = decode_ms;
     for (size_t i = 0; i < request->image_count && photo->status == STATUS_OK; i++) {
         photo->status = request->images[i].status;
         photo->error = request->images[i].error;

@@ -94,18 +94,6 @@ struct answer {
     size_t header_count;
 };
 
-/* Milliseconds; for several images the slowest of each phase. */
-struct exchange_phases {
-    double decode_ms, preprocess_ms, queue_ms, forward_ms;
-};
-
-/* clock_now() at each phase change of the image whose forward pass started last. */
-struct exchange_times {
-    int64_t submitted, decode_start, decode_end, prepared, forward_start, forward_end;
-    int batch; /* images in that pass; 0: there was no pass, and the times are not valid */
-    struct device_id device;
-};
-
 enum exchange_state {
     EXCHANGE_NEW,       /* the request line has arrived */
     EXCHANGE_BODY,      /* the headers have arrived; the body is collected or dropped */
@@ -171,8 +159,8 @@ struct exchange {
     struct trace trace;
     char model[64];
     size_t image_count;
-    struct exchange_phases phases;
-    struct exchange_times times;
+    struct predict_times slowest; /* only milliseconds: of each phase those of the slowest image */
+    struct predict_times times;   /* of the image whose forward pass started last */
     uint64_t bytes_in;
     struct metric *write_seconds; /* the model's metric of the time to send an answer; NULL: none */
 };

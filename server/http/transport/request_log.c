@@ -132,11 +132,11 @@ static void write_request_line(const struct exchange *x, const char *outcome, do
     fields[n++] = LOG_INT("bytes_in", x->bytes_in);
     const bool has_body = strcmp(x->method, "HEAD") != 0 && x->answer.status != 304;
     fields[n++] = LOG_INT("bytes_out", has_body ? x->answer.size : 0);
-    if (x->phases.forward_ms > 0 || x->phases.decode_ms > 0) {
-        fields[n++] = LOG_REAL("decode_ms", rounded_ms(x->phases.decode_ms));
-        fields[n++] = LOG_REAL("preprocess_ms", rounded_ms(x->phases.preprocess_ms));
-        fields[n++] = LOG_REAL("queue_ms", rounded_ms(x->phases.queue_ms));
-        fields[n++] = LOG_REAL("forward_ms", rounded_ms(x->phases.forward_ms));
+    if (x->slowest.forward_ms > 0 || x->slowest.decode_ms > 0) {
+        fields[n++] = LOG_REAL("decode_ms", rounded_ms(x->slowest.decode_ms));
+        fields[n++] = LOG_REAL("preprocess_ms", rounded_ms(x->slowest.preprocess_ms));
+        fields[n++] = LOG_REAL("queue_ms", rounded_ms(x->slowest.queue_ms));
+        fields[n++] = LOG_REAL("forward_ms", rounded_ms(x->slowest.forward_ms));
     }
     fields[n++] = LOG_REAL("ms", rounded_ms(milliseconds));
     /* Probes and scrapes come every few seconds. V2 answers 400 for "not ready", and 404 for a
@@ -195,7 +195,13 @@ static void trace_request(const struct exchange *x)
     struct trace_exporter *exporter = x->server->options.traces;
     if (!exporter || !(x->trace.flags & TRACE_SAMPLED) || !x->route || !x->route->takes_body)
         return;
-    const struct exchange_times *times = &x->times;
+    const struct predict_times *times = &x->times;
+    /* The ends of the phases, from two measured starts and the durations of all phases. */
+    const int64_t decoded = times->decode_start + (int64_t)(times->decode_ms * 1e6);
+    const int64_t prepared = decoded + (int64_t)(times->preprocess_ms * 1e6);
+    const int64_t passed = times->forward_start + (int64_t)(times->forward_ms * 1e6);
+    const int64_t submitted =
+        times->decode_start + (times->forward_start - prepared) - (int64_t)(times->queue_ms * 1e6);
     const char *client = exchange_address(x);
     struct trace_record record = {.route = x->route->path,
                                   .status = x->answer.status,
@@ -216,14 +222,14 @@ static void trace_request(const struct exchange *x)
     snprintf(record.model, sizeof record.model, "%s", x->model);
     if (times->batch) {
         (void)device_text(times->device, record.device);
-        add_phase(&record, "read", x->started, times->submitted);
-        add_phase(&record, "queue", times->submitted, times->decode_start);
-        add_phase(&record, "decode", times->decode_start, times->decode_end);
-        add_phase(&record, "preprocess", times->decode_end, times->prepared);
-        add_phase(&record, "queue", times->prepared, times->forward_start);
-        add_phase(&record, "forward", times->forward_start, times->forward_end);
+        add_phase(&record, "read", x->started, submitted);
+        add_phase(&record, "queue", submitted, times->decode_start);
+        add_phase(&record, "decode", times->decode_start, decoded);
+        add_phase(&record, "preprocess", decoded, prepared);
+        add_phase(&record, "queue", prepared, times->forward_start);
+        add_phase(&record, "forward", times->forward_start, passed);
         if (x->answered)
-            add_phase(&record, "answer", times->forward_end, x->answered);
+            add_phase(&record, "answer", passed, x->answered);
     }
     if (x->answered)
         add_phase(&record, "write", x->answered, record.end);
@@ -249,35 +255,20 @@ void request_log_late(struct request_log *log, const char *address, int64_t wait
               LOG_REAL("ms", rounded_ms(clock_ms(waited))));
 }
 
-/* Computes the times from two measured starts and the durations of all phases. */
-static struct exchange_times image_times(const struct predict_image *image)
-{
-    struct exchange_times times = {.decode_start = image->decode_start,
-                                   .forward_start = image->forward_start};
-    times.decode_end = times.decode_start + (int64_t)(image->decode_ms * 1e6);
-    times.prepared = times.decode_end + (int64_t)(image->preprocess_ms * 1e6);
-    times.forward_end = times.forward_start + (int64_t)(image->forward_ms * 1e6);
-    times.submitted = times.decode_start + (times.forward_start - times.prepared) -
-                      (int64_t)(image->queue_ms * 1e6);
-    times.batch = image->batch;
-    times.device = image->device;
-    return times;
-}
-
 void exchange_note(struct exchange *x, const struct predict_request *request)
 {
-    struct exchange_phases *phases = &x->phases;
+    struct predict_times *slowest = &x->slowest;
     x->image_count = request->image_count;
     x->write_seconds = request->write_seconds;
     if (request->used_model)
         snprintf(x->model, sizeof x->model, "%s", request->used_model->name);
     for (size_t i = 0; i < request->image_count; i++) {
         const struct predict_image *image = &request->images[i];
-        phases->decode_ms = fmax(phases->decode_ms, image->decode_ms);
-        phases->preprocess_ms = fmax(phases->preprocess_ms, image->preprocess_ms);
-        phases->queue_ms = fmax(phases->queue_ms, image->queue_ms);
-        phases->forward_ms = fmax(phases->forward_ms, image->forward_ms);
-        if (image->forward_ms > 0 && image->forward_start >= x->times.forward_start)
-            x->times = image_times(image);
+        slowest->decode_ms = fmax(slowest->decode_ms, image->times.decode_ms);
+        slowest->preprocess_ms = fmax(slowest->preprocess_ms, image->times.preprocess_ms);
+        slowest->queue_ms = fmax(slowest->queue_ms, image->times.queue_ms);
+        slowest->forward_ms = fmax(slowest->forward_ms, image->times.forward_ms);
+        if (image->times.forward_ms > 0 && image->times.forward_start >= x->times.forward_start)
+            x->times = image->times;
     }
 }

@@ -215,10 +215,10 @@ void deployment_note_request(struct deployment *deployment, const struct predict
         const struct predict_image *image = &request->images[i];
         good += image->status == STATUS_OK;
         status = status == STATUS_OK ? image->status : status;
-        times.queue = fmax(times.queue, image->queue_ms);
-        times.input = fmax(times.input, image->decode_ms + image->preprocess_ms);
-        times.infer = fmax(times.infer, image->forward_ms);
-        times.output = fmax(times.output, image->output_ms);
+        times.queue = fmax(times.queue, image->times.queue_ms);
+        times.input = fmax(times.input, image->times.decode_ms + image->times.preprocess_ms);
+        times.infer = fmax(times.infer, image->times.forward_ms);
+        times.output = fmax(times.output, image->times.output_ms);
     }
     meters_request(&deployment->meters, status, &times);
     LOCK(&deployment->stats_lock);

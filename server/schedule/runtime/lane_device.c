@@ -133,7 +133,7 @@ int lane_give_up_device(struct lane *lane, struct batch *batch, int answered)
             batch->items[batch->count++] = &image->entry;
             continue;
         }
-        image->device = lane->info.device;
+        image->times.device = lane->info.device;
         image->status = failure->status;
         image->error = *failure;
         scheduler_finish(lane->scheduler, image);

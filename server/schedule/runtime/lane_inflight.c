@@ -50,8 +50,8 @@ static void inflight_begin(struct lane *lane, const struct batch *taken)
     inflight->begun = clock_now();
     for (int i = 0; i < batch->count; i++) {
         struct predict_image *image = batch->items[i]->owner;
-        image->queue_ms += clock_ms(inflight->begun - image->since);
-        image->since = image->forward_start = inflight->begun;
+        image->times.queue_ms += clock_ms(inflight->begun - image->since);
+        image->since = image->times.forward_start = inflight->begun;
     }
     close_gaps(lane, batch);
     lane->inflight_count++;

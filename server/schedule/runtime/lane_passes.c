@@ -240,15 +240,15 @@ static void answer_image(struct lane *lane, struct predict_image *image, int row
 {
     struct meters *meters = &lane->deployment->meters;
     const bool is_good = pass->status == STATUS_OK;
-    image->batch = pass->batch.count;
-    image->device = lane->info.device;
-    image->forward_ms = pass->forward_ms;
-    metric_observe(meters->phases[PHASE_QUEUE], image->queue_ms * 1e-3);
+    image->times.batch = pass->batch.count;
+    image->times.device = lane->info.device;
+    image->times.forward_ms = pass->forward_ms;
+    metric_observe(meters->phases[PHASE_QUEUE], image->times.queue_ms * 1e-3);
     metric_observe(lane->meters.forward, pass->forward_ms * 1e-3);
     if (is_good && is_waited_for(image, pass->ended)) {
-        if (defer_answer(lane, image->batch, row, image, pass->ended))
+        if (defer_answer(lane, image->times.batch, row, image, pass->ended))
             return;
-        image->status = take_outputs(lane, image->batch, row, image);
+        image->status = take_outputs(lane, image->times.batch, row, image);
         if (image->status == STATUS_OK && image->answer.detections.count)
             metric_add(meters->detections, (double)image->answer.detections.count);
     } else if (is_good || pass->status == STATUS_CANCELLED) {
@@ -259,9 +259,9 @@ static void answer_image(struct lane *lane, struct predict_image *image, int row
         image->status = pass->status;
         image->error = pass->error;
     }
-    image->output_ms = clock_ms(clock_now() - pass->ended);
+    image->times.output_ms = clock_ms(clock_now() - pass->ended);
     metric_observe(lane->meters.copy_in, pass->copy_in_ms * 1e-3);
-    metric_observe(lane->meters.copy_out, image->output_ms * 1e-3);
+    metric_observe(lane->meters.copy_out, image->times.output_ms * 1e-3);
     scheduler_finish(lane->scheduler, image);
 }
 
@@ -298,7 +298,7 @@ static double slowest_input(const struct batch *batch)
     double slowest = 0;
     for (int i = 0; i < batch->count; i++) {
         const struct predict_image *image = batch->items[i]->owner;
-        double ms = image->decode_ms + image->preprocess_ms;
+        double ms = image->times.decode_ms + image->times.preprocess_ms;
         slowest = ms > slowest ? ms : slowest;
     }
     return slowest;

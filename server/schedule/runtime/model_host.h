@@ -98,6 +98,18 @@ struct model_host_options {
 
 #define PREDICT_MAX_TOP_K 1000
 
+/* How an image was computed. */
+struct predict_times {
+    int batch; /* number of images in the pass that computed it; 0: there was no pass */
+    struct device_id device;
+    /* Milliseconds of each phase; 0 for a phase that the image has not reached. queue_ms: the waits
+     * for a worker and for a lane together. forward_ms: the pass of the whole batch. */
+    double decode_ms, preprocess_ms, queue_ms, forward_ms;
+    double output_ms; /* from the end of the forward pass to the answer */
+    int64_t decode_start,
+        forward_start; /* clock_now() when a worker took it and when its pass began; 0: never */
+};
+
 /* One image, or one row of a raw-tensor request. The caller sets the first block of members, and
  * the model host the others, except members that it does not read, as their comments say. */
 struct predict_image {
@@ -123,14 +135,7 @@ struct predict_image {
     struct tensor **outputs; /* with raw_outputs: a tensor for each output of the model, NULL if not
                                 wanted, first dimension 1 if it has rows; freed by
                                 predict_request_free_results() */
-    int batch;               /* number of images in the pass that computed this image */
-    struct device_id device;
-    /* Milliseconds of each phase; 0 for a phase that the image has not reached. queue_ms: the waits
-     * for a worker and for a lane together. forward_ms: the pass of the whole batch. */
-    double decode_ms, preprocess_ms, queue_ms, forward_ms;
-    double output_ms; /* from the end of the forward pass to the answer */
-    int64_t decode_start,
-        forward_start; /* clock_now() when a worker took it and when its pass began; 0: never */
+    struct predict_times times;
 
     struct predict_request *request; /* private to the model host */
     struct batch_item entry;         /* private: its place in the queue and in batches */

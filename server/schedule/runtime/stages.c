@@ -200,7 +200,7 @@ static void answer_photos(struct staged_request *staged)
         answered.size = photo->size;
         answered.name = photo->name;
         answered.photo = photo->photo;
-        answered.decode_ms = photo->decode_ms;
+        answered.times.decode_ms = photo->times.decode_ms;
         answered.pixels = photo->pixels;
         *photo = answered;
         from->predictions = NULL;

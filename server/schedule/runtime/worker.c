@@ -102,8 +102,8 @@ static double end_phase(struct scheduler *scheduler, struct predict_image *image
 /* Ends an image's wait in the queue. */
 static enum status worker_begin(struct scheduler *scheduler, struct predict_image *image)
 {
-    image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
-    image->decode_start = image->since;
+    image->times.queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
+    image->times.decode_start = image->since;
     return scheduler_check_wanted(scheduler, image, &image->error);
 }
 
@@ -123,7 +123,7 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
     else
         status = image_decode(worker->decoder, image->data, image->size, &options->limits,
                               is_whole ? NULL : preprocess, options->fast_decode, ret, err);
-    image->decode_ms = end_phase(scheduler, image, PHASE_DECODE);
+    image->times.decode_ms = end_phase(scheduler, image, PHASE_DECODE);
     TRY(status);
     image->width = ret->info.width;
     image->height = ret->info.height;
@@ -196,7 +196,7 @@ static void worker_prepare(struct worker *worker, struct scheduler *scheduler,
     }
     image_decoder_done(worker->decoder, false);
     if (has_slot)
-        image->preprocess_ms = end_phase(scheduler, image, PHASE_PREPROCESS);
+        image->times.preprocess_ms = end_phase(scheduler, image, PHASE_PREPROCESS);
     const bool is_written = has_slot && image->status == STATUS_OK;
     if (!is_written)
         scheduler_finish(scheduler, image);
@@ -214,7 +214,7 @@ static void worker_answer(struct scheduler *scheduler, struct predict_image *ima
         task_buffer_done(&buffers[i]);
     tensor_copies_free(image->outputs, scheduler->deployment->output_count);
     image->outputs = NULL;
-    image->output_ms = clock_ms(clock_now() - image->since);
+    image->times.output_ms = clock_ms(clock_now() - image->since);
     scheduler_finish(scheduler, image);
     scheduler_end_deferred(scheduler);
 }

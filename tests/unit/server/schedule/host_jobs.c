@@ -93,7 +93,8 @@ void job_check(struct job *job)
         CHECK(image->prediction_count == 3);
         CHECK(image->predictions[0].index == (size_t)strtol(job->texts[i] + 3, NULL, 10));
         CHECK(image->width == 640 && image->height == 480);
-        CHECK(image->batch >= 1 && image->forward_ms >= 0 && image->queue_ms >= 0);
+        CHECK(image->times.batch >= 1 && image->times.forward_ms >= 0 &&
+              image->times.queue_ms >= 0);
     }
 }
 

@@ -186,7 +186,7 @@ static void test_a_large_request_is_split_across_devices(void)
     job_wait(job);
     bool on[2] = {false, false};
     for (int i = 0; i < 8; i++)
-        on[job->images[i].device.index] = true;
+        on[job->images[i].times.device.index] = true;
     CHECK(on[0] && on[1]);
     finish_job(job);
     model_host_free(host);

@@ -19,7 +19,7 @@ static void test_one_image(void)
     struct job *job = submit_job(host, NULL, "ok 17");
     job_wait(job);
     CHECK(!strcmp(job->request.used_model->name, "digits"));
-    CHECK(job->images[0].batch == 1);
+    CHECK(job->images[0].times.batch == 1);
     finish_job(job);
     CHECK(model_host_drain(host, PATIENCE_MS));
     CHECK(count_metric(metrics, "lensd_images_total", "model=\"digits\",result=\"ok\"") == 1);
