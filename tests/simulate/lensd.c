@@ -133,7 +133,7 @@ static void start_passes(struct run *run)
         while (!lane->runs && batcher_take(run->batcher, i, clock_of(run), &lane->batch)) {
             drop_late(run, &lane->batch);
             if (lane->batch.count == 0) {
-                batcher_release(run->batcher, &run->lanes[i].batch);
+                batcher_release(run->batcher, &run->lanes[i].batch, false);
                 batcher_lane_idle(run->batcher, i);
                 continue;
             }
@@ -164,7 +164,7 @@ static void end_pass(struct run *run, int i)
             arrive(run, lane->batch.items[k]->client);
     latency_observe(batcher_latency(run->batcher, i), lane->batch.count,
                     (int64_t)((run->now - lane->started) * MS));
-    batcher_release(run->batcher, &run->lanes[i].batch);
+    batcher_release(run->batcher, &run->lanes[i].batch, false);
     batcher_answered(run->batcher, (size_t)lane->batch.count);
     batcher_lane_idle(run->batcher, i);
 }

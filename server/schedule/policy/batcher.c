@@ -605,7 +605,7 @@ bool batcher_has_ready(const struct batcher *batcher)
     return false;
 }
 
-static void free_slots(struct batcher *batcher, const struct batch *batch)
+void batcher_release(struct batcher *batcher, const struct batch *batch, bool gives_back)
 {
     struct lane_state *lane = &batcher->lanes[batch->lane];
     struct buffer *buffer = &batcher->buffers[batch->buffer];
@@ -617,29 +617,18 @@ static void free_slots(struct batcher *batcher, const struct batch *batch)
     batcher->counts.running -= (size_t)batch->taken;
     if (--buffer->micro_batches == 0 && buffer->state == BUFFER_RUNNING)
         set_state(batcher, buffer, BUFFER_FREE);
-}
-
-void batcher_release(struct batcher *batcher, const struct batch *batch)
-{
-    free_slots(batcher, batch);
-    const bool has_streams = batcher->lanes[batch->lane].latency.streams > 0;
-    batcher->early = fmax(batcher->early - (has_streams ? STREAM_WAIT_SHARE : WAIT_SHARE), 0);
-    update_full(batcher);
-    close_if_due(batcher);
-}
-
-void batcher_give_back(struct batcher *batcher, const struct batch *batch)
-{
-    struct buffer *buffer = &batcher->buffers[batch->buffer];
-    free_slots(batcher, batch);
-    if (batch->count == 0)
-        return;
-    for (int i = 0; i < batch->count; i++)
-        buffer->slots[batch->slots[i]] = (struct buffer_slot){SLOT_READY, batch->items[i]};
-    set_state(batcher, buffer, BUFFER_CLOSED);
-    buffer->order = --batcher->first_order;
-    buffer->ready += batch->count;
-    batcher->counts.slots += (size_t)batch->count;
+    if (gives_back && batch->count > 0) {
+        for (int i = 0; i < batch->count; i++)
+            buffer->slots[batch->slots[i]] = (struct buffer_slot){SLOT_READY, batch->items[i]};
+        set_state(batcher, buffer, BUFFER_CLOSED);
+        buffer->order = --batcher->first_order;
+        buffer->ready += batch->count;
+        batcher->counts.slots += (size_t)batch->count;
+    } else {
+        const double share = lane->latency.streams > 0 ? STREAM_WAIT_SHARE : WAIT_SHARE;
+        batcher->early = fmax(batcher->early - share, 0);
+        update_full(batcher);
+    }
     close_if_due(batcher);
 }
 

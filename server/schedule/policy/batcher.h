@@ -11,7 +11,7 @@
  *
  *     FREE ──reserve──▶ FORMING ──close──▶ CLOSED ──take micro-batches ───▶ RUNNING ──┐
  *      ▲                                     ▲  │                                     │
- *      │                                     └──┴───────────── give_back ◀────────────┤
+ *      │                                     └──┴────── release with gives_back ◀─────┤
  *      └─────────────────────── release (of its last micro-batch) ◀─────────────────┘
  *
  * A buffer is memory for one batch. At most one buffer is FORMING. Several may be CLOSED and wait
@@ -185,7 +185,7 @@ bool batcher_can_take(const struct batcher *batcher);
 /* An idle lane takes images from the oldest closed batch whose slots are all written; the forming
  * batch is closed first if it is due. L(b) of this lane decides how many. Returns false when there
  * is no batch: *ret does not change and the lane stays idle. The lane owns the batch's memory until
- * batcher_release() or batcher_give_back(). */
+ * batcher_release(). */
 bool batcher_take(struct batcher *batcher, int lane, int64_t now, struct batch *ret);
 
 /* What a lane that has a batch may take. */
@@ -204,12 +204,9 @@ bool batcher_take_ahead(struct batcher *batcher, int lane, enum ahead ahead, int
                         struct batch *ret);
 
 /* The lane no longer needs the memory of this batch. The lane itself is busy until
- * batcher_lane_idle(). */
-void batcher_release(struct batcher *batcher, const struct batch *batch);
-
-/* The lane does not run its batch after all: the images that are left in `batch` go to the next
- * idle lane, before other batches. The caller has removed answered images from `batch`. */
-void batcher_give_back(struct batcher *batcher, const struct batch *batch);
+ * batcher_lane_idle(). With `gives_back` the images that are left in `batch` have no answer, and go
+ * to the next idle lane, before other batches. */
+void batcher_release(struct batcher *batcher, const struct batch *batch, bool gives_back);
 
 /* `images` admitted images have been answered, successfully or not. */
 void batcher_answered(struct batcher *batcher, size_t images);

@@ -139,7 +139,7 @@ int lane_give_up_device(struct lane *lane, struct batch *batch, int answered)
         scheduler_finish(lane->scheduler, image);
     }
     const int left = batch->count;
-    scheduler_give_back(lane->scheduler, batch);
+    scheduler_release(lane->scheduler, batch, true);
     return images - left;
 }
 
@@ -154,7 +154,7 @@ bool lane_stay_quarantined(struct lane *lane)
         case QUARANTINE_FAIL:
             scheduler_drop_unwanted(lane->scheduler,
                                     &batch); /* drops all images, because no lane works */
-            scheduler_give_back(lane->scheduler, &batch);
+            scheduler_release(lane->scheduler, &batch, true);
             scheduler_answered(lane->scheduler, (size_t)(batch.taken - batch.count));
             break;
         case QUARANTINE_PROBE: {

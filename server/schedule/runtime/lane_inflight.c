@@ -43,7 +43,7 @@ static void inflight_begin(struct lane *lane, const struct batch *taken)
     inflight->is_submitted = inflight->has_ended = false;
     scheduler_drop_unwanted(lane->scheduler, batch);
     if (batch->count == 0) {
-        scheduler_release(lane->scheduler, batch);
+        scheduler_release(lane->scheduler, batch, false);
         scheduler_answered(lane->scheduler, (size_t)batch->taken);
         return;
     }
@@ -98,7 +98,7 @@ static struct lane_pass *inflight_pop(struct lane *lane)
 /* Answers a batch whose pass has succeeded. If there is a next batch, it has been submitted. */
 static void inflight_answer(struct lane *lane, const struct lane_pass *inflight)
 {
-    scheduler_release(lane->scheduler, &inflight->batch);
+    scheduler_release(lane->scheduler, &inflight->batch, false);
     if (lane->inflight_count == 0)
         lane_end_turn(lane);
     lane_answer_images(lane, inflight);

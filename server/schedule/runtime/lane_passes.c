@@ -362,7 +362,7 @@ static enum sub_batch_end run_sub_batch(struct lane *lane, const struct lane_pas
     }
     /* The outputs are not in the batch's buffer, so release the buffer before the answers. */
     if (is_last) {
-        scheduler_release(lane->scheduler, &whole->batch);
+        scheduler_release(lane->scheduler, &whole->batch, false);
         if (lane->inflight_count == 0)
             lane_end_turn(lane);
     }

@@ -4,10 +4,10 @@
  * with another lock (tickets are offered to the pool, and threads woken, after it is released),
  * except in session_run_has_ended(), nor during a decode, a forward pass, a copy or a callback.
  * Buffers' memory has no lock: a slot belongs to the worker between reserve and end_claim; the
- * slots of a batch (and those for its padding) belong to the lane between next_batch and release or
- * give_back. The lock in these calls orders the accesses. An image in the queue belongs to the
- * scheduler, and then to the thread that takes it out under the lock: a worker (claim), or a thread
- * that cancels the request, calls scheduler_cut() or quarantines the last lane. */
+ * slots of a batch (and those for its padding) belong to the lane between next_batch and release.
+ * The lock in these calls orders the accesses. An image in the queue belongs to the scheduler, and
+ * then to the thread that takes it out under the lock: a worker (claim), or a thread that cancels
+ * the request, calls scheduler_cut() or quarantines the last lane. */
 #include "server/schedule/runtime/scheduler.h"
 
 #include <inttypes.h>
@@ -761,16 +761,9 @@ uint8_t *scheduler_pixel_marks(struct scheduler *scheduler, int buffer)
     return scheduler->marks ? scheduler->marks + (size_t)buffer * scheduler->layout.rows : NULL;
 }
 
-void scheduler_release(struct scheduler *scheduler, const struct batch *batch)
+void scheduler_release(struct scheduler *scheduler, const struct batch *batch, bool gives_back)
 {
     pthread_mutex_lock(&scheduler->lock);
-    batcher_release(scheduler->batcher, batch);
-    dispatch_and_unlock(scheduler);
-}
-
-void scheduler_give_back(struct scheduler *scheduler, const struct batch *batch)
-{
-    pthread_mutex_lock(&scheduler->lock);
-    batcher_give_back(scheduler->batcher, batch);
+    batcher_release(scheduler->batcher, batch, gives_back);
     dispatch_and_unlock(scheduler);
 }

@@ -168,12 +168,9 @@ void scheduler_wake_lanes(void *scheduler);
  * owner of a slot's memory owns the slot's entry. */
 uint8_t *scheduler_pixel_marks(struct scheduler *scheduler, int buffer);
 
-/* Call it when the lane no longer needs the memory of its batch. */
-void scheduler_release(struct scheduler *scheduler, const struct batch *batch);
-
-/* Call it when the lane does not run its batch: the images left in `batch` go to another lane
- * (batcher_give_back()). */
-void scheduler_give_back(struct scheduler *scheduler, const struct batch *batch);
+/* Call it when the lane no longer needs the memory of its batch. `gives_back`: the images left in
+ * `batch` have no answer, and go to another lane (batcher_release()). */
+void scheduler_release(struct scheduler *scheduler, const struct batch *batch, bool gives_back);
 
 /* Quarantines a lane whose device fails: predictions ignore the lane. If no other lane works, every
  * admitted image fails with STATUS_DEVICE and `reason`, and submit refuses. */

@@ -232,7 +232,7 @@ static void do_ran(struct run *run, const char *rest)
 static void do_done(struct run *run, const char *rest)
 {
     const struct batch *batch = &run->batches[strtol(rest, NULL, 10)];
-    batcher_release(run->batcher, batch);
+    batcher_release(run->batcher, batch, false);
     batcher_answered(run->batcher, (size_t)batch->count);
 }
 
@@ -251,7 +251,7 @@ static void do_back(struct run *run, const char *rest)
     }
     batch->count = kept;
     batcher_answered(run->batcher, (size_t)(taken - kept));
-    batcher_give_back(run->batcher, batch);
+    batcher_release(run->batcher, batch, true);
 }
 
 static void do_away(struct run *run, const char *rest)

@@ -116,7 +116,7 @@ static const char *take(struct script *script)
 
 static void done(struct script *script)
 {
-    batcher_release(script->batcher, &script->batch);
+    batcher_release(script->batcher, &script->batch, false);
     batcher_answered(script->batcher, (size_t)script->batch.count);
 }
 
@@ -315,10 +315,10 @@ Test(batcher, two_lanes_pull_from_one_queue)
     ready(&s, "cd");
     ready(&s, "e");
     cr_assert_not(batcher_can_take(s.batcher));
-    batcher_release(s.batcher, &s.batch);
+    batcher_release(s.batcher, &s.batch, false);
     idle(&s, 1);
     cr_assert_str_eq(take_with(&s, 1), "cd");
-    batcher_release(s.batcher, &first);
+    batcher_release(s.batcher, &first, false);
     idle(&s, 0);
     cr_assert_str_eq(take_with(&s, 0), "e");
     end(&s);
@@ -800,14 +800,14 @@ static void walk_ran(struct walk *walk, int lane)
     if (!walk->has[other])
         walk->lanes[lane] = LANE_BUSY;
     if (rand() % 8 == 0) {
-        batcher_give_back(walk->batcher, batch);
+        batcher_release(walk->batcher, batch, true);
         return;
     }
     for (int i = 0; i < batch->count; i++)
         walk_end(walk, batch->items[i]->owner);
     latency_observe(batcher_latency(walk->batcher, lane), batch->count ? batch->count : 1,
                     1 + rand() % 3000000);
-    batcher_release(walk->batcher, batch);
+    batcher_release(walk->batcher, batch, false);
 }
 
 static void walk_lane(struct walk *walk, int lane)
@@ -880,7 +880,7 @@ static void run_walk(unsigned seed, const struct walk_shape *shape)
                      walk.images[i].outcomes);
     for (int place = 0; place < shape->lanes * BATCHER_MAX_DEPTH; place++)
         if (walk.has[place])
-            batcher_release(walk.batcher, &walk.batches[place]);
+            batcher_release(walk.batcher, &walk.batches[place], false);
     struct batcher_counts counts = batcher_counts(walk.batcher);
     cr_assert_eq(counts.admitted + counts.queued + counts.bytes + counts.preparing + counts.slots +
                      counts.running,
