@@ -20,30 +20,28 @@
 #include "engine/base/thread.h"
 #include "server/schedule/runtime/lane.h"
 
-static enum status allocate_buffers(struct scheduler *scheduler, bool takes_pixels,
+/* Allocates the memory of `count` buffers. */
+static enum status allocate_buffers(struct scheduler *scheduler, int count, bool takes_pixels,
                                     struct error *err)
 {
     const struct batch_layout *layout = &scheduler->layout;
     size_t all;
     uint64_t total, available;
     cpu_memory(&total, &available);
-    if (!size_mul(layout->bytes, (size_t)scheduler->buffer_count, &all) || all > available)
+    if (!size_mul(layout->bytes, (size_t)count, &all) || all > available)
         return error_set(err, STATUS_NO_MEMORY,
                          "%d batch buffers of %zu bytes (%zu images each) do not fit into the "
                          "%" PRIu64 " bytes of memory that are free; choose a smaller --max-batch",
-                         scheduler->buffer_count, layout->bytes, layout->rows, available);
-    scheduler->buffers = alloc_array((size_t)scheduler->buffer_count, sizeof *scheduler->buffers);
-    if (scheduler->buffers && takes_pixels)
-        scheduler->marks = alloc_array(layout->rows * (size_t)scheduler->buffer_count, 1);
-    if (!scheduler->buffers || (takes_pixels && !scheduler->marks))
-        return error_set(err, STATUS_NO_MEMORY, "no memory for a scheduler");
+                         count, layout->bytes, layout->rows, available);
+    if (takes_pixels) {
+        scheduler->marks = alloc_array(layout->rows * (size_t)count, 1);
+        TRY(check_memory(scheduler->marks, "for a scheduler", err));
+    }
     /* The buffers are zeroed, so padding is finite before the first image is written there. */
-    for (int i = 0; i < scheduler->buffer_count; i++)
-        if (session_buffer_create(scheduler->device, layout->bytes, &scheduler->buffers[i], err) !=
-            STATUS_OK)
-            return error_prefix(err, "%d batch buffers of %zu bytes (a smaller --max-batch helps)",
-                                scheduler->buffer_count, layout->bytes);
-    return STATUS_OK;
+    return session_buffer_create(scheduler->device, all, &scheduler->buffers, err) == STATUS_OK
+               ? STATUS_OK
+               : error_prefix(err, "%d batch buffers of %zu bytes (a smaller --max-batch helps)",
+                              count, layout->bytes);
 }
 
 static void note_shortest_run_locked(struct scheduler *scheduler)
@@ -71,14 +69,14 @@ static enum status prepare_lanes(struct scheduler *scheduler, int workers, struc
     }
     /* As many buffers as the batcher needs, and so many that every worker can hold a ticket while
      * all lanes run and one buffer waits, for any batch size. */
-    scheduler->buffer_count = lanes * depth + 1 + (workers + max_batch - 1) / max_batch;
+    const int buffers = lanes * depth + 1 + (workers + max_batch - 1) / max_batch;
     TRY(batch_layout_init(deployment->lanes[0]->session, (size_t)padded_batch, &scheduler->layout,
                           err));
-    TRY(allocate_buffers(scheduler, takes_pixels, err));
+    TRY(allocate_buffers(scheduler, buffers, takes_pixels, err));
     scheduler->batcher = batcher_create(
         &(struct batcher_config){.max_batch = max_batch,
                                  .capacity = padded_batch,
-                                 .buffers = scheduler->buffer_count,
+                                 .buffers = buffers,
                                  .lanes = lanes,
                                  .depth = depth,
                                  .workers = workers,
@@ -131,9 +129,8 @@ void scheduler_free(struct scheduler *scheduler)
 {
     if (!scheduler)
         return;
-    for (int i = 0; scheduler->buffers && i < scheduler->buffer_count; i++)
-        session_buffer_free(scheduler->device, scheduler->buffers[i]);
-    FREE_ALL(scheduler->buffers, scheduler->marks);
+    session_buffer_free(scheduler->device, scheduler->buffers);
+    free(scheduler->marks);
     batch_layout_done(&scheduler->layout);
     batcher_free(scheduler->batcher);
     pthread_cond_destroy(&scheduler->all_answered);
@@ -753,7 +750,8 @@ enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, in
 
 void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot)
 {
-    return batch_layout_row(&scheduler->layout, scheduler->buffers[buffer], input, (size_t)slot);
+    char *begin = (char *)scheduler->buffers + (size_t)buffer * scheduler->layout.bytes;
+    return batch_layout_row(&scheduler->layout, begin, input, (size_t)slot);
 }
 
 uint8_t *scheduler_pixel_marks(struct scheduler *scheduler, int buffer)

@@ -28,8 +28,7 @@ struct scheduler {
     struct deployment *deployment;
     struct pool *pool;
     struct batch_layout layout;
-    int buffer_count;
-    void **buffers;
+    void *buffers;           /* of layout.bytes each, one after the other */
     struct device_id device; /* for which `buffers` were created */
     uint8_t *marks; /* for each row of all buffers: 1 for bytes, 0 for floats; NULL: all floats */
 
