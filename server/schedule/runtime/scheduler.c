@@ -44,12 +44,6 @@ static enum status allocate_buffers(struct scheduler *scheduler, int count, bool
                               count, layout->bytes);
 }
 
-static void note_shortest_run_locked(struct scheduler *scheduler)
-{
-    atomic_store_explicit(&scheduler->shortest_run, batcher_shortest_run(scheduler->batcher),
-                          memory_order_relaxed);
-}
-
 /* Allocates the buffers and the batcher for the lanes of the deployment. */
 static enum status prepare_lanes(struct scheduler *scheduler, int workers, struct error *err)
 {
@@ -91,7 +85,6 @@ static enum status prepare_lanes(struct scheduler *scheduler, int workers, struc
         latency_init(latency, info->batches, info->batch_count);
         latency->streams = info->streams;
     }
-    note_shortest_run_locked(scheduler);
     return STATUS_OK;
 }
 
@@ -144,7 +137,6 @@ void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns
 {
     LOCK(&scheduler->lock);
     latency_observe(batcher_latency(scheduler->batcher, lane), images, ns);
-    note_shortest_run_locked(scheduler);
 }
 
 int64_t scheduler_latency(struct scheduler *scheduler, int lane, int images)
@@ -396,18 +388,16 @@ enum status scheduler_check_wanted(struct scheduler *scheduler, const struct pre
     if (atomic_load_explicit(&request->cancelled, memory_order_relaxed))
         return error_set(err, STATUS_CANCELLED, "the client has gone");
     if (scheduler->is_lost) {
-        pthread_mutex_lock(&scheduler->lock);
-        enum status status = lost_error_locked(scheduler, err);
-        pthread_mutex_unlock(&scheduler->lock);
-        return status;
+        LOCK(&scheduler->lock);
+        return lost_error_locked(scheduler, err);
     }
     if (request->deadline == 0)
         return STATUS_OK;
     int64_t now = clock_now();
-    int64_t run = atomic_load_explicit(&scheduler->shortest_run, memory_order_relaxed);
-    if (now + run < request->deadline)
-        return STATUS_OK;
-    return late_error(image, now, err);
+    LOCK(&scheduler->lock);
+    return now + batcher_shortest_run(scheduler->batcher) < request->deadline
+               ? STATUS_OK
+               : late_error(image, now, err);
 }
 
 void scheduler_drop_unwanted(struct scheduler *scheduler, struct batch *batch)

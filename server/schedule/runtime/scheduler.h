@@ -32,12 +32,11 @@ struct scheduler {
     struct device_id device; /* for which `buffers` were created */
     uint8_t *marks; /* for each row of all buffers: 1 for bytes, 0 for floats; NULL: all floats */
 
-    _Atomic bool cut;             /* scheduler_cut() was called */
-    _Atomic bool is_lost;         /* no lane works */
-    _Atomic bool has_large;       /* the queue has a large image; for reading without the lock */
-    _Atomic bool has_deferred;    /* deferred_images is not empty; for reading without the lock */
-    size_t workers;               /* immutable */
-    _Atomic int64_t shortest_run; /* batcher_shortest_run(), for reading without the lock */
+    _Atomic bool cut;          /* scheduler_cut() was called */
+    _Atomic bool is_lost;      /* no lane works */
+    _Atomic bool has_large;    /* the queue has a large image; for reading without the lock */
+    _Atomic bool has_deferred; /* deferred_images is not empty; for reading without the lock */
+    size_t workers;            /* immutable */
 
     pthread_mutex_t lock;
     pthread_cond_t lane_ready;       /* a lane may find a batch, or must end */
