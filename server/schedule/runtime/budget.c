@@ -88,34 +88,29 @@ size_t budget_batch_share(struct device_budgets *budget, struct device_id device
     return budget_share(budget, device, sharers * loads);
 }
 
-static void change_locked(struct device_budgets *budget, struct device_id device, size_t less,
-                          size_t more)
+static void book_locked(struct device_budgets *budget, struct device_id device, size_t before,
+                        size_t bytes)
 {
     struct account *account = account_locked(budget, device);
-    assert(!account || account->used >= less);
+    assert(!account || account->used >= before);
     if (account)
-        account->used += more - less;
+        account->used += bytes - before;
     set_run_limit_locked(budget);
     pthread_cond_broadcast(&budget->picture_done);
 }
 
-void budget_book(struct device_budgets *budget, struct device_id device, size_t bytes)
+void budget_book(struct device_budgets *budget, struct device_id device, size_t before,
+                 size_t bytes)
 {
     LOCK(&budget->lock);
-    change_locked(budget, device, 0, bytes);
-}
-
-void budget_return(struct device_budgets *budget, struct device_id device, size_t bytes)
-{
-    LOCK(&budget->lock);
-    change_locked(budget, device, bytes, 0);
+    book_locked(budget, device, before, bytes);
 }
 
 void budget_book_arena(struct device_budgets *budget, struct device_id device,
                        struct shared_arena *arena)
 {
     LOCK(&budget->lock);
-    change_locked(budget, device, arena->booked, arena->bytes);
+    book_locked(budget, device, arena->booked, arena->bytes);
     arena->booked = arena->bytes;
 }
 

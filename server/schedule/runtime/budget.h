@@ -53,9 +53,9 @@ void budget_expect(struct device_budgets *budget, int loads);
  * result is for session_options.batch_memory. */
 size_t budget_batch_share(struct device_budgets *budget, struct device_id device, int sharers);
 
-/* Books bytes of a device, or releases booked bytes. */
-void budget_book(struct device_budgets *budget, struct device_id device, size_t bytes);
-void budget_return(struct device_budgets *budget, struct device_id device, size_t bytes);
+/* Books `bytes` of a device in place of the `before` bytes that were booked. */
+void budget_book(struct device_budgets *budget, struct device_id device, size_t before,
+                 size_t bytes);
 
 /* Books the arena's present size in place of the size that was booked before. Any thread. */
 void budget_book_arena(struct device_budgets *budget, struct device_id device,

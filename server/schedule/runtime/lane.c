@@ -68,7 +68,7 @@ enum status lane_create(const struct model *model, struct session *session,
     lane->cap = batch_cap_begin(session_max_batch(&lane->info));
     lane->needs = needed_bytes(lane, options);
     lane->booked = lane->needs - session_share_arena(session, lane->arena);
-    budget_book(budget, lane->info.device, lane->booked);
+    budget_book(budget, lane->info.device, 0, lane->booked);
     budget_book_arena(budget, lane->info.device, lane->arena);
     *ret = lane;
     return STATUS_OK;
@@ -180,7 +180,7 @@ void lane_free(struct lane *lane)
         FREE_ALL(lane->inflight[i].inputs, lane->inflight[i].wanted);
     FREE_ALL(lane->retry_marks, lane->inputs, lane->outputs);
     session_free(lane->session);
-    budget_return(lane->budget, lane->info.device, lane->booked);
+    budget_book(lane->budget, lane->info.device, lane->booked, 0);
     budget_book_arena(lane->budget, lane->info.device, lane->arena);
     free(lane);
 }

@@ -14,16 +14,16 @@ Test(budget, what_is_left_is_shared)
                 0);
     cr_assert_eq(budget_share(&budget, DEVICE_HOST, 1), 1000);
     cr_assert_eq(budget_share(&budget, DEVICE_HOST, 2), 500);
-    budget_book(&budget, DEVICE_HOST, 450);
+    budget_book(&budget, DEVICE_HOST, 0, 450);
     cr_assert_eq(budget_share(&budget, DEVICE_HOST, 1), 550);
-    budget_book(&budget, DEVICE_HOST, 550);
+    budget_book(&budget, DEVICE_HOST, 0, 550);
     cr_assert_eq(budget_share(&budget, DEVICE_HOST, 1), 1, "a limit stays a limit");
-    budget_book(&budget, DEVICE_HOST, 5); /* planned a little more than there was */
+    budget_book(&budget, DEVICE_HOST, 0, 5); /* planned a little more than there was */
     cr_assert_eq(budget_share(&budget, DEVICE_HOST, 3), 1);
     size_t limit;
     cr_assert_eq(budget_used(&budget, DEVICE_HOST, &limit), 1005);
     cr_assert_eq(limit, 1000);
-    budget_return(&budget, DEVICE_HOST, 455);
+    budget_book(&budget, DEVICE_HOST, 455, 0);
     cr_assert_eq(budget_share(&budget, DEVICE_HOST, 1), 450);
     budget_done(&budget);
 }
@@ -46,8 +46,8 @@ Test(budget, pictures_take_what_models_leave)
     struct device_budgets budget;
     budget_init(&budget, NULL, NULL, 0, 1000);
     struct error err;
-    budget_book(&budget, DEVICE_HOST, 400);
-    budget_book(&budget, GPU, 5000);
+    budget_book(&budget, DEVICE_HOST, 0, 400);
+    budget_book(&budget, GPU, 0, 5000);
     cr_assert_eq(budget_take_picture(&budget, 601, &err), STATUS_TOO_LARGE);
     cr_assert_eq(budget_take_picture(&budget, 350, &err), STATUS_OK);
     cr_assert_eq(budget_take_picture(&budget, 251, &err), STATUS_TIMEOUT, "the other has it");
@@ -56,7 +56,7 @@ Test(budget, pictures_take_what_models_leave)
     cr_assert_eq(budget_take_picture(&budget, 251, &err), STATUS_OK);
     budget_give_picture(&budget, 250);
     budget_give_picture(&budget, 251);
-    budget_return(&budget, DEVICE_HOST, 400);
+    budget_book(&budget, DEVICE_HOST, 400, 0);
     cr_assert_eq(budget_take_picture(&budget, 1000, &err), STATUS_OK);
     budget_done(&budget);
 }
@@ -67,7 +67,7 @@ Test(budget, tensors_of_runs_share_with_pictures)
     budget_init(&budget, NULL, NULL, 0, 3200);
     struct memory_budget *run = &budget.run;
     struct error err;
-    budget_book(&budget, DEVICE_HOST, 2200);
+    budget_book(&budget, DEVICE_HOST, 0, 2200);
     cr_assert_eq(run->limit, 1000);
     cr_assert_eq(memory_charge(run, 600, &err), STATUS_OK);
     cr_assert_eq(budget_take_picture(&budget, 401, &err), STATUS_TIMEOUT, "a tensor has it");
@@ -75,7 +75,7 @@ Test(budget, tensors_of_runs_share_with_pictures)
     memory_uncharge(run, 600);
     budget_give_picture(&budget, 400);
     cr_assert_eq(run->used, 0);
-    budget_book(&budget, DEVICE_HOST, 5000);
+    budget_book(&budget, DEVICE_HOST, 0, 5000);
     cr_assert_eq(run->limit, 100, "models leave nothing: a part stays");
     budget_done(&budget);
 }
@@ -85,7 +85,7 @@ Test(budget, without_limit_only_counts)
     struct device_budgets budget;
     budget_init(&budget, NULL, NULL, 0, 0);
     cr_assert_eq(budget_share(&budget, GPU, 1), 0);
-    budget_book(&budget, GPU, 77);
+    budget_book(&budget, GPU, 0, 77);
     cr_assert_eq(budget_share(&budget, GPU, 1), 0);
     cr_assert_eq(budget_used(&budget, GPU, NULL), 77);
     cr_assert_eq(budget_used(&budget, DEVICE_HOST, NULL), 0);
