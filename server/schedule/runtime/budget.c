@@ -74,20 +74,6 @@ size_t budget_share(struct device_budgets *budget, struct device_id device, int 
     return share > 0 ? share : 1;
 }
 
-void budget_expect(struct device_budgets *budget, int loads)
-{
-    LOCK(&budget->lock);
-    budget->loads_to_come = loads;
-}
-
-size_t budget_batch_share(struct device_budgets *budget, struct device_id device, int sharers)
-{
-    pthread_mutex_lock(&budget->lock);
-    const int loads = 1 + budget->loads_to_come;
-    pthread_mutex_unlock(&budget->lock);
-    return budget_share(budget, device, sharers * loads);
-}
-
 static void book_locked(struct device_budgets *budget, struct device_id device, size_t before,
                         size_t bytes)
 {

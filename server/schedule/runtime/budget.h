@@ -23,8 +23,7 @@ struct device_budgets {
     struct memory_budget run;
 
     /* private to budget.c */
-    pthread_mutex_t lock;
-    int loads_to_come; /* guarded by lock, as all below */
+    pthread_mutex_t lock; /* guards all below */
     struct account {
         struct device_id device;
         size_t limit, used;
@@ -44,14 +43,6 @@ void budget_done(struct device_budgets *budget);
 /* How many bytes each of the next `sharers` (at least 1) lanes of the device may use: an equal part
  * of the memory that is left, at least 1; 0 when there is no limit. */
 size_t budget_share(struct device_budgets *budget, struct device_id device, int sharers);
-
-/* Sets how many loads will follow the current one, so that budget_batch_share() leaves an equal
- * part for each. Called by the thread that loads. */
-void budget_expect(struct device_budgets *budget, int loads);
-
-/* Like budget_share(), but leaves an equal part for each load that budget_expect() announced. The
- * result is for session_options.batch_memory. */
-size_t budget_batch_share(struct device_budgets *budget, struct device_id device, int sharers);
 
 /* Books `bytes` of a device in place of the `before` bytes that were booked. */
 void budget_book(struct device_budgets *budget, struct device_id device, size_t before,

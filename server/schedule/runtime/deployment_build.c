@@ -125,6 +125,7 @@ static struct session_options options_of_lane(const struct deployment_options *d
     const struct model_host_options *options = &deployment->host->options;
     const struct model *model = deployment->model;
     struct device_budgets *budget = &deployment->host->budget;
+    const int lanes = lanes_to_come(options, i);
     const size_t image_input = deployment_image_input(model);
     const bool takes_pixels = image_input != SIZE_MAX && !model->preprocess.pads_normalised;
     struct session_options session = {
@@ -138,8 +139,9 @@ static struct session_options options_of_lane(const struct deployment_options *d
         .pixels = takes_pixels ? pixels : NULL,
         .image_height = model->preprocess.height,
         .image_width = model->preprocess.width,
-        .memory_limit = budget_share(budget, options->devices[i], lanes_to_come(options, i)),
-        .batch_memory = budget_batch_share(budget, options->devices[i], lanes_to_come(options, i)),
+        .memory_limit = budget_share(budget, options->devices[i], lanes),
+        .batch_memory =
+            budget_share(budget, options->devices[i], lanes * (1 + deployment->loads_to_come)),
         .batch_activations = batch_activations(options, i, model),
         .run_memory = &budget->run,
         .max_batch_is_pinned = options->max_batch > 0,

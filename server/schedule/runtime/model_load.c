@@ -231,7 +231,7 @@ static enum status add_model(struct model_host *host, struct model *model,
             .progress_context = &loading,
             .cancel = cancel};
         table_make_room(host, model);
-        table_plan_memory(host);
+        options.loads_to_come = table_loads_to_come(host);
         status = create_with_room(host, &options, name, version, &deployment, err);
         if (status != STATUS_OK)
             error_prefix(err, "%s", name);

@@ -342,18 +342,17 @@ size_t model_host_sizes_left(struct model_host *host)
     return count;
 }
 
-void table_plan_memory(struct model_host *host)
+int table_loads_to_come(struct model_host *host)
 {
     int count = 0;
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     for (size_t i = 0; i < host->entry_count; i++) {
         const struct model_entry *entry = host->entries[i];
         count += entry->state == MODEL_LOADING;
         if (entry->stages)
             count += table_sizes_to_come_locked(host, entry->stages);
     }
-    pthread_mutex_unlock(&host->lock);
-    budget_expect(&host->budget, count > 1 ? count - 1 : 0);
+    return count > 1 ? count - 1 : 0;
 }
 
 static enum status check_sizes_locked(struct model_host *host, const struct model_entry *asked,
@@ -430,11 +429,13 @@ static enum status create_size(struct model_host *host, const struct deployment 
 {
     struct precision_choice choices[DEVICE_KINDS];
     memcpy(choices, base->choices, sizeof choices); /* only this thread changes them */
-    table_plan_memory(host);
     model->task.options = base->model->task.options;
     model_set_size(model, size.height, size.width);
-    const struct deployment_options options = {
-        .host = host, .model = model, .choices = choices, .cancel = cancel};
+    const struct deployment_options options = {.host = host,
+                                               .model = model,
+                                               .choices = choices,
+                                               .loads_to_come = table_loads_to_come(host),
+                                               .cancel = cancel};
     return deployment_create(&options, ret, err);
 }
 

@@ -97,6 +97,7 @@ struct deployment_options {
     struct model *model;
     const struct precision_choice *choices; /* index: enum device_kind; NULL: choose now */
     const struct session_batch *known;      /* session_options.known; NULL: measure all sizes */
+    int loads_to_come; /* larger batches leave an equal part of the memory to each of these loads */
     void (*on_progress)(void *context, const char *phase, double fraction); /* may be NULL */
     void *progress_context;
     const _Atomic int *cancel; /* may be NULL */
@@ -245,5 +246,5 @@ enum status table_carry_sizes(struct model_host *host, const struct deployment *
                               struct deployment *ret[static DEPLOYMENT_SIZES],
                               struct error *err) MUST_USE;
 
-/* Tells the budget how many loads will follow the current one. */
-void table_plan_memory(struct model_host *host);
+/* Returns how many loads will follow the current one. */
+int table_loads_to_come(struct model_host *host);

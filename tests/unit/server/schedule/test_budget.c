@@ -28,19 +28,6 @@ Test(budget, what_is_left_is_shared)
     budget_done(&budget);
 }
 
-Test(budget, batches_leave_a_part_to_loads_that_follow)
-{
-    struct device_budgets budget;
-    budget_init(&budget, (const struct device_id[]){DEVICE_HOST}, (const size_t[]){1000}, 1, 0);
-    cr_assert_eq(budget_batch_share(&budget, DEVICE_HOST, 1), 1000);
-    budget_expect(&budget, 3);
-    cr_assert_eq(budget_batch_share(&budget, DEVICE_HOST, 1), 250);
-    cr_assert_eq(budget_batch_share(&budget, DEVICE_HOST, 2), 125);
-    cr_assert_eq(budget_share(&budget, DEVICE_HOST, 1), 1000, "single images may take all of it");
-    cr_assert_eq(budget_batch_share(&budget, GPU, 1), 0);
-    budget_done(&budget);
-}
-
 Test(budget, pictures_take_what_models_leave)
 {
     struct device_budgets budget;
