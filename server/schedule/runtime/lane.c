@@ -10,24 +10,18 @@
 
 static enum status allocate(struct lane *lane, struct error *err)
 {
-    size_t padded = (size_t)session_batch_for(lane->session, 1);
-    lane->input_count = session_info(lane->session)->input_count;
+    const size_t padded = (size_t)session_batch_for(lane->session, 1);
+    const size_t inputs = lane->info.input_count, outputs = lane->info.output_count;
     TRY(batch_layout_init(lane->session, padded, &lane->retry_layout, err));
     TRY(session_buffer_create(lane->info.device, lane->retry_layout.bytes, &lane->retry_rows, err));
-    lane->outputs = alloc_array(session_info(lane->session)->output_count, sizeof *lane->outputs);
-    lane->inputs = alloc_array(lane->input_count, sizeof *lane->inputs);
+    lane->outputs = alloc_array(outputs, sizeof *lane->outputs);
+    lane->wanted = alloc_array(outputs, sizeof *lane->wanted);
+    lane->inputs = alloc_array(inputs * (BATCHER_MAX_DEPTH + 1), sizeof *lane->inputs);
     lane->retry_marks = alloc_array(padded, sizeof *lane->retry_marks);
-    bool has_inflight = true;
-    for (size_t i = 0; i < BATCHER_MAX_DEPTH; i++) {
-        struct lane_pass *inflight = &lane->inflight[i];
-        inflight->inputs = alloc_array(lane->input_count, sizeof *inflight->inputs);
-        inflight->wanted =
-            alloc_array(session_info(lane->session)->output_count, sizeof *inflight->wanted);
-        has_inflight = has_inflight && inflight->inputs && inflight->wanted;
-    }
-    TRY(check_memory(lane->outputs && lane->inputs && lane->retry_marks && has_inflight,
-                     "for a device lane", err));
-    return STATUS_OK;
+    for (size_t i = 0; lane->inputs && i < BATCHER_MAX_DEPTH; i++)
+        lane->inflight[i].inputs = lane->inputs + (i + 1) * inputs;
+    return check_memory(lane->outputs && lane->wanted && lane->inputs && lane->retry_marks,
+                        "for a device lane", err);
 }
 
 static size_t needed_bytes(const struct lane *lane, const struct session_options *options)
@@ -36,7 +30,7 @@ static size_t needed_bytes(const struct lane *lane, const struct session_options
     const size_t batches =
         options->input_batches ? options->input_batches + lane->info.depth - 1 : 0;
     rows = rows * batches + options->input_images;
-    for (size_t k = 0; k < lane->input_count; k++)
+    for (size_t k = 0; k < lane->info.input_count; k++)
         row_bytes += lane->retry_layout.row_bytes[k];
     return lane->info.parameter_bytes + lane->info.activation_bytes + rows * row_bytes;
 }
@@ -96,7 +90,7 @@ void lane_return(void *argument)
  * request gets the error. */
 static bool warm_up(struct lane *lane)
 {
-    for (size_t k = 0; k < lane->input_count; k++)
+    for (size_t k = 0; k < lane->info.input_count; k++)
         lane->inputs[k] = batch_layout_row(&lane->retry_layout, lane->retry_rows, k, 0);
     struct error ignored;
     lane->entered = session_enter(lane->session, &lane->refusal);
@@ -176,9 +170,7 @@ void lane_free(struct lane *lane)
         task_buffer_done(&lane->buffers[i]);
     batch_layout_done(&lane->retry_layout);
     session_buffer_free(lane->info.device, lane->retry_rows);
-    for (size_t i = 0; i < BATCHER_MAX_DEPTH; i++)
-        FREE_ALL(lane->inflight[i].inputs, lane->inflight[i].wanted);
-    FREE_ALL(lane->retry_marks, lane->inputs, lane->outputs);
+    FREE_ALL(lane->retry_marks, lane->inputs, lane->wanted, lane->outputs);
     session_free(lane->session);
     budget_book(lane->budget, lane->info.device, lane->booked, 0);
     budget_book_arena(lane->budget, lane->info.device, lane->arena);

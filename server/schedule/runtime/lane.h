@@ -28,8 +28,7 @@ struct lane_pass {
     struct error error;
     double copy_in_ms, forward_ms;
     int64_t begun, ended;
-    const void **inputs; /* input_count */
-    bool *wanted;        /* output_count */
+    const void **inputs; /* info.input_count; in lane.inputs */
 };
 
 struct lane {
@@ -39,7 +38,6 @@ struct lane {
      * lane_return(). */
     struct session *session;
     struct session_info info; /* session_info() at the lane's creation */
-    size_t input_count;
     struct device_budgets *budget;
     struct shared_arena *arena; /* the arena of the device's queue */
     size_t needs;               /* bytes that the lane uses on its device */
@@ -69,7 +67,8 @@ struct lane {
     int64_t turn_used;             /* nanoseconds that passes of this turn have used */
     struct error device_error;     /* the error of the last failed probe */
     const struct tensor **outputs; /* the outputs of the last run */
-    const void **inputs;           /* the inputs of a probe or of the warm-up */
+    bool *wanted;                  /* the outputs that the images of the last pass need */
+    const void **inputs;           /* for a probe or the warm-up, then for each of `inflight` */
     struct lane_pass inflight[BATCHER_MAX_DEPTH];
     int first_inflight, inflight_count;
     int64_t ended;                                /* end of the last pass */

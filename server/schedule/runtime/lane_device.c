@@ -30,7 +30,7 @@
 /* Runs one pass of zeros. Called during the lane's turn on the device. */
 static enum status probe(struct lane *lane, struct error *err)
 {
-    for (size_t k = 0; k < lane->input_count; k++) {
+    for (size_t k = 0; k < lane->info.input_count; k++) {
         char *retry = batch_layout_row(&lane->retry_layout, lane->retry_rows, k, 0);
         memset(retry, 0, (size_t)lane_padded_batch(lane, 1) * lane->retry_layout.row_bytes[k]);
         lane->inputs[k] = retry;

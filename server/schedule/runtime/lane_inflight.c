@@ -22,7 +22,7 @@ static void close_gaps(struct lane *lane, struct batch *batch)
     for (int i = 0; marks && i < count; i++)
         marks[moves[i].to] = marks[moves[i].from];
     for (int i = 0; i < count; i++)
-        for (size_t k = 0; k < lane->input_count; k++)
+        for (size_t k = 0; k < lane->info.input_count; k++)
             memcpy(scheduler_row(lane->scheduler, batch->buffer, k, moves[i].to),
                    scheduler_row(lane->scheduler, batch->buffer, k, moves[i].from),
                    lane->retry_layout.row_bytes[k]);

@@ -85,9 +85,10 @@ bool lane_is_unwanted(void *argument)
 }
 
 /* Marks the outputs that a batch's images need. */
-static void mark_wanted(const struct lane *lane, const struct batch *batch, bool *wanted)
+static void mark_wanted(struct lane *lane, const struct batch *batch)
 {
     const struct deployment *deployment = lane->deployment;
+    bool *wanted = lane->wanted;
     memset(wanted, 0, deployment->output_count * sizeof *wanted);
     for (int i = 0; i < batch->count; i++) {
         const struct predict_request *request =
@@ -109,7 +110,7 @@ static void pad_inputs(struct lane *lane, int padded, const void **inputs,
                        struct session_request *run)
 {
     const size_t count = (size_t)run->batch, more = (size_t)padded - count;
-    for (size_t k = 0; k < lane->input_count; k++) {
+    for (size_t k = 0; k < lane->info.input_count; k++) {
         const size_t each = lane->retry_layout.row_bytes[k];
         char *retry = batch_layout_row(&lane->retry_layout, lane->retry_rows, k, 0);
         memcpy(retry, inputs[k], count * each);
@@ -137,14 +138,14 @@ void lane_submit(struct lane *lane, struct lane_pass *pass, bool is_retry)
     const struct batch *batch = &pass->batch;
     const int padded = lane_padded_batch(lane, batch->count);
     const uint8_t *marks = scheduler_pixel_marks(lane->scheduler, batch->buffer);
-    for (size_t k = 0; k < lane->input_count; k++)
+    for (size_t k = 0; k < lane->info.input_count; k++)
         pass->inputs[k] = scheduler_row(lane->scheduler, batch->buffer, k, batch->first);
-    mark_wanted(lane, batch, pass->wanted);
+    mark_wanted(lane, batch);
     struct session_request run = {.batch = batch->count,
                                   .inputs = pass->inputs,
                                   .are_pixels = marks ? marks + batch->first : NULL,
                                   .valid_rows = batch->count,
-                                  .wanted = pass->wanted,
+                                  .wanted = lane->wanted,
                                   .in_streams =
                                       lane->info.streams && fills_streams(lane, batch->count)};
     if (is_retry && padded != batch->count)
