@@ -26,7 +26,8 @@ static enum status allocate(struct lane *lane, struct error *err)
 
 static size_t needed_bytes(const struct lane *lane, const struct session_options *options)
 {
-    size_t rows = (size_t)lane_padded_batch(lane, session_max_batch(&lane->info)), row_bytes = 0;
+    size_t rows = (size_t)session_batch_for(lane->session, session_max_batch(&lane->info)),
+           row_bytes = 0;
     const size_t batches =
         options->input_batches ? options->input_batches + lane->info.depth - 1 : 0;
     rows = rows * batches + options->input_images;

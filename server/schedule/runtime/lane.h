@@ -81,12 +81,6 @@ struct lane {
     const struct batch *running; /* its pass is being collected; NULL: none, or a probe */
 };
 
-/* The compiled size for a pass of `batch` images. */
-static inline int lane_padded_batch(const struct lane *lane, int batch)
-{
-    return session_batch_for(lane->session, batch);
-}
-
 /* Takes ownership of `session`, which is `model` compiled with `options`, even on failure. The
  * lane's memory on its device is booked in `budget` while the lane lives; the limit is in the
  * options. The lane takes turns on its device with the other lanes of `queue`. `budget` and `queue`

@@ -32,7 +32,8 @@ static enum status probe(struct lane *lane, struct error *err)
 {
     for (size_t k = 0; k < lane->info.input_count; k++) {
         char *retry = batch_layout_row(&lane->retry_layout, lane->retry_rows, k, 0);
-        memset(retry, 0, (size_t)lane_padded_batch(lane, 1) * lane->retry_layout.row_bytes[k]);
+        memset(retry, 0,
+               (size_t)session_batch_for(lane->session, 1) * lane->retry_layout.row_bytes[k]);
         lane->inputs[k] = retry;
     }
     return session_run(lane->session, 1, lane->inputs, lane->outputs, err);

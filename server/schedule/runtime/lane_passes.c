@@ -136,7 +136,7 @@ static bool fills_streams(struct lane *lane, int images)
 void lane_submit(struct lane *lane, struct lane_pass *pass, bool is_retry)
 {
     const struct batch *batch = &pass->batch;
-    const int padded = lane_padded_batch(lane, batch->count);
+    const int padded = session_batch_for(lane->session, batch->count);
     const uint8_t *marks = scheduler_pixel_marks(lane->scheduler, batch->buffer);
     for (size_t k = 0; k < lane->info.input_count; k++)
         pass->inputs[k] = scheduler_row(lane->scheduler, batch->buffer, k, batch->first);
@@ -279,7 +279,7 @@ static int smaller_batch(const struct lane *lane, int count)
 /* A pass of `count` images ran out of memory: limits the size of the next passes for a while. */
 static void lower_cap(struct lane *lane, int count)
 {
-    int padded = lane_padded_batch(lane, count);
+    int padded = session_batch_for(lane->session, count);
     batch_cap_lower(&lane->cap, padded > 1 ? smaller_batch(lane, padded) : 1, clock_now());
     metric_set(lane->meters.batch_cap, lane->cap.cap);
     log_event(LOG_WARN, "batches made smaller: out of memory", LOG_STR("model", lane->model->name),
@@ -290,7 +290,8 @@ static void lower_cap(struct lane *lane, int count)
 /* True if a retry of `count` images needs padding and does not fit into `retry_rows`. */
 static bool is_awkward(const struct lane *lane, int count)
 {
-    return lane_padded_batch(lane, count) != count && count > lane_padded_batch(lane, 1);
+    return session_batch_for(lane->session, count) != count &&
+           count > session_batch_for(lane->session, 1);
 }
 
 /* The milliseconds to prepare the slowest image. */
@@ -352,7 +353,7 @@ static enum sub_batch_end run_sub_batch(struct lane *lane, const struct lane_pas
             return SUB_BATCH_DEVICE;
     }
     bool may_recover = status != STATUS_CANCELLED &&
-                       (part.count > 1 || (!is_retry && lane_padded_batch(lane, 1) > 1));
+                       (part.count > 1 || (!is_retry && session_batch_for(lane->session, 1) > 1));
     if (status_lacks_memory(status))
         lower_cap(lane, part.count);
     if (status != STATUS_OK && may_recover) {

@@ -54,7 +54,7 @@ static enum status prepare_lanes(struct scheduler *scheduler, int workers, struc
     scheduler->device = deployment->lanes[0]->info.device;
     for (int i = 0; i < lanes; i++) {
         const struct session_info *info = &deployment->lanes[i]->info;
-        const int padded = lane_padded_batch(deployment->lanes[i], max_batch);
+        const int padded = session_batch_for(deployment->lanes[i]->session, max_batch);
         padded_batch = padded > padded_batch ? padded : padded_batch;
         depth = info->depth > depth ? info->depth : depth;
         takes_pixels = takes_pixels && info->takes_pixels;
