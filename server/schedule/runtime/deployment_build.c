@@ -13,20 +13,13 @@
 
 #define DEFAULT_MAX_BATCH 8
 
-/* The state of deployment_create. */
-struct building {
-    const struct deployment_options *options;
-    struct deployment *deployment;
-};
-
 /* The part of a load's progress (1) that counts for reading the files. */
 #define PROGRESS_READ 0.02
 
 static void on_lane_progress(void *context, const char *phase, double fraction)
 {
-    const struct building *building = context;
-    const double done = (double)building->deployment->lane_count + fraction;
-    const struct deployment_options *options = building->options;
+    const struct deployment_options *options = context;
+    const double done = (double)options->deployment->lane_count + fraction;
     const double share = done / (double)options->host->options.device_count;
     if (options->on_progress)
         options->on_progress(options->progress_context, phase,
@@ -83,17 +76,18 @@ static void log_choice(const struct model *model, struct device_id device,
 
 /* Creates a session in the precision that was chosen for devices of this kind; if none was, chooses
  * one first. */
-static enum status open_session(struct building *building, struct session_options *options,
-                                struct session **ret, struct error *err)
+static enum status open_session(const struct deployment_options *building,
+                                struct session_options *options, struct session **ret,
+                                struct error *err)
 {
     struct precision_choice *choice = &building->deployment->choices[options->device.kind];
-    const struct precision_options how = precision_options_of(&building->options->host->options);
+    const struct precision_options how = precision_options_of(&building->host->options);
     if (choice->why[0]) {
         options->precision = choice->precision;
-        return precision_session(building->deployment->model, &how, options, ret, err);
+        return precision_session(building->model, &how, options, ret, err);
     }
-    TRY(precision_open(building->deployment->model, &how, options, choice, ret, err));
-    log_choice(building->deployment->model, options->device, choice,
+    TRY(precision_open(building->model, &how, options, choice, ret, err));
+    log_choice(building->model, options->device, choice,
                choice->trial_count && how.trials != TRIALS_NONE ? LOG_INFO : LOG_DEBUG);
     return STATUS_OK;
 }
@@ -152,11 +146,10 @@ static struct session_options options_of_lane(const struct deployment_options *d
 }
 
 /* Creates a session and a lane on every device, one after another. */
-static enum status create_lanes(struct building *building, struct error *err)
+static enum status create_lanes(struct deployment_options *options, struct error *err)
 {
-    const struct deployment_options *options = building->options;
     const struct model *model = options->model;
-    struct deployment *deployment = building->deployment;
+    struct deployment *deployment = options->deployment;
     const struct session_pixels pixels = pixels_of(model);
     malloc_trim(0); /* because earlier sessions have fragmented the heap */
     if (options->on_progress)
@@ -166,9 +159,9 @@ static enum status create_lanes(struct building *building, struct error *err)
         if (options->known)
             memcpy(session.known, options->known, sizeof session.known);
         session.on_progress = on_lane_progress;
-        session.progress_context = building;
+        session.progress_context = options;
         struct session *opened;
-        TRY(open_session(building, &session, &opened, err));
+        TRY(open_session(options, &session, &opened, err));
         TRY(lane_create(model, opened, &session, &options->host->budget,
                         &options->host->device_queues[i], &deployment->lanes[i], err));
         const struct session_info *info = &deployment->lanes[deployment->lane_count++]->info;
@@ -185,10 +178,10 @@ static enum status create_lanes(struct building *building, struct error *err)
     return STATUS_OK;
 }
 
-static enum status create_scheduler(struct building *building, struct error *err)
+static enum status create_scheduler(const struct model_host *host, struct deployment *deployment,
+                                    struct error *err)
 {
-    const struct model_host_options *options = &building->options->host->options;
-    struct deployment *deployment = building->deployment;
+    const struct model_host_options *options = &host->options;
     deployment->max_batch = choose_max_batch(options, deployment->model);
     deployment->max_rows = options->max_queue;
     for (size_t i = 0; i < deployment->lane_count; i++) {
@@ -196,18 +189,16 @@ static enum status create_scheduler(struct building *building, struct error *err
         const int most = session_max_batch(info); /* every lane must be able to run every batch */
         deployment->max_batch = most < deployment->max_batch ? most : deployment->max_batch;
     }
-    TRY(scheduler_create(deployment, options, building->options->host->pool, &deployment->scheduler,
-                         err));
+    TRY(scheduler_create(deployment, options, host->pool, &deployment->scheduler, err));
     for (size_t i = 0; i < deployment->lane_count; i++)
         TRY(lane_start(deployment->lanes[i], deployment->scheduler, (int)i, err));
     return STATUS_OK;
 }
 
-enum status deployment_create(const struct deployment_options *options, struct deployment **ret,
+enum status deployment_create(struct deployment_options *options, struct deployment **ret,
                               struct error *err)
 {
-    struct deployment *deployment = calloc(1, sizeof *deployment);
-    struct building building = {options, deployment};
+    struct deployment *deployment = options->deployment = calloc(1, sizeof *deployment);
     int64_t start = clock_now();
     const double start_ms = clock_ms(clock_thread());
     if (!deployment) {
@@ -219,12 +210,12 @@ enum status deployment_create(const struct deployment_options *options, struct d
     deployment->model = options->model;
     if (options->choices)
         memcpy(deployment->choices, options->choices, sizeof deployment->choices);
-    enum status status = create_lanes(&building, err);
+    enum status status = create_lanes(options, err);
     IF_OK(status, deployment_describe(deployment, deployment->lanes[0]->session,
                                       &options->host->budget.run, err));
     if (status == STATUS_OK) {
         model_drop_graph(deployment->model);
-        status = create_scheduler(&building, err);
+        status = create_scheduler(options->host, deployment, err);
     }
     if (status == STATUS_OK) {
         metric_set(deployment->meters.triton.load_seconds, clock_ms(clock_now() - start) * 1e-3);

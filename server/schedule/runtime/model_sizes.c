@@ -431,11 +431,11 @@ static enum status create_size(struct model_host *host, const struct deployment 
     memcpy(choices, base->choices, sizeof choices); /* only this thread changes them */
     model->task.options = base->model->task.options;
     model_set_size(model, size.height, size.width);
-    const struct deployment_options options = {.host = host,
-                                               .model = model,
-                                               .choices = choices,
-                                               .loads_to_come = table_loads_to_come(host),
-                                               .cancel = cancel};
+    struct deployment_options options = {.host = host,
+                                         .model = model,
+                                         .choices = choices,
+                                         .loads_to_come = table_loads_to_come(host),
+                                         .cancel = cancel};
     return deployment_create(&options, ret, err);
 }
 

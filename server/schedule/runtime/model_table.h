@@ -100,12 +100,13 @@ struct deployment_options {
     int loads_to_come; /* larger batches leave an equal part of the memory to each of these loads */
     void (*on_progress)(void *context, const char *phase, double fraction); /* may be NULL */
     void *progress_context;
-    const _Atomic int *cancel; /* may be NULL */
+    const _Atomic int *cancel;     /* may be NULL */
+    struct deployment *deployment; /* private: the one that deployment_create() builds */
 };
 
 /* Compiles the model on the host's devices and starts its threads. Takes ownership of the model,
  * even on failure. Errors: those of model_host_add_model(). */
-enum status deployment_create(const struct deployment_options *options, struct deployment **ret,
+enum status deployment_create(struct deployment_options *options, struct deployment **ret,
                               struct error *err) MUST_USE;
 
 /* Runs the pending trials on the lanes' sessions while they serve, and replaces the pending entries
