@@ -1,6 +1,4 @@
 /* Reads and writes the JSON of the logging settings (/v2/logging). */
-#include "proto/logging_json.h"
-
 #include <cjson/cJSON.h>
 #include <string.h>
 

@@ -23,7 +23,7 @@
 #include "engine/base/text.h"
 #include "lensd_version.h"
 #include "models/folder/model.h"
-#include "proto/hub_json.h"
+#include "proto/json.h"
 #include "server/app/process.h"
 #include "server/cli/commands.h"
 #include "server/observe/curl.h"

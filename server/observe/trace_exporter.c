@@ -15,7 +15,7 @@
 #include "engine/base/text.h"
 #include "engine/base/thread.h"
 #include "lensd_version.h"
-#include "proto/trace_json.h"
+#include "proto/json.h"
 #include "proto/writer.h"
 #include "server/observe/curl.h"
 #include "server/observe/log.h"

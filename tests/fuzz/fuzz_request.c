@@ -10,7 +10,6 @@
 #include "proto/answers.h"
 #include "proto/base64.h"
 #include "proto/json.h"
-#include "proto/logging_json.h"
 #include "server/http/transport/multipart.h"
 #include "server/http/transport/query.h"
 #include "tests/fuzz/target.h"

@@ -1,5 +1,5 @@
 /* GET and POST /v2/logging: shows the log's settings and changes them at run time. */
-#include "proto/logging_json.h"
+#include "proto/json.h"
 #include "server/http/api/route_table.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"

@@ -1,7 +1,6 @@
-/* Reads {"sha": "…", "siblings": [{"rfilename": "config.json"}, …]}; nothing in it is trusted. */
-#include "proto/hub_json.h"
-
+/* Reads replies of Hugging Face's hub and of trace collectors; nothing in them is trusted. */
 #include <cjson/cJSON.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +12,7 @@ static const char *text_of(const cJSON *object, const char *key)
     return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
 }
 
+/* Reads {"sha": "…", "siblings": [{"rfilename": "config.json"}, …]}. */
 static enum status read_list(const cJSON *root, struct hub_list *ret, struct error *err)
 {
     const char *commit = text_of(root, "sha");
@@ -60,4 +60,21 @@ void hub_list_done(struct hub_list *list)
         free(list->paths[i]);
     free(list->paths);
     *list = (struct hub_list){0};
+}
+
+int64_t otlp_rejected(const char *json, size_t size, char *message, size_t message_size)
+{
+    cJSON *root = cJSON_ParseWithLength(json, size);
+    const cJSON *partial = cJSON_GetObjectItemCaseSensitive(root, "partialSuccess");
+    const cJSON *count = cJSON_GetObjectItemCaseSensitive(partial, "rejectedSpans");
+    const char *reason =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(partial, "errorMessage"));
+    snprintf(message, message_size, "%s", reason ? reason : "");
+    int64_t rejected = 0;
+    if (cJSON_IsString(count))
+        rejected = strtoll(count->valuestring, NULL, 10);
+    else if (cJSON_IsNumber(count))
+        rejected = count->valueint;
+    cJSON_Delete(root);
+    return rejected > 0 ? rejected : 0;
 }
