@@ -55,13 +55,8 @@ static void put_lines(FILE *out, const struct answer_image *image, int depth)
                 i + 1 < image->embedding_count ? ' ' : '\n');
 }
 
-/* Both functions write little-endian numbers, like all supported machines. */
+/* Little-endian, like all supported machines. */
 static void put_number(FILE *out, uint32_t value)
-{
-    fwrite(&value, sizeof value, 1, out);
-}
-
-static void put_float(FILE *out, float value)
 {
     fwrite(&value, sizeof value, 1, out);
 }
@@ -75,13 +70,13 @@ static void put_numbers(FILE *out, const struct answer_image *image)
     const size_t bytes = image->text ? strlen(image->text) : 0;
     put_number(out, (uint32_t)(image->prediction_count + image->embedding_count + bytes));
     if (image->text) {
-        put_float(out, image->text_score);
+        fwrite(&image->text_score, sizeof image->text_score, 1, out);
         fwrite(image->text, 1, bytes, out);
     }
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct answer_prediction *prediction = &image->predictions[i];
         put_number(out, (uint32_t)prediction->index);
-        put_float(out, prediction->probability);
+        fwrite(&prediction->probability, sizeof prediction->probability, 1, out);
         if (image->kind == ANSWER_BOXES)
             fwrite(prediction->box, sizeof prediction->box, 1, out);
         if (prediction->track_id)
