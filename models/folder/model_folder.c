@@ -161,8 +161,9 @@ static const struct half_files {
     {"vision_encoder.onnx", "prompt_encoder_mask_decoder.onnx", MODEL_DECODER_ENDING},
     {"onnx/vision_encoder.onnx", "onnx/prompt_encoder_mask_decoder.onnx", MODEL_DECODER_ENDING}};
 
+/* What the names of a file's inputs and outputs show. */
 struct halves_found {
-    bool tokens, photos, vectors;
+    bool tokens, photos, vectors, points;
 };
 
 static void note_name(void *context, bool is_output, const char *name)
@@ -174,6 +175,7 @@ static void note_name(void *context, bool is_output, const char *name)
         found->tokens = true;
     else
         found->photos = true;
+    found->points |= !is_output && mask_prompt_input(name) == PROMPT_POINTS;
 }
 
 bool model_has_tokenizer(const struct model_place *place)
@@ -190,7 +192,7 @@ static bool find_text_within(const char *path, char ret[static PATH_MAX])
 {
     struct model_place place;
     struct error ignored;
-    struct halves_found found = {false, false, false};
+    struct halves_found found = {0};
     if (model_place_find(path, NULL, &place, &ignored) != STATUS_OK || place.is_pipeline ||
         place.is_numbered || place.is_half || !model_has_tokenizer(&place))
         return false;
@@ -201,25 +203,19 @@ static bool find_text_within(const char *path, char ret[static PATH_MAX])
     return true;
 }
 
-static void note_points(void *context, bool is_output, const char *name)
-{
-    bool *takes_points = context;
-    if (!is_output && mask_prompt_input(name) == PROMPT_POINTS)
-        *takes_points = true;
-}
-
 /* Returns the names of the files of a model's halves in a folder; NULL if there are none. */
 static const struct half_files *find_pair(const char *folder)
 {
     for (size_t i = 0; i < COUNT_OF(halves); i++) {
         char second[PATH_MAX];
         model_path(second, "%s/%s", folder, halves[i].second);
-        bool is_pair = folder_has_file(folder, halves[i].photos) && path_is_file(second);
-        if (is_pair && !strcmp(halves[i].ending, MODEL_DECODER_ENDING)) {
-            is_pair = false; /* other models have encoders and decoders, too */
-            onnx_visit_names(second, note_points, &is_pair);
-        }
-        if (is_pair)
+        struct halves_found found = {0};
+        if (!folder_has_file(folder, halves[i].photos) || !path_is_file(second))
+            continue;
+        const bool is_decoder = !strcmp(halves[i].ending, MODEL_DECODER_ENDING);
+        if (is_decoder) /* other models have encoders and decoders, too */
+            onnx_visit_names(second, note_name, &found);
+        if (!is_decoder || found.points)
             return &halves[i];
     }
     return NULL;
