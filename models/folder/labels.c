@@ -68,17 +68,9 @@ static enum status labels_put(struct labels *to, size_t index, const char *name,
     return STATUS_OK;
 }
 
-/* Frees the labels after an error. */
-static enum status labels_finish(enum status status, struct labels *ret)
-{
-    if (status != STATUS_OK)
-        labels_done(ret);
-    return status;
-}
-
 /* ---- labels.txt ---- */
 
-static enum status read_lines(struct labels *to, const char *text, size_t size, struct error *err)
+enum status labels_from_text(const char *text, size_t size, struct labels *ret, struct error *err)
 {
     size_t line = 0;
     if (size >= 2 && (!memcmp(text, "\xFF\xFE", 2) || !memcmp(text, "\xFE\xFF", 2)))
@@ -92,18 +84,13 @@ static enum status read_lines(struct labels *to, const char *text, size_t size, 
         size_t length = end ? (size_t)(end - text) - at : size - at, next = at + length + 1;
         while (length && strchr(" \t\r", text[at + length - 1]) && text[at + length - 1])
             length--;
-        if (labels_put(to, line, text + at, length, err) != STATUS_OK)
+        if (labels_put(ret, line, text + at, length, err) != STATUS_OK)
             return error_prefix(err, "line %zu", line + 1);
         at = next;
     }
-    while (to->count && !*to->names[to->count - 1])
-        to->count--;
+    while (ret->count && !*ret->names[ret->count - 1])
+        ret->count--;
     return STATUS_OK;
-}
-
-enum status labels_from_text(const char *text, size_t size, struct labels *ret, struct error *err)
-{
-    return labels_finish(read_lines(ret, text, size, err), ret);
 }
 
 /* ---- JSON ---- */
@@ -188,35 +175,30 @@ static bool is_indexed(const cJSON *object)
     return cJSON_IsObject(object) && object->child && parse_index(object->child->string, &index);
 }
 
-static enum status read_json(struct labels *to, const cJSON *json, struct error *err)
+enum status labels_from_json(const struct cJSON *json, struct labels *ret, struct error *err)
 {
     if (cJSON_IsArray(json))
-        return read_list(to, json, NULL, err);
+        return read_list(ret, json, NULL, err);
     if (is_indexed(json))
-        return read_indexed(to, json, err);
+        return read_indexed(ret, json, err);
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, "id2label");
     if (cJSON_IsArray(item))
-        return read_list(to, item, NULL, err);
+        return read_list(ret, item, NULL, err);
     if (cJSON_IsObject(item))
-        return read_indexed(to, item, err);
+        return read_indexed(ret, item, err);
     /* timm writes its names at the top level, older exports inside pretrained_cfg. */
     const cJSON *places[] = {json, cJSON_GetObjectItemCaseSensitive(json, "pretrained_cfg")};
     for (size_t i = 0; i < COUNT_OF(places); i++) {
         item = cJSON_GetObjectItemCaseSensitive(places[i], "label_names");
         if (cJSON_IsArray(item))
             return read_list(
-                to, item, cJSON_GetObjectItemCaseSensitive(places[i], "label_descriptions"), err);
+                ret, item, cJSON_GetObjectItemCaseSensitive(places[i], "label_descriptions"), err);
     }
     item = cJSON_GetObjectItemCaseSensitive(json, "label2id");
     if (cJSON_IsObject(item))
-        return read_inverse(to, item, err);
+        return read_inverse(ret, item, err);
     return error_set(err, STATUS_NOT_FOUND,
                      "the JSON has no labels (id2label, label_names, {\"0\": …} or a list)");
-}
-
-enum status labels_from_json(const struct cJSON *json, struct labels *ret, struct error *err)
-{
-    return labels_finish(read_json(ret, json, err), ret);
 }
 
 /* ---- Python ---- */
@@ -317,7 +299,7 @@ enum status labels_from_python(const char *text, struct labels *ret, struct erro
     enum status status =
         p.word ? read_python(ret, text, &p, err) : error_no_memory(err, "while reading labels");
     free(p.word);
-    return labels_finish(status, ret);
+    return status;
 }
 
 bool labels_find(const char *const *names, size_t count, const char *label, size_t length,

@@ -19,9 +19,8 @@ struct labels {
 };
 
 /* Reads one line per class. Drops CR, trailing blanks, empty lines at the end and a UTF-8 BOM;
- * refuses invalid UTF-8. *ret must be zeroed, and is zeroed after an error. The caller frees with
- * labels_done(). Errors of all readers: STATUS_MODEL (what is wrong, and where),
- * STATUS_NO_MEMORY. */
+ * refuses invalid UTF-8. *ret must be zeroed; the caller frees it with labels_done(), also after an
+ * error. Errors of all readers: STATUS_MODEL (what is wrong, and where), STATUS_NO_MEMORY. */
 enum status labels_from_text(const char *text, size_t size, struct labels *ret,
                              struct error *err) MUST_USE;
 

@@ -177,21 +177,6 @@ static void write_row(const struct text_input *text, const struct token_list *to
         }
 }
 
-static enum status make_rows(const struct text_input *text, const struct text_item *items,
-                             size_t count, bool truncate, struct text_rows *ret, struct error *err)
-{
-    for (size_t r = 0; r < count; r++) {
-        struct token_list tokens = {0};
-        if (text_encode(text, &items[r], truncate, &tokens, err) != STATUS_OK)
-            return count > 1 ? error_prefix(err, "text %zu", r) : err->status;
-        write_row(text, &tokens, r, ret);
-        ret->tokens += tokens.count;
-        ret->longest = tokens.count > ret->longest ? tokens.count : ret->longest;
-        token_list_done(&tokens);
-    }
-    return STATUS_OK;
-}
-
 enum status text_rows_make(const struct text_input *text, const struct text_item *items,
                            size_t count, bool truncate, struct text_rows *ret, struct error *err)
 {
@@ -202,11 +187,17 @@ enum status text_rows_make(const struct text_input *text, const struct text_item
         ret->inputs[i] = alloc_array(cells, text->are_32[i] ? sizeof(int32_t) : sizeof(int64_t));
         has_room = ret->inputs[i] != NULL;
     }
-    const enum status status = has_room ? make_rows(text, items, count, truncate, ret, err)
-                                        : error_no_memory(err, "for the tokens of texts");
-    if (status != STATUS_OK)
-        text_rows_done(ret);
-    return status;
+    TRY(check_memory(has_room, "for the tokens of texts", err));
+    for (size_t r = 0; r < count; r++) {
+        struct token_list tokens = {0};
+        if (text_encode(text, &items[r], truncate, &tokens, err) != STATUS_OK)
+            return count > 1 ? error_prefix(err, "text %zu", r) : err->status;
+        write_row(text, &tokens, r, ret);
+        ret->tokens += tokens.count;
+        ret->longest = tokens.count > ret->longest ? tokens.count : ret->longest;
+        token_list_done(&tokens);
+    }
+    return STATUS_OK;
 }
 
 void text_rows_shorten(const struct text_input *text, size_t count, size_t length,

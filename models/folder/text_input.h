@@ -64,7 +64,7 @@ struct text_rows {
 /* Makes the rows of `count` texts. With `truncate` a text that is too long is truncated.
  * STATUS_INVALID: a text is empty, not UTF-8 or too long, or an id is not in the vocabulary; if
  * there are several texts, the error says which one. STATUS_TOO_LARGE; STATUS_NO_MEMORY. Free *ret
- * with text_rows_done(); it is zeroed after a failure. Any thread. */
+ * with text_rows_done(), also after a failure. Any thread. */
 enum status text_rows_make(const struct text_input *text, const struct text_item *items,
                            size_t count, bool truncate, struct text_rows *ret,
                            struct error *err) MUST_USE;

@@ -108,15 +108,13 @@ enum status zero_shot_read(const struct model_place *place, struct zero_shot *re
     if (status == STATUS_NOT_FOUND)
         return STATUS_OK;
     IF_OK(status, side_file_close(&file, read_texts(file.json, ret, &labels, err), err));
-    if (status != STATUS_OK) {
-        labels_done(&labels);
-        zero_shot_done(ret);
-        return status == STATUS_NO_MEMORY ? status
-                                          : error_set(err, STATUS_MODEL, "%s", err->message);
+    if (status == STATUS_OK && ret->count) {
+        const struct labels former = *ret_labels;
+        *ret_labels = labels;
+        labels = former;
     }
-    if (!ret->count)
-        return STATUS_OK;
-    labels_done(ret_labels);
-    *ret_labels = labels;
-    return STATUS_OK;
+    labels_done(&labels);
+    return status == STATUS_OK || status == STATUS_NO_MEMORY
+               ? status
+               : error_set(err, STATUS_MODEL, "%s", err->message);
 }

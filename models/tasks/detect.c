@@ -179,7 +179,5 @@ enum status detect_decode(const struct task *task, const struct task_rows *outpu
                                     .is_oriented = task->kind == TASK_ORIENTED};
     const enum status status = find_boxes(outputs, options, &candidates, err);
     *ret = candidates.found;
-    if (status != STATUS_OK)
-        detections_done(ret);
     return status;
 }

@@ -63,8 +63,8 @@ struct task_geometry {
 
 /* Decodes the boxes of one image from its `outputs`: task->output_count of them in the layout's
  * order. `options` must be complete. *ret has the boxes that the options allow, best first, clipped
- * to the photo (except oriented ones), without boxes that are not finite; the caller frees it.
- * After an error it is zeroed. STATUS_INVALID: an output does not have the layout's shape;
+ * to the photo (except oriented ones), without boxes that are not finite; the caller frees it, also
+ * after an error. STATUS_INVALID: an output does not have the layout's shape;
  * STATUS_NUMERIC: there is no box, and an output is mostly NaN or infinite; STATUS_NO_MEMORY;
  * STATUS_TOO_LARGE: too many mask pixels. */
 enum status detect_decode(const struct task *task, const struct task_rows *outputs,

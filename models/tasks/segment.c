@@ -93,7 +93,5 @@ enum status segment_decode(const struct task_rows *row, const struct task_option
     IF_OK(status, check_memory(area_run(&map, NULL) && collect(&map.runs, options, ret),
                                "for the masks of an image", err));
     area_map_done(&map);
-    if (status != STATUS_OK)
-        segments_done(ret);
     return status;
 }

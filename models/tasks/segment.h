@@ -20,7 +20,7 @@ void segments_done(struct segments *segments);
  * The highest score decides; on a tie the first class. With a single class, a pixel has class 0 if
  * its score is above 0, or above 0.5 if all scores are in 0 … 1. Pixels outside the model's input
  * have no class. Classes that `options` exclude are omitted from the answer. The caller frees
- * *ret, which is zeroed after an error. STATUS_INVALID if the row is not a map; STATUS_NUMERIC if a
+ * *ret, also after an error. STATUS_INVALID if the row is not a map; STATUS_NUMERIC if a
  * score of class 0 is NaN; STATUS_NO_MEMORY. */
 enum status segment_decode(const struct task_rows *row, const struct task_options *options,
                            const struct task_geometry *geometry, struct segments *ret,

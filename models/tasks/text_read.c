@@ -33,29 +33,26 @@ enum status text_decode(const struct task_rows *row, struct text_reading *ret, s
         return task_rows_wrong(
             row, "a probability for each position and character, [positions, 1 + characters]", err);
     const size_t positions = row->count / classes;
-    struct text_reading line = {.characters = alloc_array(positions, sizeof *line.characters),
-                                .is_read = true};
     double sum = 0;
     size_t last = 0;
-    TRY(check_memory(line.characters, "for the text in an image", err));
+    ret->characters = alloc_array(positions, sizeof *ret->characters);
+    TRY(check_memory(ret->characters, "for the text in an image", err));
     for (size_t i = 0; i < positions; i++) {
         const float *scores = row->data + i * classes;
         const size_t best = decode_greatest(scores, classes);
-        if (!isfinite(scores[best])) {
-            text_done(&line);
+        if (!isfinite(scores[best]))
             return error_set(err, STATUS_NUMERIC,
                              "the model's probabilities are not finite at position %zu of the text "
                              "in this image",
                              i);
-        }
         if (best != last && best > 0) {
             sum += text_probability(scores, classes, best);
-            line.characters[line.count++] = (uint32_t)(best - 1);
+            ret->characters[ret->count++] = (uint32_t)(best - 1);
         }
         last = best;
     }
-    line.score = line.count ? (float)(sum / (double)line.count) : 0;
-    *ret = line;
+    ret->score = ret->count ? (float)(sum / (double)ret->count) : 0;
+    ret->is_read = true;
     return STATUS_OK;
 }
 

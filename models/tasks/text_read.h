@@ -15,9 +15,9 @@ void text_done(struct text_reading *line);
 
 /* Decodes the line of one image from [positions, 1 + characters] probabilities or scores. Takes the
  * best class of each position, drops repetitions, and then drops class 0, the blank
- * (post_process_text_recognition of Hugging Face's PP-OCR, rapidocr's CTCLabelDecode). On success
- * the caller frees *ret. STATUS_INVALID if the row has another shape; STATUS_NUMERIC if a best
- * probability is not finite; STATUS_NO_MEMORY. */
+ * (post_process_text_recognition of Hugging Face's PP-OCR, rapidocr's CTCLabelDecode). *ret must be
+ * zeroed; the caller frees it, also after an error. STATUS_INVALID if the row has another shape;
+ * STATUS_NUMERIC if a best probability is not finite; STATUS_NO_MEMORY. */
 enum status text_decode(const struct task_rows *row, struct text_reading *ret,
                         struct error *err) MUST_USE;
 

@@ -159,8 +159,6 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
     IF_OK(status, fit(tokenizer, options, &ids, added, &ret->cut, err));
     IF_OK(status, place(tokenizer, !options->omit_special, &ids, ret, err));
     FREE_ALL(ids.ids, ids.scratch);
-    if (status != STATUS_OK)
-        token_list_done(ret);
     return status;
 }
 

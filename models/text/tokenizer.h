@@ -72,8 +72,8 @@ struct token_list {
 /* Encodes text[0 … size), UTF-8 that need not be terminated; empty text gives the special tokens.
  * STATUS_INVALID: not UTF-8, or more than max_length tokens (the error has their number), or
  * max_length has no room for the special tokens; STATUS_TOO_LARGE: more than TOKENIZER_TEXT_MAX
- * bytes, or normalization makes the text far longer; STATUS_NO_MEMORY. Free *ret with
- * token_list_done(); on failure it is zeroed. */
+ * bytes, or normalization makes the text far longer; STATUS_NO_MEMORY. On success
+ * the caller frees *ret with token_list_done(). */
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size,
                              const struct encode_options *options, struct token_list *ret,
                              struct error *err) MUST_USE;

@@ -14,10 +14,7 @@
 
 static void check_labels(enum status status, struct labels *labels, const struct error *err)
 {
-    if (status != STATUS_OK) {
-        HOLDS(*err->message && !labels->count);
-        return;
-    }
+    HOLDS(status == STATUS_OK || *err->message);
     HOLDS(labels->count <= LABELS_MAX);
     for (size_t i = 0; i < labels->count; i++)
         HOLDS(utf8_valid(labels->names[i], strlen(labels->names[i])));

@@ -186,7 +186,8 @@ static void decode_boxes(const uint8_t *head, const struct task_rows *rows,
                               .prototypes = layout == LAYOUT_RFDETR ? 0 : 2,
                               .mask_side = head[7] & 32 ? 24 : 0};
     if (detect_decode(&task, rows, &with_words, geometry, &found, &err) != STATUS_OK) {
-        HOLDS(err.message[0] && !found.items);
+        HOLDS(err.message[0]);
+        detections_done(&found);
         return;
     }
     check_boxes(&found, options, geometry, task.kind == TASK_ORIENTED,

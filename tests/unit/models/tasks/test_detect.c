@@ -122,6 +122,7 @@ Test(detect, yolox_grids)
     const struct task task = {.kind = TASK_DETECTION, .layout = LAYOUT_YOLOX, .output_count = 1};
     struct error err;
     cr_expect_eq(detect_decode(&task, &wrong, &options, &same, &found, &err), STATUS_INVALID);
+    detections_done(&found);
 }
 
 Test(detect, queries)
@@ -311,6 +312,7 @@ Test(detect, rows_with_more_numbers)
     detections_done(&found);
     row.shape = SHAPE(1, 9);
     cr_expect_eq(detect_decode(&task, &row, &options, &same, &found, &err), STATUS_INVALID);
+    detections_done(&found);
 }
 
 /* The worst case of oriented boxes: none overlaps another, so all are compared with all. */
@@ -396,6 +398,7 @@ Test(detect, nothing_but_nan_is_an_error)
         struct error err;
         cr_expect_eq(detect_decode(&task, outputs[i], &options, &same, &found, &err),
                      STATUS_NUMERIC, "layout %zu", i);
+        detections_done(&found);
         cr_expect_eq(found.count, 0);
     }
 }
@@ -558,6 +561,7 @@ Test(detect, scrfd)
     detections_done(&found);
     rows[4].count--;
     cr_expect_eq(detect_decode(&task, rows, &options, &corner, &found, &err), STATUS_INVALID);
+    detections_done(&found);
     cr_expect(strstr(err.message, "[anchors, 4]"), "%s", err.message);
 }
 
@@ -597,10 +601,12 @@ Test(detect, paddledetection)
     struct detections found;
     struct error err;
     cr_expect_eq(detect_decode(&task, none, &options, &same, &found, &err), STATUS_INVALID);
+    detections_done(&found);
     cr_expect(strstr(err.message, "the count of boxes"), "%s", err.message);
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         const struct task_rows rows[] = {{data, SHAPE(3, 6), 18}, {&wrong[i], SHAPE(1), 1}};
         cr_expect_eq(detect_decode(&task, rows, &options, &same, &found, &err), STATUS_INVALID);
+        detections_done(&found);
         cr_expect(strstr(err.message, "its output has 3 rows"), "%s", err.message);
     }
 }
@@ -636,6 +642,7 @@ Test(detect, heatmaps)
     struct detections found = {0};
     struct error err;
     cr_expect_eq(detect_decode(&task, &wrong, &options, &same, &found, &err), STATUS_INVALID);
+    detections_done(&found);
     cr_expect_eq(detect_decode(&task, &empty, &options, &same, &found, &err), STATUS_OK);
     cr_expect_eq(found.count, 0, "no point has a score");
     detections_done(&found);

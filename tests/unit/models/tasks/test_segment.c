@@ -177,10 +177,13 @@ Test(segment, hostile_maps)
     struct error err;
     struct task_rows row = {none, SHAPE(2, 2, 2), 8};
     cr_expect_eq(segment_decode(&row, &all, &geometry, &found, &err), STATUS_NUMERIC);
+    segments_done(&found);
     row = (struct task_rows){NULL, SHAPE(2, 0, 2), 0};
     cr_expect_eq(segment_decode(&row, &all, &geometry, &found, &err), STATUS_INVALID);
+    segments_done(&found);
     row = (struct task_rows){numbers, SHAPE(2, 4), 8};
     cr_expect_eq(segment_decode(&row, &all, &geometry, &found, &err), STATUS_INVALID);
+    segments_done(&found);
 }
 
 /* ---- masks of objects ---- */
@@ -213,6 +216,7 @@ Test(instances, prototypes_in_boxes)
     detections_done(&found);
     const struct task_rows wrong[] = {outputs[0], {prototype, SHAPE(2, 2, 4), 16}};
     cr_expect_eq(detect_decode(&task, wrong, &options, &geometry, &found, &err), STATUS_INVALID);
+    detections_done(&found);
 }
 
 Test(instances, masks_of_more_pixels_than_a_client_may_ask_for_are_refused)
@@ -229,6 +233,7 @@ Test(instances, masks_of_more_pixels_than_a_client_may_ask_for_are_refused)
     struct error err;
     cr_expect_eq(detect_decode(&task, outputs, &options, &geometry, &found, &err),
                  STATUS_TOO_LARGE);
+    detections_done(&found);
     cr_expect(strstr(err.message, "max_detections"), "%s", err.message);
 }
 
@@ -309,9 +314,11 @@ Test(instances, masks_of_queries_are_bounded)
     struct error err;
     cr_expect_eq(detect_decode(&task, outputs, &options, &geometry, &found, &err),
                  STATUS_TOO_LARGE);
+    detections_done(&found);
     cr_expect(strstr(err.message, "confidence"), "%s", err.message);
     struct task_rows wrong[] = {outputs[0], {outputs[1].data, SHAPE(5, 12, 12), 5 * 144}};
     cr_expect_eq(detect_decode(&task, wrong, &options, &geometry, &found, &err), STATUS_INVALID);
+    detections_done(&found);
 }
 
 /* RF-DETR: a mask of logits for each query, of which two pairs may be. */
@@ -416,6 +423,7 @@ Test(text, lines)
     text_done(&line);
     cr_expect_eq(text_decode(&(struct task_rows){none, SHAPE(1, 2), 2}, &line, &err),
                  STATUS_NUMERIC);
+    text_done(&line);
     cr_expect_eq(text_decode(&(struct task_rows){blanks, SHAPE(4), 4}, &line, &err),
                  STATUS_INVALID);
 }
