@@ -57,8 +57,8 @@ bool fold_needs_shape_only(const struct node *node)
            shape_is_known(&node->inputs[0]->shape);
 }
 
-enum status fold_interpret(struct node *node, struct memory_budget *budget, struct tensor **outputs,
-                           struct error *err)
+static enum status run_node(struct node *node, struct memory_budget *budget,
+                            struct tensor **outputs, struct error *err)
 {
     struct value *input = node_input(node, 0);
     struct tensor *stand_in = NULL;
@@ -76,13 +76,13 @@ enum status fold_interpret(struct node *node, struct memory_budget *budget, stru
     return status;
 }
 
-enum status fold_node(struct graph *graph, struct node *node, struct error *err)
+enum status fold_node(struct node *node, struct memory_budget *budget, struct error *err)
 {
     enum { MOST = 64 };
     struct tensor *outputs[MOST] = {NULL};
     if (node->output_count > MOST)
         return STATUS_OK;
-    TRY(fold_interpret(node, graph->budget, outputs, err));
+    TRY(run_node(node, budget, outputs, err));
     for (size_t i = 0; i < node->output_count; i++) {
         struct value *value = node->outputs[i];
         if (!value)
@@ -199,7 +199,7 @@ static enum status fold_graph(struct edit *edit, bool infer)
             fold_where(graph, node);
         if ((infer && fold_needs_shape_only(node)) ||
             (known && may_fold(node) && worth_folding(node)))
-            TRY(fold_node(graph, node, err));
+            TRY(fold_node(node, graph->budget, err));
     }
     edit_sweep(edit);
     return edit->status;

@@ -59,7 +59,7 @@ static struct value *transposed(struct layout_pass *layout, struct value *value,
     if (result && !node_set_ints(edit->graph, result->producer, "perm", perm, (size_t)shape.rank))
         edit_no_memory(edit);
     else if (result && value->known)
-        edit->status = fold_node(edit->graph, result->producer, edit->err);
+        edit->status = fold_node(result->producer, edit->graph->budget, edit->err);
     return result;
 }
 

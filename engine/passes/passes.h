@@ -57,13 +57,10 @@ void pass_narrow(struct edit *edit);
 bool fold_is_affine_norm(const struct node *node, int64_t channels);
 void fold_affine_norm(const struct node *node, float *scale, float *shift);
 
-/* Computes a node whose inputs are known. Its outputs become constants. */
-enum status fold_node(struct graph *graph, struct node *node, struct error *err) MUST_USE;
-
-/* Runs a node as interpret_node() does, also a Shape or Size of an input of which only the shape is
- * known. */
-enum status fold_interpret(struct node *node, struct memory_budget *budget, struct tensor **outputs,
-                           struct error *err) MUST_USE;
+/* Computes a node whose inputs are known, or a Shape or Size of an input whose shape is known. Its
+ * outputs become constants, charged to `budget` (NULL: none). Leaves a node of more than 64 outputs
+ * as it is. Errors: those of interpret_node(). */
+enum status fold_node(struct node *node, struct memory_budget *budget, struct error *err) MUST_USE;
 
 /* True for a Shape or Size of an input whose shape is known. */
 bool fold_needs_shape_only(const struct node *node);

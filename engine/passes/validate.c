@@ -2,9 +2,6 @@
  * limits. */
 #include "engine/passes/validate.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "engine/base/size.h"
 #include "engine/op/interpret.h"
 #include "engine/op/ops.h"
@@ -19,12 +16,11 @@
  * HEAVY_ELEMENTS applies instead if the work grows faster than the elements. */
 #define NODE_ELEMENTS  ((size_t)1 << 16)
 #define HEAVY_ELEMENTS ((size_t)1 << 10)
-#define MAX_OUTPUTS    64
 #define FOLD_BYTES     ((size_t)64 << 20)
 
 struct validation {
-    size_t fold_left; /* elements that may still be computed */
-    struct memory_budget budget;
+    size_t fold_left;             /* elements that may still be computed */
+    struct memory_budget *budget; /* in the graph's arena, because constants are charged to it */
     struct error *err;
 };
 
@@ -48,8 +44,7 @@ static size_t node_elements(const struct node *node)
 
 static bool may_compute(struct validation *v, const struct node *node)
 {
-    if (op_has(node->op, OP_NO_FOLD) || !kernel_find(node->op) || edit_has_body(node) ||
-        node->output_count > MAX_OUTPUTS)
+    if (op_has(node->op, OP_NO_FOLD) || !kernel_find(node->op) || edit_has_body(node))
         return false;
     size_t elements = node_elements(node);
     if (elements > (op_has(node->op, OP_HEAVY) ? HEAVY_ELEMENTS : NODE_ELEMENTS) ||
@@ -59,34 +54,13 @@ static bool may_compute(struct validation *v, const struct node *node)
     return true;
 }
 
-/* Gives the value a copy of the tensor, because the tensor is charged to a budget that ends with
- * the validation. */
-static enum status keep(struct validation *v, struct value *value, const struct tensor *tensor)
-{
-    struct tensor *copy;
-    TRY(tensor_create(NULL, tensor->dtype, &tensor->shape, &copy, v->err));
-    if (tensor->bytes)
-        memcpy(copy->data, tensor->data, tensor->bytes);
-    value->known = copy;
-    value->dtype = copy->dtype;
-    value->shape = copy->shape;
-    return STATUS_OK;
-}
-
+/* Computes one node with FOLD_BYTES of memory at most, apart from the constants made so far. */
 static enum status compute(struct validation *v, struct node *node)
 {
-    struct tensor *outputs[MAX_OUTPUTS] = {NULL};
-    enum status status = fold_interpret(node, &v->budget, outputs, v->err);
-    if (status == STATUS_NO_MEMORY || status == STATUS_UNSUPPORTED)
-        return STATUS_OK; /* does not prove a fault of the model */
-    TRY(status);
-    for (size_t i = 0; i < node->output_count; i++) {
-        struct value *value = node->outputs[i];
-        if (status == STATUS_OK && value && !value->known && outputs[i])
-            status = keep(v, value, outputs[i]);
-        tensor_unref(outputs[i]);
-    }
-    return status;
+    v->budget->limit = v->budget->used + FOLD_BYTES;
+    const enum status status = fold_node(node, v->budget, v->err);
+    /* these two do not prove a fault of the model */
+    return status == STATUS_NO_MEMORY || status == STATUS_UNSUPPORTED ? STATUS_OK : status;
 }
 
 static enum status check_sizes(const struct validation *v, const struct node *node)
@@ -160,14 +134,13 @@ static enum status check_outputs(const struct graph *graph, const enum dtype *de
 enum status graph_validate(struct graph *graph, struct error *err)
 {
     struct error ignored;
-    struct validation v = {
-        .fold_left = FOLD_ELEMENTS, .budget = {.limit = FOLD_BYTES}, .err = err ? err : &ignored};
-    enum dtype *declared = alloc_array(graph->output_count, sizeof *declared);
-    TRY(check_memory(declared, "while checking the graph", v.err));
+    struct validation v = {.fold_left = FOLD_ELEMENTS,
+                           .budget = arena_alloc(graph->arena, 1, sizeof *v.budget),
+                           .err = err ? err : &ignored};
+    enum dtype *declared = arena_alloc(graph->arena, graph->output_count, sizeof *declared);
+    TRY(check_memory(v.budget && declared, "while checking the graph", v.err));
     for (size_t i = 0; i < graph->output_count; i++)
         declared[i] = graph->outputs[i]->dtype;
-    enum status status = validate_nodes(&v, graph);
-    IF_OK(status, check_outputs(graph, declared, v.err));
-    free(declared);
-    return status;
+    TRY(validate_nodes(&v, graph));
+    return check_outputs(graph, declared, v.err);
 }

@@ -9,8 +9,8 @@
  * Bodies of If, Loop and Scan are checked once each with unknown captures, because a branch that is
  * not taken may contradict the actual shapes.
  *
- * Writes dtype, shape and known contents of values; call it on a clone if the graph must not
- * change. Errors: those of inference and of kernels that run on constants, with the node's name;
- * STATUS_MODEL for an output of another type than declared; STATUS_NO_MEMORY for a value of more
- * than 2^29 elements. Time and memory are bounded for any graph. */
+ * Call it on a clone: it writes dtype and shape of values and replaces nodes by constants, which
+ * must not outlive the graph. Errors: those of inference and of kernels that run on constants, with
+ * the node's name; STATUS_MODEL for an output of another type than declared; STATUS_NO_MEMORY for a
+ * value of more than 2^29 elements. Time and memory are bounded for any graph. */
 enum status graph_validate(struct graph *graph, struct error *err) MUST_USE;
