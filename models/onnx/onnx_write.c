@@ -20,28 +20,37 @@
 /* The lowest IR version of a file with QuantizeLinear or the opsets that lensd writes. */
 #define IR_VERSION_LEAST 8
 
+/* Functions that fail set `status` and *err, and return NULL. */
 struct onnx_writer {
     struct arena *arena;
     struct name_map names; /* names that are in use, with their struct value */
     struct name_map nodes; /* names of nodes, with their struct node */
+    enum status status;
     struct error *err;
 };
 
-/* ---- names ---- */
-
-/* Returns the value outside of all bodies to which a captured value refers. Captured values are
- * written with that value's name. */
-static const struct value *origin_of(const struct value *value)
+static void *writer_alloc(struct onnx_writer *w, size_t count, size_t size)
 {
-    while (value->outer)
-        value = value->outer;
-    return value;
+    void *memory = arena_alloc(w->arena, count, size);
+    if (!memory)
+        w->status = error_no_memory(w->err, "while writing the model");
+    return memory;
 }
 
-/* Sets *ret to the name under which `object` is written: `name`, with a suffix if another object
- * has it. */
-static enum status unique_name(struct onnx_writer *w, struct name_map *names, const char *name,
-                               const void *object, char **ret)
+static void *new_message(struct onnx_writer *w, const ProtobufCMessageDescriptor *descriptor)
+{
+    void *message = writer_alloc(w, 1, descriptor->sizeof_message);
+    if (message)
+        protobuf_c_message_init(descriptor, message);
+    return message;
+}
+
+/* ---- names ---- */
+
+/* Returns the name under which `object` is written: `name`, with a suffix if another object has
+ * it. */
+static char *unique_name(struct onnx_writer *w, struct name_map *names, const char *name,
+                         const void *object)
 {
     char text[600];
     const char *own = name;
@@ -51,157 +60,130 @@ static enum status unique_name(struct onnx_writer *w, struct name_map *names, co
         slot = name_map_find(names, text);
         own = text;
     }
-    if (!slot) {
-        own = arena_copy_text(w->arena, own, strlen(own));
-        TRY(check_memory(own && name_map_put(names, own, (void *)(uintptr_t)object),
-                         "while writing the model", w->err));
-        slot = name_map_find(names, own);
-    }
-    *ret = (char *)(uintptr_t)slot->name;
-    return STATUS_OK;
+    if (slot)
+        return (char *)(uintptr_t)slot->name;
+    char *copy = arena_copy_text(w->arena, own, strlen(own));
+    if (copy && name_map_put(names, copy, (void *)(uintptr_t)object))
+        return copy;
+    w->status = error_no_memory(w->err, "while writing the model");
+    return NULL;
 }
 
-static enum status name_of(struct onnx_writer *w, const struct value *value, char **ret)
+/* Returns the name of a value. A captured value has the name of the value outside of all bodies to
+ * which it refers. */
+static char *name_of(struct onnx_writer *w, const struct value *value)
 {
-    value = origin_of(value);
-    return unique_name(w, &w->names, value->name, value, ret);
+    while (value->outer)
+        value = value->outer;
+    return unique_name(w, &w->names, value->name, value);
 }
 
-static enum status names_of(struct onnx_writer *w, struct value *const *values, size_t count,
-                            char ***ret)
+static char **names_of(struct onnx_writer *w, struct value *const *values, size_t count)
 {
     static char none[] = "";
-    *ret = arena_alloc(w->arena, count, sizeof **ret);
-    TRY(check_memory(*ret, "while writing the model", w->err));
-    for (size_t i = 0; i < count; i++) {
-        (*ret)[i] = none;
-        if (values[i])
-            TRY(name_of(w, values[i], &(*ret)[i]));
-    }
-    return STATUS_OK;
+    char **names = writer_alloc(w, count, sizeof *names);
+    for (size_t i = 0; names && i < count; i++)
+        names[i] = values[i] ? name_of(w, values[i]) : none;
+    return names;
 }
 
 /* ---- tensors ---- */
 
-static enum status cannot_write(struct onnx_writer *w)
+static Onnx__TensorProto *write_tensor(struct onnx_writer *w, char *name,
+                                       const struct tensor *tensor)
 {
-    return error_set(w->err, STATUS_IO, "cannot write it: %s", strerror(errno));
-}
-
-static enum status write_tensor(struct onnx_writer *w, char *name, const struct tensor *tensor,
-                                Onnx__TensorProto **ret)
-{
-    Onnx__TensorProto *proto = arena_alloc(w->arena, 1, sizeof *proto);
-    const size_t rank = (size_t)tensor->shape.rank;
-    int64_t *dims = arena_alloc(w->arena, rank, sizeof *dims);
-    TRY(check_memory(proto && dims, "while writing the model", w->err));
-    onnx__tensor_proto__init(proto);
-    for (size_t d = 0; d < rank; d++)
-        dims[d] = tensor->shape.dims[d];
-    proto->dims = dims;
-    proto->n_dims = rank;
+    static uint8_t nothing;
+    Onnx__TensorProto *proto = new_message(w, &onnx__tensor_proto__descriptor);
+    if (!proto)
+        return NULL;
+    proto->dims = (int64_t *)(uintptr_t)tensor->shape.dims;
+    proto->n_dims = (size_t)tensor->shape.rank;
     proto->has_data_type = true;
     proto->data_type = (int32_t)tensor->dtype;
     proto->name = name;
-    *ret = proto;
-    static uint8_t nothing;
     proto->has_raw_data = true;
     proto->raw_data.data = tensor->bytes ? tensor->data : &nothing;
     proto->raw_data.len = tensor->bytes;
-    return STATUS_OK;
+    return proto;
 }
 
 /* ---- types ---- */
 
-static enum status write_dim(struct onnx_writer *w, const struct value *value, int d,
-                             Onnx__TensorShapeProto__Dimension **ret)
+static Onnx__TensorShapeProto__Dimension *write_dim(struct onnx_writer *w,
+                                                    const struct value *value, size_t d)
 {
-    Onnx__TensorShapeProto__Dimension *dim = arena_alloc(w->arena, 1, sizeof *dim);
-    TRY(check_memory(dim, "while writing the model", w->err));
-    onnx__tensor_shape_proto__dimension__init(dim);
-    if (value->shape.dims[d] != DIM_UNKNOWN) {
-        dim->has_dim_value = true;
-        dim->dim_value = value->shape.dims[d];
-    } else if (value->dim_names[d]) {
+    Onnx__TensorShapeProto__Dimension *dim =
+        new_message(w, &onnx__tensor_shape_proto__dimension__descriptor);
+    if (!dim)
+        return NULL;
+    dim->has_dim_value = value->shape.dims[d] != DIM_UNKNOWN;
+    dim->dim_value = value->shape.dims[d];
+    if (!dim->has_dim_value)
         dim->dim_param = (char *)(uintptr_t)value->dim_names[d];
-    }
-    *ret = dim;
-    return STATUS_OK;
+    return dim;
 }
 
-static enum status write_type(struct onnx_writer *w, const struct value *value,
-                              Onnx__TypeProto **ret)
+static Onnx__TypeProto *write_type(struct onnx_writer *w, const struct value *value)
 {
-    Onnx__TypeProto *type = arena_alloc(w->arena, 1, sizeof *type);
-    Onnx__TypeProto__Tensor *tensor = arena_alloc(w->arena, 1, sizeof *tensor);
-    Onnx__TensorShapeProto *shape = arena_alloc(w->arena, 1, sizeof *shape);
+    Onnx__TypeProto *type = new_message(w, &onnx__type_proto__descriptor);
+    Onnx__TypeProto__Tensor *tensor = new_message(w, &onnx__type_proto__tensor__descriptor);
+    Onnx__TensorShapeProto *shape = new_message(w, &onnx__tensor_shape_proto__descriptor);
     const size_t rank = value->shape.rank > 0 ? (size_t)value->shape.rank : 0;
-    Onnx__TensorShapeProto__Dimension **dims = arena_alloc(w->arena, rank, sizeof *dims);
-    TRY(check_memory(type && tensor && shape && dims, "while writing the model", w->err));
-    onnx__type_proto__init(type);
-    onnx__type_proto__tensor__init(tensor);
-    onnx__tensor_shape_proto__init(shape);
+    if (!type || !tensor || !shape || !(shape->dim = writer_alloc(w, rank, sizeof *shape->dim)))
+        return NULL;
     type->tensor_type = tensor;
     tensor->has_elem_type = true;
     tensor->elem_type = (int32_t)value->dtype;
     if (value->shape.rank != SHAPE_UNKNOWN)
         tensor->shape = shape;
     shape->n_dim = rank;
-    shape->dim = dims;
     for (size_t d = 0; d < rank; d++)
-        TRY(write_dim(w, value, (int)d, &dims[d]));
-    *ret = type;
-    return STATUS_OK;
+        shape->dim[d] = write_dim(w, value, d);
+    return type;
 }
 
-static enum status write_infos(struct onnx_writer *w, struct value *const *values, size_t count,
-                               Onnx__ValueInfoProto ***ret)
+static Onnx__ValueInfoProto **write_infos(struct onnx_writer *w, struct value *const *values,
+                                          size_t count)
 {
-    *ret = arena_alloc(w->arena, count, sizeof **ret);
-    TRY(check_memory(*ret, "while writing the model", w->err));
-    for (size_t i = 0; i < count; i++) {
-        Onnx__ValueInfoProto *info = arena_alloc(w->arena, 1, sizeof *info);
-        TRY(check_memory(info, "while writing the model", w->err));
-        onnx__value_info_proto__init(info);
-        (*ret)[i] = info;
-        TRY(name_of(w, values[i], &info->name));
+    Onnx__ValueInfoProto **infos = writer_alloc(w, count, sizeof *infos);
+    for (size_t i = 0; infos && i < count; i++) {
+        infos[i] = new_message(w, &onnx__value_info_proto__descriptor);
+        if (!infos[i])
+            return NULL;
+        infos[i]->name = name_of(w, values[i]);
         if (values[i]->dtype != DTYPE_NONE)
-            TRY(write_type(w, values[i], &info->type));
+            infos[i]->type = write_type(w, values[i]);
     }
-    return STATUS_OK;
+    return infos;
 }
 
 /* ---- nodes ---- */
 
-static enum status write_graph(struct onnx_writer *w, const struct graph *graph,
-                               Onnx__GraphProto **ret);
+static Onnx__GraphProto *write_graph(struct onnx_writer *w, const struct graph *graph);
 
-static enum status write_strings(struct onnx_writer *w, const struct attr *attr,
-                                 Onnx__AttributeProto *proto)
+static ProtobufCBinaryData *write_strings(struct onnx_writer *w, const struct attr *attr)
 {
-    proto->strings = arena_alloc(w->arena, attr->count, sizeof *proto->strings);
-    TRY(check_memory(proto->strings, "while writing the model", w->err));
-    proto->n_strings = attr->count;
-    for (size_t i = 0; i < attr->count; i++)
-        proto->strings[i] =
+    ProtobufCBinaryData *strings = writer_alloc(w, attr->count, sizeof *strings);
+    for (size_t i = 0; strings && i < attr->count; i++)
+        strings[i] =
             (ProtobufCBinaryData){strlen(attr->strings[i]), (uint8_t *)(uintptr_t)attr->strings[i]};
-    return STATUS_OK;
+    return strings;
 }
 
-static enum status write_attribute(struct onnx_writer *w, const struct attr *attr,
-                                   Onnx__AttributeProto **ret)
+static Onnx__AttributeProto *write_attribute(struct onnx_writer *w, const struct attr *attr)
 {
-    Onnx__AttributeProto *proto = *ret = arena_alloc(w->arena, 1, sizeof *proto);
-    TRY(check_memory(proto, "while writing the model", w->err));
-    onnx__attribute_proto__init(proto);
+    Onnx__AttributeProto *proto = new_message(w, &onnx__attribute_proto__descriptor);
+    if (!proto)
+        return NULL;
     proto->name = (char *)(uintptr_t)attr->name;
     proto->has_type = true;
     proto->type = (int32_t)attr->kind;
     if (attr->kind == ATTR_STRING && !strcmp(attr->name, "nearest_mode") &&
         !strcmp(attr->s, "simple"))
-        return error_set(w->err, STATUS_UNSUPPORTED,
-                         "ONNX has no newer form of a Resize of opset 10 that shrinks one axis and "
-                         "stretches another");
+        w->status =
+            error_set(w->err, STATUS_UNSUPPORTED,
+                      "ONNX has no newer form of a Resize of opset 10 that shrinks one axis and "
+                      "stretches another");
     switch (attr->kind) {
     case ATTR_INT:
         proto->has_i = true;
@@ -224,81 +206,77 @@ static enum status write_attribute(struct onnx_writer *w, const struct attr *att
         proto->floats = (float *)(uintptr_t)attr->floats;
         break;
     case ATTR_STRINGS:
-        return write_strings(w, attr, proto);
+        proto->n_strings = attr->count;
+        proto->strings = write_strings(w, attr);
+        break;
     case ATTR_TENSOR:
-        return write_tensor(w, NULL, attr->t, &proto->t);
+        proto->t = write_tensor(w, NULL, attr->t);
+        break;
     case ATTR_GRAPH:
-        return write_graph(w, attr->g, &proto->g);
+        proto->g = write_graph(w, attr->g);
     }
-    return STATUS_OK;
+    return proto;
 }
 
-static enum status write_node(struct onnx_writer *w, const struct node *node, Onnx__NodeProto **ret)
+static Onnx__NodeProto *write_node(struct onnx_writer *w, const struct node *node)
 {
-    Onnx__NodeProto *proto = *ret = arena_alloc(w->arena, 1, sizeof *proto);
+    Onnx__NodeProto *proto = new_message(w, &onnx__node_proto__descriptor);
     if (!strcmp(op_domain(node->op), "lensd"))
-        return error_set(w->err, STATUS_UNSUPPORTED, "%s is not an operator of ONNX",
-                         NODE_STRING(node));
-    TRY(check_memory(proto, "while writing the model", w->err));
-    onnx__node_proto__init(proto);
+        w->status = error_set(w->err, STATUS_UNSUPPORTED, "%s is not an operator of ONNX",
+                              NODE_STRING(node));
+    if (!proto)
+        return NULL;
     proto->op_type = (char *)(uintptr_t)op_name(node->op);
     proto->domain = (char *)(uintptr_t)op_domain(node->op);
-    TRY(unique_name(w, &w->nodes, node->name, node, &proto->name));
+    proto->name = unique_name(w, &w->nodes, node->name, node);
     proto->n_input = node->input_count;
     proto->n_output = node->output_count;
-    TRY(names_of(w, node->inputs, node->input_count, &proto->input));
-    TRY(names_of(w, node->outputs, node->output_count, &proto->output));
+    proto->input = names_of(w, node->inputs, node->input_count);
+    proto->output = names_of(w, node->outputs, node->output_count);
     proto->n_attribute = node->attr_count;
-    proto->attribute = arena_alloc(w->arena, node->attr_count, sizeof *proto->attribute);
-    TRY(check_memory(proto->attribute, "while writing the model", w->err));
-    for (size_t a = 0; a < node->attr_count; a++)
-        TRY(write_attribute(w, &node->attrs[a], &proto->attribute[a]));
-    return STATUS_OK;
+    proto->attribute = writer_alloc(w, node->attr_count, sizeof *proto->attribute);
+    for (size_t a = 0; proto->attribute && a < node->attr_count; a++)
+        proto->attribute[a] = write_attribute(w, &node->attrs[a]);
+    return proto;
 }
 
 /* ---- graphs ---- */
 
 /* Writes the constants that have readers. */
-static enum status write_constants(struct onnx_writer *w, const struct graph *graph,
-                                   const uint32_t *readers, Onnx__GraphProto *proto)
+static void write_constants(struct onnx_writer *w, const struct graph *graph,
+                            Onnx__GraphProto *proto)
 {
-    proto->initializer = arena_alloc(w->arena, graph->value_count, sizeof *proto->initializer);
-    TRY(check_memory(proto->initializer, "while writing the model", w->err));
+    uint32_t *readers = writer_alloc(w, graph->value_count, sizeof *readers);
+    proto->initializer = writer_alloc(w, graph->value_count, sizeof *proto->initializer);
+    if (!readers || !proto->initializer)
+        return;
+    graph_count_readers(graph, readers);
     for (size_t v = 0; v < graph->value_count; v++) {
         const struct value *value = graph->values[v];
-        char *name;
-        if (!readers[v] || !value->known || value->outer)
-            continue;
-        TRY(name_of(w, value, &name));
-        TRY(write_tensor(w, name, value->known, &proto->initializer[proto->n_initializer++]));
+        if (readers[v] && value->known && !value->outer)
+            proto->initializer[proto->n_initializer++] =
+                write_tensor(w, name_of(w, value), value->known);
     }
-    return STATUS_OK;
 }
 
-static enum status write_graph(struct onnx_writer *w, const struct graph *graph,
-                               Onnx__GraphProto **ret)
+static Onnx__GraphProto *write_graph(struct onnx_writer *w, const struct graph *graph)
 {
     static char unnamed[] = "graph";
-    Onnx__GraphProto *proto = *ret = arena_alloc(w->arena, 1, sizeof *proto);
-    TRY(check_memory(proto, "while writing the model", w->err));
-    onnx__graph_proto__init(proto);
+    Onnx__GraphProto *proto = new_message(w, &onnx__graph_proto__descriptor);
+    if (!proto)
+        return NULL;
     proto->name = *graph->name ? (char *)(uintptr_t)graph->name : unnamed;
     proto->n_input = graph->input_count;
     proto->n_output = graph->output_count;
     /* Inputs and outputs come first, so that they keep their names. */
-    TRY(write_infos(w, graph->inputs, graph->input_count, &proto->input));
-    TRY(write_infos(w, graph->outputs, graph->output_count, &proto->output));
+    proto->input = write_infos(w, graph->inputs, graph->input_count);
+    proto->output = write_infos(w, graph->outputs, graph->output_count);
     proto->n_node = graph->node_count;
-    proto->node = arena_alloc(w->arena, graph->node_count, sizeof *proto->node);
-    TRY(check_memory(proto->node, "while writing the model", w->err));
-    for (size_t n = 0; n < graph->node_count; n++)
-        TRY(write_node(w, graph->nodes[n], &proto->node[n]));
-    uint32_t *readers = alloc_array(graph->value_count, sizeof *readers);
-    TRY(check_memory(readers, "while writing the model", w->err));
-    graph_count_readers(graph, readers);
-    const enum status status = write_constants(w, graph, readers, proto);
-    free(readers);
-    return status;
+    proto->node = writer_alloc(w, graph->node_count, sizeof *proto->node);
+    for (size_t n = 0; w->status == STATUS_OK && n < graph->node_count; n++)
+        proto->node[n] = write_node(w, graph->nodes[n]);
+    write_constants(w, graph, proto);
+    return proto;
 }
 
 /* ---- models ---- */
@@ -315,53 +293,41 @@ static void collect_domains(const struct graph *graph, int versions[OP_COUNT])
     }
 }
 
-static enum status write_opsets(struct onnx_writer *w, const struct graph *graph,
-                                Onnx__ModelProto *proto)
+static void write_opsets(struct onnx_writer *w, const struct graph *graph, Onnx__ModelProto *proto)
 {
     int versions[OP_COUNT] = {0};
     collect_domains(graph, versions);
-    proto->opset_import = arena_alloc(w->arena, OP_COUNT, sizeof *proto->opset_import);
-    TRY(check_memory(proto->opset_import, "while writing the model", w->err));
-    for (int op = OP_NONE; op < OP_COUNT; op++) {
+    proto->opset_import = writer_alloc(w, OP_COUNT, sizeof *proto->opset_import);
+    for (int op = OP_NONE; w->status == STATUS_OK && op < OP_COUNT; op++) {
         /* OP_NONE stands for ai.onnx. */
         const char *domain = op_domain((enum op)op);
         bool is_new = op == OP_NONE || (versions[op] && *domain);
         for (size_t i = 0; is_new && i < proto->n_opset_import; i++)
             is_new = strcmp(proto->opset_import[i]->domain, domain) != 0;
-        if (!is_new)
+        Onnx__OperatorSetIdProto *entry =
+            is_new ? new_message(w, &onnx__operator_set_id_proto__descriptor) : NULL;
+        if (!entry)
             continue;
-        Onnx__OperatorSetIdProto *entry = arena_alloc(w->arena, 1, sizeof *entry);
-        TRY(check_memory(entry, "while writing the model", w->err));
-        onnx__operator_set_id_proto__init(entry);
         entry->domain = (char *)(uintptr_t)domain;
         entry->has_version = true;
         entry->version = op == OP_NONE ? graph->opset : versions[op];
         proto->opset_import[proto->n_opset_import++] = entry;
     }
-    return STATUS_OK;
 }
 
-static enum status write_model(struct onnx_writer *w, const struct graph *graph,
-                               const struct onnx_write_options *options, Onnx__ModelProto *proto)
+static void write_metadata(struct onnx_writer *w, const struct onnx_write_options *options,
+                           Onnx__ModelProto *proto)
 {
-    onnx__model_proto__init(proto);
-    proto->has_ir_version = true;
-    proto->ir_version = graph->ir_version > IR_VERSION_LEAST ? graph->ir_version : IR_VERSION_LEAST;
-    proto->producer_name = (char *)(uintptr_t)options->producer;
-    TRY(write_opsets(w, graph, proto));
     proto->n_metadata_props = options->metadata_count;
-    proto->metadata_props =
-        arena_alloc(w->arena, options->metadata_count, sizeof *proto->metadata_props);
-    TRY(check_memory(proto->metadata_props, "while writing the model", w->err));
-    for (size_t i = 0; i < options->metadata_count; i++) {
-        Onnx__StringStringEntryProto *entry = arena_alloc(w->arena, 1, sizeof *entry);
-        TRY(check_memory(entry, "while writing the model", w->err));
-        onnx__string_string_entry_proto__init(entry);
+    proto->metadata_props = writer_alloc(w, options->metadata_count, sizeof *proto->metadata_props);
+    for (size_t i = 0; w->status == STATUS_OK && i < options->metadata_count; i++) {
+        Onnx__StringStringEntryProto *entry = proto->metadata_props[i] =
+            new_message(w, &onnx__string_string_entry_proto__descriptor);
+        if (!entry)
+            return;
         entry->key = (char *)(uintptr_t)options->metadata[i].key;
         entry->value = (char *)(uintptr_t)options->metadata[i].value;
-        proto->metadata_props[i] = entry;
     }
-    return write_graph(w, graph, &proto->graph);
 }
 
 /* ---- files ---- */
@@ -401,23 +367,33 @@ static bool finish_file(FILE *file)
     return is_written && is_closed;
 }
 
-static enum status write_model_to(struct onnx_writer *w, const struct graph *graph,
-                                  const struct onnx_write_options *options, FILE *file)
+static void cannot_write(struct onnx_writer *w)
 {
-    Onnx__ModelProto proto;
-    enum status status = write_model(w, graph, options, &proto);
+    if (w->status == STATUS_OK)
+        w->status = error_set(w->err, STATUS_IO, "cannot write it: %s", strerror(errno));
+}
+
+static void write_model(struct onnx_writer *w, const struct graph *graph,
+                        const struct onnx_write_options *options, FILE *file)
+{
     struct onnx_sink sink = {.base = {.append = sink_append}, .file = file};
-    if (status == STATUS_OK) {
+    Onnx__ModelProto proto;
+    onnx__model_proto__init(&proto);
+    proto.has_ir_version = true;
+    proto.ir_version = graph->ir_version > IR_VERSION_LEAST ? graph->ir_version : IR_VERSION_LEAST;
+    proto.producer_name = (char *)(uintptr_t)options->producer;
+    write_opsets(w, graph, &proto);
+    write_metadata(w, options, &proto);
+    proto.graph = write_graph(w, graph);
+    if (w->status == STATUS_OK)
         protobuf_c_message_pack_to_buffer(&proto.base, &sink.base);
-        if (sink.failed)
-            status = cannot_write(w);
-    }
-    if (status == STATUS_OK && any_changed(graph))
-        status = error_set(w->err, STATUS_IO,
-                           "the model's data file changed while it was read; start again");
-    if (!finish_file(file) && status == STATUS_OK)
-        status = cannot_write(w);
-    return status;
+    if (sink.failed)
+        cannot_write(w);
+    if (w->status == STATUS_OK && any_changed(graph))
+        w->status = error_set(w->err, STATUS_IO,
+                              "the model's data file changed while it was read; start again");
+    if (!finish_file(file))
+        cannot_write(w);
 }
 
 static size_t tensor_bytes(const struct graph *graph)
@@ -434,18 +410,19 @@ enum status onnx_write_file(const struct graph *graph, const struct onnx_write_o
 {
     struct onnx_writer w = {.arena = arena_create(0), .err = err};
     FILE *file = NULL;
-    enum status status = w.arena ? STATUS_OK : error_no_memory(err, "while writing the model");
-    if (status == STATUS_OK && tensor_bytes(graph) > TENSORS_LIMIT)
-        status = error_set(err, STATUS_TOO_LARGE, "its tensors exceed the 1.5 GiB of an ONNX file");
-    if (status == STATUS_OK && !(file = fopen(path, "wbxe")))
-        status = cannot_write(&w);
-    if (file) {
-        status = write_model_to(&w, graph, options, file);
-        if (status != STATUS_OK)
-            (void)unlink(path);
-    }
+    if (!w.arena)
+        w.status = error_no_memory(err, "while writing the model");
+    else if (tensor_bytes(graph) > TENSORS_LIMIT)
+        w.status =
+            error_set(err, STATUS_TOO_LARGE, "its tensors exceed the 1.5 GiB of an ONNX file");
+    else if (!(file = fopen(path, "wbxe")))
+        cannot_write(&w);
+    else
+        write_model(&w, graph, options, file);
+    if (file && w.status != STATUS_OK)
+        (void)unlink(path);
     name_map_done(&w.names);
     name_map_done(&w.nodes);
     arena_free(w.arena);
-    return status == STATUS_OK ? status : error_prefix(err, "%.200s", path);
+    return w.status == STATUS_OK ? STATUS_OK : error_prefix(err, "%.200s", path);
 }
