@@ -46,8 +46,11 @@ enum status image_answer_of(const struct model *model, const struct tensor *cons
         geometry = *image->request->place;
     else if (!image->request->tensors) /* a raw tensor already has the model's input size */
         TRY(image_place(&model->preprocess, image, &geometry, &image->error));
-    return task_answer_of(task, outputs, batch, row, &options, &geometry, buffers, &image->answer,
-                          &image->error);
+    const enum status status = task_answer_of(task, outputs, batch, row, &options, &geometry,
+                                              buffers, &image->answer, &image->error);
+    if (status != STATUS_OK) /* a failed image has no answer */
+        task_answer_done(&image->answer);
+    return status;
 }
 
 const char *predict_class_name(const struct predict_request *request, size_t index)
