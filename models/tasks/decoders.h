@@ -87,13 +87,6 @@ enum status instances_add(const struct task *task, const struct task_rows *outpu
                           const struct task_geometry *geometry, struct detections *found,
                           struct error *err) MUST_USE;
 
-/* Limit for the pixels of all masks of a photo: 20 masks of 50 megapixels, about three seconds of
- * work on one core. A client that lowers the thresholds gets up to max_detections boxes. */
-#define MAX_MASK_PIXELS 1e9
-
-/* STATUS_TOO_LARGE if `pixels`, the sum over `count` masks, exceeds the limit. */
-enum status instances_check_work(size_t count, double pixels, struct error *err) MUST_USE;
-
 /* Adds masks for layouts with masks of queries. Drops candidates that the framework drops or the
  * options exclude. Sets the boxes of the remaining candidates, and sorts these, best first. */
 enum status query_masks_add(const struct task *task, const struct task_rows *outputs,

@@ -97,12 +97,6 @@ struct outline {
     bool failed;
 };
 
-void mask_polygons_done(struct mask_polygons *polygons)
-{
-    FREE_ALL(polygons->points, polygons->ends);
-    *polygons = (struct mask_polygons){0};
-}
-
 static void outline_keep(struct outline *outline, struct corner corner)
 {
     struct mask_polygons *into = outline->into;
@@ -229,16 +223,12 @@ static bool add_polygon(struct mask_bitmap *bitmap, uint32_t x, uint32_t y, stru
 enum status mask_polygons_of(struct mask_bitmap *bitmap, struct mask_polygons *ret,
                              struct error *err)
 {
-    struct mask_polygons found = {0};
-    struct outline outline = {.into = &found};
+    struct outline outline = {.into = ret};
     size_t ends_capacity = 0;
     for (uint32_t y = 0; y < bitmap->height; y++)
         for (uint32_t x = 0; x < bitmap->width; x++) {
-            if (!mask_begins(bitmap, x, y) || add_polygon(bitmap, x, y, &outline, &ends_capacity))
-                continue;
-            mask_polygons_done(&found);
-            return error_no_memory(err, "for the outline of a mask");
+            if (mask_begins(bitmap, x, y) && !add_polygon(bitmap, x, y, &outline, &ends_capacity))
+                return error_no_memory(err, "for the outline of a mask");
         }
-    *ret = found;
     return STATUS_OK;
 }

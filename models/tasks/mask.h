@@ -38,7 +38,7 @@ struct mask_bitmap {
 enum status mask_bitmap_of(const char *counts, uint32_t height, struct mask_bitmap *ret,
                            struct error *err) MUST_USE;
 
-/* Outlines of the parts of a mask. Zeroed: empty. Free with mask_polygons_done(). */
+/* Outlines of the parts of a mask. Zeroed: empty. Free `points` and `ends`. */
 struct mask_polygons {
     uint32_t *points; /* x, y, x, y … in pixels from the photo's upper left corner */
     size_t count;     /* numbers in `points` */
@@ -68,7 +68,7 @@ bool mask_next_edge(struct mask_bitmap *bitmap, bool joins_corners, struct mask_
 
 /* Makes clockwise outlines, within 0.75 pixels of the exact outlines. Pixels that touch only at a
  * corner belong to different parts; holes are omitted. Marks pixels of the bitmap, so a bitmap can
- * be used only once. The caller frees *ret on success. STATUS_NO_MEMORY. */
+ * be used only once. *ret must be zeroed; the caller frees it, also after an error.
+ * STATUS_NO_MEMORY. */
 enum status mask_polygons_of(struct mask_bitmap *bitmap, struct mask_polygons *ret,
                              struct error *err) MUST_USE;
-void mask_polygons_done(struct mask_polygons *polygons);

@@ -31,7 +31,7 @@ static void check_mask(const struct segment *mask, uint32_t width, uint32_t heig
         area += inside ? length : 0;
     HOLDS(!*reader.at && all == (uint64_t)width * height && area == mask->area);
     struct mask_bitmap bitmap;
-    struct mask_polygons polygons;
+    struct mask_polygons polygons = {0};
     enum status status = mask_bitmap_of(mask->counts, height, &bitmap, NULL);
     HOLDS(status == STATUS_OK || status == STATUS_NO_MEMORY);
     if (status != STATUS_OK)
@@ -39,14 +39,10 @@ static void check_mask(const struct segment *mask, uint32_t width, uint32_t heig
     HOLDS(bitmap.left + bitmap.width <= width && bitmap.top + bitmap.height <= height);
     status = mask_polygons_of(&bitmap, &polygons, NULL);
     HOLDS(status == STATUS_OK || status == STATUS_NO_MEMORY);
-    if (status != STATUS_OK) {
-        free(bitmap.pixels);
-        return;
-    }
-    HOLDS((polygons.polygons > 0) == (area > 0));
+    HOLDS(status != STATUS_OK || (polygons.polygons > 0) == (area > 0));
     for (size_t i = 0; i < polygons.count; i++)
         HOLDS(polygons.points[i] <= (i % 2 ? height : width));
-    mask_polygons_done(&polygons);
+    FREE_ALL(polygons.points, polygons.ends);
     free(bitmap.pixels);
 }
 

@@ -489,7 +489,7 @@ static struct mask_polygons polygons_of(const uint8_t *mask, uint32_t width, uin
                                         struct mask_bitmap *bitmap)
 {
     char text[4096];
-    struct mask_polygons found;
+    struct mask_polygons found = {0};
     struct error err;
     write_counts(mask, (size_t)width * height, text);
     cr_assert_eq(mask_bitmap_of(text, height, bitmap, &err), STATUS_OK);
@@ -512,7 +512,7 @@ Test(mask, rectangle)
     for (size_t i = 0; i < found.count; i++)
         cr_expect_eq(found.points[i], wanted[i]);
     free(bitmap.pixels);
-    mask_polygons_done(&found);
+    FREE_ALL(found.points, found.ends);
 }
 
 Test(mask, parts_and_holes)
@@ -527,7 +527,7 @@ Test(mask, parts_and_holes)
     struct mask_polygons found = polygons_of(mask, 9, 4, &bitmap);
     cr_expect_eq(found.polygons, 3);
     free(bitmap.pixels);
-    mask_polygons_done(&found);
+    FREE_ALL(found.points, found.ends);
 }
 
 Test(mask, a_disc_has_few_corners)
@@ -553,7 +553,7 @@ Test(mask, a_disc_has_few_corners)
     cr_expect_float_eq((double)twice / 2, (double)area, .02 * (double)area, "%g of %zu pixels",
                        (double)twice / 2, area);
     free(bitmap.pixels);
-    mask_polygons_done(&found);
+    FREE_ALL(found.points, found.ends);
 }
 
 Test(mask, invalid_counts)
