@@ -65,7 +65,6 @@ struct serve {
     bool is_loaded;
     struct error load_error;
 
-    struct supervisor *supervisor;
     struct process_user user;
     struct confinement confinement;
     int port; /* written to --port-file; 0: not yet */
@@ -239,7 +238,7 @@ static enum status set_up(struct serve *serve, struct error *err)
     const struct process_user *user = config->user ? &serve->user : NULL;
     TRY(take_signals(serve, err));
     TRY(process_find_user(config->user, &serve->user, err));
-    if (is_confined(config)) {    /* before supervisor_create(), which unsets NOTIFY_SOCKET */
+    if (is_confined(config)) {    /* before supervisor_begin(), which unsets NOTIFY_SOCKET */
         if (config->cache_folder) /* Landlock rules need folders that exist */
             process_make_folder(config->cache_folder, user);
         confine_files(config, &serve->confinement);
@@ -249,7 +248,7 @@ static enum status set_up(struct serve *serve, struct error *err)
     if (!log_start())
         return error_set(err, STATUS_NO_MEMORY,
                          "cannot start the thread that writes the log; " THREAD_LIMIT_HINT);
-    serve->supervisor = supervisor_create();
+    supervisor_begin();
     TRY(create_services(serve, err));
     count_reloads(serve, 0, 0); /* creates both counters, so that they start at 0 */
     TRY(http_server_start(&serve->parts, &serve->http, err));
@@ -260,8 +259,8 @@ static enum status set_up(struct serve *serve, struct error *err)
     TRY(give_up_root(serve, err));
     if (serve->parts.faces)
         TRY(faces_open(serve->parts.faces, err));
-    supervisor_watch(serve->supervisor, serve->parts.model_host);
-    supervisor_say(serve->supervisor, "STATUS=loading %s", loader_name(serve->parts.loader));
+    supervisor_watch(serve->parts.model_host);
+    supervisor_say("STATUS=loading %s", loader_name(serve->parts.loader));
     log_event(LOG_DEBUG, "listening", LOG_STR("url", http_server_listener(serve->http)->where),
               LOG_STR("version", LENSD_VERSION));
     if (config->fallback[0])
@@ -287,7 +286,7 @@ static void tear_down(struct serve *serve)
     trace_exporter_free(serve->parts.traces);
     faces_free(serve->parts.faces);
     tracks_free(serve->parts.tracks);
-    supervisor_free(serve->supervisor);
+    supervisor_end();
     loader_free(serve->parts.loader);
     model_host_free(serve->parts.model_host);
     metrics_free(serve->parts.metrics);
@@ -433,15 +432,8 @@ static bool is_closed_terminal(const struct signalfd_siginfo *info)
 
 static bool is_end(const struct signalfd_siginfo *info)
 {
-    switch (info->ssi_signo) {
-    case SIGHUP:
-        return is_closed_terminal(info) && !outlives_terminal;
-    case SIGUSR1:
-    case SIGUSR2:
-        return false;
-    default:
-        return true;
-    }
+    return info->ssi_signo == SIGHUP ? is_closed_terminal(info) && !outlives_terminal
+                                     : info->ssi_signo != SIGUSR1 && info->ssi_signo != SIGUSR2;
 }
 
 /* From serve->end_by on, ends the process although the main thread still waits for work. Keeps the
@@ -502,14 +494,14 @@ static void drain(struct serve *serve, const char *cause)
     log_event(LOG_INFO, "draining", LOG_STR("cause", cause),
               LOG_REAL("delay_s", (double)config->drain_delay / 1000),
               LOG_REAL("grace_s", (double)config->grace / 1000));
-    supervisor_say(serve->supervisor, "STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=%lld",
+    supervisor_say("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=%lld",
                    (long long)(config->drain_delay + config->grace + 2 * STUCK_MS) * 1000);
     const int64_t most = (config->drain_delay + config->grace + STUCK_MS) * NS_PER_MS;
     set_end(serve, clock_now() + most);
     http_server_begin_drain(serve->http);
     loader_stop(serve->parts.loader);
     set_end(serve, clock_now() + most);
-    supervisor_say(serve->supervisor, "EXTEND_TIMEOUT_USEC=%lld",
+    supervisor_say("EXTEND_TIMEOUT_USEC=%lld",
                    (long long)(config->drain_delay + config->grace + 2 * STUCK_MS) * 1000);
     (void)poll(NULL, 0, (int)config->drain_delay); /* sleeps; signals are blocked */
     http_server_stop_accepting(serve->http);
@@ -540,7 +532,7 @@ static void change_level(int step)
 static void reload(struct serve *serve)
 {
     struct error err;
-    supervisor_say(serve->supervisor, "RELOADING=1\nMONOTONIC_USEC=%lld", /* Type=notify-reload */
+    supervisor_say("RELOADING=1\nMONOTONIC_USEC=%lld", /* Type=notify-reload */
                    (long long)clock_now() / 1000);
     const bool failed = http_server_reload(serve->http, &err) != STATUS_OK;
     count_reloads(serve, !failed, failed);
@@ -551,7 +543,7 @@ static void reload(struct serve *serve)
                   LOG_STR("text", "SIGHUP rereads only API keys and the certificate; restart lensd "
                                   "for changes in --config"));
     if (serve->is_loaded) /* while models load, READY would be too early */
-        supervisor_say(serve->supervisor, "READY=1");
+        supervisor_say("READY=1");
 }
 
 /* Handles a signal that does not end the server. Returns false for one that does. */
@@ -595,7 +587,7 @@ static const char *wait_for_end(struct serve *serve)
         if (ready <= 0) {
             /* Keeps systemd from giving up while a large model loads. */
             if (ready == 0 && !serve->is_loaded) {
-                supervisor_say(serve->supervisor, "EXTEND_TIMEOUT_USEC=%d", EXTEND_MS * 1000);
+                supervisor_say("EXTEND_TIMEOUT_USEC=%d", EXTEND_MS * 1000);
                 log_loading(serve);
                 is_said = true;
             }
@@ -617,8 +609,7 @@ static const char *wait_for_end(struct serve *serve)
             return NULL;
         http_server_accept(serve->http);
         say_ready(serve);
-        supervisor_say(serve->supervisor, "READY=1\nSTATUS=serving %s at %s",
-                       loader_served(serve->parts.loader),
+        supervisor_say("READY=1\nSTATUS=serving %s at %s", loader_served(serve->parts.loader),
                        http_server_listener(serve->http)->where);
     }
 }
@@ -692,7 +683,7 @@ int command_serve(const struct config *config)
         if (cause)
             drain(&serve, cause);
         else {
-            supervisor_say(serve.supervisor, "STATUS=%s", serve.load_error.message);
+            supervisor_say("STATUS=%s", serve.load_error.message);
             result = serve_failed(&serve.load_error);
         }
     }

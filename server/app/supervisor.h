@@ -6,21 +6,16 @@
  * scheduler is stuck, the thread sends nothing, and systemd restarts lensd. */
 #pragma once
 
-#include <stdbool.h>
-
 #include "server/schedule/runtime/model_host.h"
 
-struct supervisor;
+/* Reads NOTIFY_SOCKET and WATCHDOG_USEC, and removes them from the environment. */
+void supervisor_begin(void);
 
-/* Reads NOTIFY_SOCKET and WATCHDOG_USEC, and removes them from the environment. Returns NULL when
- * out of memory; every function accepts NULL and then does nothing. */
-struct supervisor *supervisor_create(void);
-void supervisor_free(struct supervisor *supervisor);
+/* Starts the watchdog for `model_host`, if systemd set WATCHDOG_USEC. */
+void supervisor_watch(struct model_host *model_host);
 
-/* Starts the watchdog for `model_host`, if systemd set WATCHDOG_USEC. Call supervisor_free() before
- * the model host is freed. */
-void supervisor_watch(struct supervisor *supervisor, struct model_host *model_host);
+/* Ends the watchdog. Call it before the model host is freed. */
+void supervisor_end(void);
 
 /* Sends one or several lines such as "READY=1"; arguments as for printf(). */
-void supervisor_say(struct supervisor *supervisor, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+void supervisor_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
