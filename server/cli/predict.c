@@ -352,19 +352,14 @@ static void print_json_line(const char *path, const struct photo *photo)
 
 static int print_as_json(const struct prediction_run *run)
 {
-    const struct predict_request all = {.images = run->images,
-                                        .image_count = run->ended,
-                                        .used_model =
-                                            run->ended ? run->photos[0].request.used_model : NULL};
-    size_t count, shown = 0;
+    const struct photo *first = &run->photos[0];
+    const struct predict_request all = {
+        .images = run->images, .image_count = run->ended, .used_model = first->request.used_model};
+    size_t count;
     struct model_status *models = model_host_snapshot(run->host, &count);
-    for (size_t i = 0; i < count; i++)
-        if (models[i].is_default) /* this is the pipeline; the other models are its stages */
-            shown = i;
-    const struct model_status *status = count ? &models[shown] : NULL;
     const struct describe_how how = {
-        .status = status,
-        .answer = {.model = count && status->stage_count ? status->name : NULL,
+        .status = first->staged ? NULL : models, /* a pipeline has no precision of its own */
+        .answer = {.model = first->staged ? first->staged->name : NULL,
                    .as_list = true,
                    .total_ms = clock_ms(clock_now() - run->started)}};
     char *text = describe_predictions(&all, &how, NULL);
