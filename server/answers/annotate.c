@@ -128,8 +128,10 @@ static void draw_points(const struct annotation *a, const struct task_point *poi
     for (size_t i = 0; i < count; i++) {
         if (!is_seen(&points[i]))
             continue;
-        draw_disc(&a->canvas, points[i].x, points[i].y, a->line * 1.6f, DRAW_WHITE);
-        draw_disc(&a->canvas, points[i].x, points[i].y, a->line * 1.2f, colour);
+        draw_line(&a->canvas, points[i].x, points[i].y, points[i].x, points[i].y, a->line * 3.2f,
+                  DRAW_WHITE);
+        draw_line(&a->canvas, points[i].x, points[i].y, points[i].x, points[i].y, a->line * 2.4f,
+                  colour);
     }
 }
 

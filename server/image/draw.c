@@ -94,12 +94,6 @@ void draw_line(const struct canvas *canvas, float x1, float y1, float x2, float 
     }
 }
 
-void draw_disc(const struct canvas *canvas, float x, float y, float radius,
-               struct rgb_colour colour)
-{
-    draw_line(canvas, x, y, x, y, 2 * radius, colour);
-}
-
 void draw_fill(const struct canvas *canvas, float x1, float y1, float x2, float y2,
                struct rgb_colour colour)
 {

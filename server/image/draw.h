@@ -24,11 +24,8 @@ struct rgb_colour {
  * white letters are readable on each colour. */
 struct rgb_colour draw_colour(uint32_t index);
 
-/* Draws a line with round ends. Pixel centres are at .5. */
+/* Draws a line with round ends; a disc if both ends are equal. Pixel centres are at .5. */
 void draw_line(const struct canvas *canvas, float x1, float y1, float x2, float y2, float thickness,
-               struct rgb_colour colour);
-
-void draw_disc(const struct canvas *canvas, float x, float y, float radius,
                struct rgb_colour colour);
 
 /* Fills each pixel whose centre is in the rectangle. */

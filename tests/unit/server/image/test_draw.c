@@ -53,7 +53,7 @@ Test(draw, clips)
 {
     draw_line(&canvas, -100, 15, 200, 15, 2, red);
     cr_expect(red_at(0, 15) == 255 && red_at(WIDTH - 1, 15) == 255);
-    draw_disc(&canvas, 0, 0, 5, red);
+    draw_line(&canvas, 0, 0, 0, 0, 2 * 5, red);
     draw_fill(&canvas, 30, 20, 1e9f, 1e9f, red);
     cr_expect_eq(red_at(WIDTH - 1, HEIGHT - 1), 255);
     cr_expect_eq(red_at(29, HEIGHT - 1), 0);
@@ -65,8 +65,8 @@ Test(draw, clips)
     for (size_t i = 0; i < COUNT_OF(odd); i++) {
         draw_line(&canvas, odd[i], 0, 5, 5, 1, red);
         draw_line(&canvas, 0, 0, 5, odd[i], 1, red);
-        draw_disc(&canvas, odd[i], 0, 3, red);
-        draw_disc(&canvas, 20, 5, odd[i], red);
+        draw_line(&canvas, odd[i], 0, odd[i], 0, 2 * 3, red);
+        draw_line(&canvas, 20, 5, 20, 5, 2 * odd[i], red);
         draw_text(&canvas, odd[i], 3, 10, "far away", red);
     }
     draw_fill(&canvas, NAN, NAN, NAN, NAN, red);
