@@ -31,12 +31,6 @@ struct inspection {
     const char *text_half, *decoder; /* one of them is second_half, or both are NULL */
 };
 
-static void inspection_done(struct inspection *in)
-{
-    model_free(in->model);
-    free(in->uses);
-}
-
 /* ---- operators ---- */
 
 static bool is_supported(const struct inspection *in)
@@ -390,27 +384,22 @@ static bool inspect_stages(const struct config *config, int *ret)
         return false;
     const struct repository_model *model = &repository.models[0];
     const struct pipeline_config *stages = model->stages;
-    const bool is_wrong = model->problem.status != STATUS_OK;
-    if (!stages) {
-        repository_done(&repository);
-        return false;
-    }
-    *ret = is_wrong;
-    if (config->json) {
+    *ret = model->problem.status != STATUS_OK;
+    if (stages && config->json) {
         const int printed = print_stages_json(model);
         *ret = printed ? printed : *ret;
-    } else {
+    } else if (stages) {
         printf("%s  (%s), a pipeline\n\n", SHOWN(model->name), SHOWN(model->path));
         for (size_t i = 0; i < stages->stage_count; i++)
             print_stage(&stages->stages[i], i);
-        if (is_wrong)
+        if (*ret)
             printf("\nlensd cannot run this pipeline: %s\n", SHOWN(model->problem.message));
         else
             printf("\nlensd can run this pipeline if its models fit their stages; `lensd serve "
                    "--check` loads them and checks that.\n");
     }
     repository_done(&repository);
-    return true;
+    return stages;
 }
 
 int command_inspect(const struct config *config)
@@ -435,6 +424,7 @@ int command_inspect(const struct config *config)
         if (result == 0 && !is_supported(&in))
             result = 1;
     }
-    inspection_done(&in);
+    model_free(in.model);
+    free(in.uses);
     return result;
 }
