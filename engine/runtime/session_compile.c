@@ -13,36 +13,26 @@ void compiled_done(struct session *session, struct compiled_size *c)
     compiled_drop_tail_outputs(session, c);
     if (c->program)
         session->ops->free_program(c->program);
-    for (size_t i = 0; c->tensors && i < session->info.output_count; i++)
-        if (!c->output_of || c->output_of[i] >= 0)
-            tensor_unref(c->tensors[i]);
-    for (size_t i = 0; c->tail_inputs && i < c->crossing; i++)
-        tensor_unref(c->tail_inputs[i]);
+    for (size_t i = 0; c->results && i < c->graph->output_count; i++)
+        tensor_unref(c->results[i]);
     graph_free(c->tail);
-    FREE_ALL(c->static_data, c->tensors, c->tail_inputs, c->tail_outputs);
+    FREE_ALL(c->static_data, c->results, c->tail_outputs);
     graph_free(c->graph); /* also frees output_of */
     *c = (struct compiled_size){0};
 }
 
 /* Creates the tensors for the program's outputs. Each run sets their addresses. */
-static enum status wrap_outputs(struct session *session, struct compiled_size *c, struct error *err)
+static enum status wrap_outputs(struct compiled_size *c, struct error *err)
 {
-    struct graph *graph = c->graph;
-    c->static_data = alloc_array(graph->output_count, sizeof *c->static_data);
-    c->tensors = alloc_array(session->info.output_count, sizeof *c->tensors);
-    c->tail_inputs = alloc_array(c->crossing, sizeof *c->tail_inputs);
+    const size_t count = c->graph->output_count;
+    c->static_data = alloc_array(count, sizeof *c->static_data);
+    c->results = alloc_array(count, sizeof *c->results);
     c->tail_outputs = alloc_array(c->tail ? c->tail->output_count : 0, sizeof *c->tail_outputs);
-    TRY(check_memory(c->static_data && c->tensors && c->tail_inputs && c->tail_outputs,
-                     "while creating a session", err));
-    for (size_t i = 0; i < session->info.output_count; i++) {
-        if (c->output_of[i] < 0)
-            continue;
-        const struct value *value = graph->outputs[c->output_of[i]];
-        TRY(tensor_wrap(value->dtype, &value->shape, NULL, NULL, NULL, &c->tensors[i], err));
-    }
-    for (size_t i = 0; i < c->crossing; i++) {
-        const struct value *value = graph->outputs[graph->output_count - c->crossing + i];
-        TRY(tensor_wrap(value->dtype, &value->shape, NULL, NULL, NULL, &c->tail_inputs[i], err));
+    TRY(check_memory(c->static_data && c->results && c->tail_outputs, "while creating a session",
+                     err));
+    for (size_t i = 0; i < count; i++) {
+        const struct value *value = c->graph->outputs[i];
+        TRY(tensor_wrap(value->dtype, &value->shape, NULL, NULL, NULL, &c->results[i], err));
     }
     return STATUS_OK;
 }
@@ -222,7 +212,7 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
     TRY(session->ops->compile(session->backend, c->graph, &c->program, err));
     if (size == 1 && !c->tail && !session->options.trial && session->ops->compile_streams)
         TRY(session->ops->compile_streams(session->backend, err));
-    TRY(wrap_outputs(session, c, err));
+    TRY(wrap_outputs(c, err));
     drop_constants(c->graph);
     return STATUS_OK;
 }

@@ -21,10 +21,8 @@ struct compiled_size {
                         output -1 - x of `tail` */
     size_t crossing; /* the tail's inputs are the last `crossing` outputs of the static part */
     struct program *program;
-    const void **static_data;
-    struct tensor **tensors; /* the session's outputs: tensors that wrap the program's memory, or
-                                results of the tail */
-    struct tensor **tail_inputs; /* tensors that wrap the tail's inputs */
+    const void **static_data; /* results of the program: one per output of `graph` */
+    struct tensor **results;  /* wrap static_data */
     struct tensor **tail_outputs;
 };
 

@@ -8,18 +8,13 @@
 
 static enum status run_tail(struct session *session, struct compiled_size *c, struct error *err)
 {
-    size_t first = c->graph->output_count - c->crossing;
-    for (size_t i = 0; i < c->crossing; i++)
-        c->tail_inputs[i]->data = (void *)(uintptr_t)c->static_data[first + i];
+    struct tensor *const *inputs = c->results + c->graph->output_count - c->crossing;
     struct node_runner runner = {session->ops->run_node, session->tail_backend};
     struct interpreter_limits limits = {.stop = session->stop,
                                         .stop_context = session->stop_context,
                                         .runner = session->tail_backend ? &runner : NULL};
-    TRY(interpret(c->tail, c->tail_inputs, c->tail_outputs, &session->tail_budget, &limits, err));
+    TRY(interpret(c->tail, inputs, c->tail_outputs, &session->tail_budget, &limits, err));
     session->last = c;
-    for (size_t i = 0; i < session->info.output_count; i++)
-        if (c->output_of[i] < 0)
-            c->tensors[i] = c->tail_outputs[-1 - c->output_of[i]];
     return STATUS_OK;
 }
 
@@ -27,18 +22,18 @@ static enum status run_tail(struct session *session, struct compiled_size *c, st
 static enum status wrap(struct session *session, struct compiled_size *c, int batch,
                         const struct tensor **outputs, struct error *err)
 {
+    for (size_t i = 0; i < c->graph->output_count; i++)
+        c->results[i]->data = (void *)(uintptr_t)c->static_data[i];
     if (c->tail)
         TRY(run_tail(session, c, err));
     for (size_t i = 0; i < session->info.output_count; i++) {
-        struct tensor *tensor = c->tensors[i];
-        if (c->output_of[i] >= 0) {
-            tensor->data = (void *)(uintptr_t)c->static_data[c->output_of[i]];
-            /* At size 1 no row is cut off, and the first dimension may be anything, even 0. */
-            if (session->info.batched && c->size > 1 && tensor->shape.rank > 0) {
-                size_t each = tensor->bytes / (size_t)tensor->shape.dims[0];
-                tensor->shape.dims[0] = batch;
-                tensor->bytes = each * (size_t)batch;
-            }
+        const int at = c->output_of[i];
+        struct tensor *tensor = at >= 0 ? c->results[at] : c->tail_outputs[-1 - at];
+        /* At size 1 no row is cut off, and the first dimension may be anything, even 0. */
+        if (at >= 0 && session->info.batched && c->size > 1 && tensor->shape.rank > 0) {
+            size_t each = tensor->bytes / (size_t)tensor->shape.dims[0];
+            tensor->shape.dims[0] = batch;
+            tensor->bytes = each * (size_t)batch;
         }
         outputs[i] = tensor;
     }
