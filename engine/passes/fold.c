@@ -515,10 +515,8 @@ enum status optimize_weights(struct graph *graph, struct error *err)
     return edit_end(&edit);
 }
 
-enum status optimize_specialise(struct graph *graph, const struct shape *shapes, struct error *err)
+enum status optimize_specialise(struct graph *graph, struct error *err)
 {
     struct edit edit = {.graph = graph, .err = err};
-    for (size_t i = 0; i < graph->input_count; i++)
-        graph->inputs[i]->shape = shapes[i];
     return fold_graph(&edit, true);
 }

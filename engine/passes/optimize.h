@@ -51,11 +51,10 @@ enum status optimize_dynamic(struct graph *graph, struct error *err) MUST_USE;
  * Errors: STATUS_NO_MEMORY, STATUS_MODEL (a cycle), and those of inference and kernels. */
 enum status optimize_weights(struct graph *graph, struct error *err) MUST_USE;
 
-/* Gives graph->inputs[i] the known shape shapes[i] and infers the shapes that follow. Folds new
- * constants (Shape → Gather → Concat → Reshape …), and rewrites ONNX's functions Attention and
+/* Infers the shapes that follow from those of the inputs, which are known. Folds new constants
+ * (Shape → Gather → Concat → Reshape …), and rewrites ONNX's functions Attention and
  * RotaryEmbedding in primitives. Values whose shape depends on data stay SHAPE_NONE. */
-enum status optimize_specialise(struct graph *graph, const struct shape *shapes,
-                                struct error *err) MUST_USE;
+enum status optimize_specialise(struct graph *graph, struct error *err) MUST_USE;
 
 /* Moves every data-dependent node (see split.c) into a new graph, *ret_tail, which is NULL without
  * such nodes. The tail's inputs, in their order, become additional outputs of `graph` after the

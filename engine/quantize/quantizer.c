@@ -121,43 +121,22 @@ struct quantizer_layer *quantizer_layers(struct quantizer *q, size_t *ret_count)
 
 /* ---- shapes ---- */
 
-static enum status shapes_of_inputs(const struct quantizer *q,
-                                    const struct session_options *options, struct shape *shapes,
-                                    struct error *err)
-{
-    for (size_t i = 0; i < q->graph->input_count; i++) {
-        struct shape *shape = &shapes[i];
-        const int sides[2] = {options->image_height, options->image_width};
-        const int first = options->image_channels_last ? 1 : 2;
-        *shape = q->graph->inputs[i]->shape;
-        for (int d = 0; d < shape->rank; d++)
-            if (shape->dims[d] == DIM_UNKNOWN)
-                shape->dims[d] = d == 0 ? 1 : d == first || d == first + 1 ? sides[d - first] : 3;
-        if (!shape_is_known(shape))
-            return error_set(err, STATUS_UNSUPPORTED, "input '%.100s' declares no shape",
-                             q->graph->inputs[i]->name);
-    }
-    return STATUS_OK;
-}
-
 /* Infers shapes for one image, on a clone: some values are constant only for this batch size. */
 static enum status infer_shapes(struct quantizer *q, const struct session_options *options,
                                 struct error *err)
 {
     struct graph *copy;
-    struct shape *shapes = arena_alloc(q->graph->arena, q->graph->input_count, sizeof *shapes);
-    TRY(check_memory(shapes, "while quantizing", err));
-    TRY(shapes_of_inputs(q, options, shapes, err));
-    TRY(graph_clone(q->graph, &copy, err));
-    const enum status status = optimize_specialise(copy, shapes, err);
-    for (size_t v = 0; status == STATUS_OK && v < q->graph->value_count; v++) {
+    struct session_options declared = *options;
+    declared.image_layout = IMAGE_AS_DECLARED;
+    TRY(session_specialise(q->graph, &declared, 1, &copy, err));
+    for (size_t v = 0; v < q->graph->value_count; v++) {
         const struct value *value = copy->values[v];
         q->shapes[v] = value->shape;
         q->is_float[v] = value->dtype == DTYPE_F32 && !q->graph->values[v]->known &&
                          shape_is_known(&value->shape) && shape_count(&value->shape) > 0;
     }
     graph_free(copy);
-    return status;
+    return STATUS_OK;
 }
 
 /* Sets the layers' work: each weight of a channel is multiplied once for each number of the

@@ -124,6 +124,12 @@ enum status session_create(const struct graph *graph, const struct session_optio
                            struct session **ret, struct error *err) MUST_USE;
 void session_free(struct session *session);
 
+/* Sets *ret to a copy of the graph with shapes inferred for `batch` images, which the caller owns.
+ * `options` gives the shape of an image that the file leaves free. Errors: STATUS_UNSUPPORTED (an
+ * input's shape stays unknown), and those of the passes. */
+enum status session_specialise(const struct graph *graph, const struct session_options *options,
+                               int batch, struct graph **ret, struct error *err) MUST_USE;
+
 /* Sets a function that can stop a run, in place of options.cancel. The running thread calls stop()
  * before each step on a CPU, before each node of the interpreter, and inside reference kernels. For
  * runs in streams session_collect() calls stop() every 20 ms. If stop() returns true, the run ends

@@ -47,24 +47,24 @@ static void drop_constants(struct graph *graph)
 }
 
 /* True if the first dimension of input i is the batch size. */
-static bool follows_batch(const struct session *session, size_t i)
+static bool follows_batch(const struct graph *graph, const struct session_options *options,
+                          size_t i)
 {
-    const struct shape *shape = &session->base->inputs[i]->shape;
-    return shape->rank > 0 && (shape->dims[0] == DIM_UNKNOWN ||
-                               (i == session->options.image_input && shape->dims[0] == 1));
+    const struct shape *shape = &graph->inputs[i]->shape;
+    return shape->rank > 0 &&
+           (shape->dims[0] == DIM_UNKNOWN || (i == options->image_input && shape->dims[0] == 1));
 }
 
-static enum status input_shape(const struct session *session, size_t i, int batch,
-                               struct shape *ret, struct error *err)
+static enum status input_shape(const struct graph *graph, const struct session_options *options,
+                               size_t i, int batch, struct shape *ret, struct error *err)
 {
-    const struct value *value = session->base->inputs[i];
-    const struct session_options *options = &session->options;
+    const struct value *value = graph->inputs[i];
     struct shape shape = value->shape;
     if (shape.rank < 0)
         return error_set(err, STATUS_UNSUPPORTED,
                          "input '%s' declares no shape; re-export the model with one", value->name);
     const bool image = i == options->image_input;
-    if (follows_batch(session, i))
+    if (follows_batch(graph, options, i))
         shape.dims[0] = batch;
     if (image && shape.rank == 4) {
         bool last = options->image_channels_last || options->image_layout != IMAGE_AS_DECLARED;
@@ -85,6 +85,22 @@ static enum status input_shape(const struct session *session, size_t i, int batc
     return STATUS_OK;
 }
 
+enum status session_specialise(const struct graph *graph, const struct session_options *options,
+                               int batch, struct graph **ret, struct error *err)
+{
+    struct graph *copy;
+    TRY(graph_clone(graph, &copy, err));
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < graph->input_count; i++)
+        status = input_shape(graph, options, i, batch, &copy->inputs[i]->shape, err);
+    IF_OK(status, optimize_specialise(copy, err));
+    if (status == STATUS_OK)
+        *ret = copy;
+    else
+        graph_free(copy);
+    return status;
+}
+
 static enum status specialise(struct session *session, struct compiled_size *c, struct error *err)
 {
     if (c->size == 1 && session->single) {
@@ -92,14 +108,7 @@ static enum status specialise(struct session *session, struct compiled_size *c, 
         session->single = NULL;
         return STATUS_OK;
     }
-    struct shape *shapes = alloc_array(session->info.input_count, sizeof *shapes);
-    enum status status = shapes ? graph_clone(session->base, &c->graph, err)
-                                : error_no_memory(err, "while creating a session");
-    for (size_t i = 0; status == STATUS_OK && i < session->info.input_count; i++)
-        status = input_shape(session, i, c->size, &shapes[i], err);
-    IF_OK(status, optimize_specialise(c->graph, shapes, err));
-    free(shapes);
-    return status;
+    return session_specialise(session->base, &session->options, c->size, &c->graph, err);
 }
 
 const struct value *compiled_output(const struct compiled_size *c, size_t i)
@@ -150,7 +159,7 @@ static enum status check_rows(struct session *session, const struct graph *graph
     uint64_t hash;
     bool *follows = alloc_array(session->info.input_count, sizeof *follows);
     for (size_t i = 0; follows && i < session->info.input_count; i++)
-        follows[i] = follows_batch(session, i);
+        follows[i] = follows_batch(session->base, &session->options, i);
     const struct node *where = NULL;
     const bool is_proven =
         follows && batch_is_independent(graph, session->base, size, follows, &hash, &where);

@@ -342,13 +342,10 @@ static void check_reference(const struct sample *s, struct tensor *const *inputs
     struct graph *plain = make_graph(s, true), *fused;
     struct tensor *expected, *output;
     const struct optimize_options options = {.fuse = true};
-    struct shape shapes[2] = {plain->inputs[0]->shape};
     size_t found = 0;
-    if (plain->input_count > 1)
-        shapes[1] = plain->inputs[1]->shape;
     cr_assert_eq(graph_clone(plain, &fused, &err), STATUS_OK);
     cr_assert_eq(optimize_weights(fused, &err), STATUS_OK, "%s", err.message);
-    cr_assert_eq(optimize_specialise(fused, shapes, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(optimize_specialise(fused, &err), STATUS_OK, "%s", err.message);
     cr_assert_eq(optimize_for_backend(fused, &options, &err), STATUS_OK, "%s", err.message);
     for (size_t n = 0; n < fused->node_count; n++) {
         cr_assert_neq(fused->nodes[n]->op, OP_SOFTMAX, "%s", s->name);
