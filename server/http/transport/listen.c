@@ -72,29 +72,31 @@ static int listen_open_socket(const struct addrinfo *address, bool listens)
     return -1;
 }
 
-/* Finds the port that was bound, and a URL for clients on this machine. */
+/* Finds the address that was bound, and a URL for clients on this machine. `host` NULL: unknown. */
 static void listen_describe(const char *host, bool tls, struct listener *listener)
 {
-    struct sockaddr_storage bound;
+    const char *scheme = tls ? "https" : "http";
+    struct sockaddr_storage bound = {.ss_family = AF_UNSPEC};
     socklen_t size = sizeof bound;
-    char name[128];
-    snprintf(name, sizeof name, strchr(host, ':') ? "[%s]" : "%s", host);
-    if (getsockname(listener->fd, (struct sockaddr *)&bound, &size) == 0) {
-        if (bound.ss_family == AF_INET) {
-            const struct sockaddr_in *v4 = (const void *)&bound;
-            listener->port = ntohs(v4->sin_port);
-            listener->is_loopback = ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
-            if (v4->sin_addr.s_addr == htonl(INADDR_ANY))
-                snprintf(name, sizeof name, "127.0.0.1");
-        } else {
-            const struct sockaddr_in6 *v6 = (const void *)&bound;
-            listener->port = ntohs(v6->sin6_port);
-            listener->is_loopback = IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
-            if (IN6_IS_ADDR_UNSPECIFIED(&v6->sin6_addr))
-                snprintf(name, sizeof name, "[::1]");
-        }
+    char address[NI_MAXHOST] = "localhost", port[8] = "0";
+    (void)getsockname(listener->fd, (struct sockaddr *)&bound, &size);
+    if (bound.ss_family == AF_UNIX) {
+        const struct sockaddr_un *path = (const void *)&bound;
+        snprintf(listener->url, sizeof listener->url, "%s://localhost", scheme);
+        snprintf(listener->where, sizeof listener->where, "unix:%.*s", (int)sizeof path->sun_path,
+                 path->sun_path);
+        return;
     }
-    snprintf(listener->url, sizeof listener->url, "%s://%s:%d", tls ? "https" : "http", name,
+    (void)getnameinfo((struct sockaddr *)&bound, size, address, sizeof address, port, sizeof port,
+                      NI_NUMERICHOST | NI_NUMERICSERV);
+    listener->port = (int)strtol(port, NULL, 10);
+    listener->is_loopback = !strncmp(address, "127.", 4) || !strcmp(address, "::1");
+    const char *name = !strcmp(address, "0.0.0.0") ? "127.0.0.1"
+                       : !strcmp(address, "::")    ? "::1"
+                       : host                      ? host
+                                                   : address;
+    snprintf(listener->url, sizeof listener->url,
+             strchr(name, ':') ? "%s://[%.256s]:%d" : "%s://%.256s:%d", scheme, name,
              listener->port);
     memcpy(listener->where, listener->url, sizeof listener->where);
 }
@@ -189,12 +191,6 @@ static bool bind_path(int fd, const struct sockaddr_un *address, unsigned mode)
            chmod(address->sun_path, mode) == 0 && listen(fd, BACKLOG) == 0;
 }
 
-static void describe_path(const char *path, bool tls, struct listener *listener)
-{
-    snprintf(listener->url, sizeof listener->url, "%s://localhost", tls ? "https" : "http");
-    snprintf(listener->where, sizeof listener->where, "unix:%s", path);
-}
-
 static enum status open_path(const struct http_options *options, struct listener *listener,
                              struct error *err)
 {
@@ -211,7 +207,7 @@ static enum status open_path(const struct http_options *options, struct listener
         listener->device = made.st_dev;
         listener->inode = made.st_ino;
     }
-    describe_path(listener->path, options->tls_cert, listener);
+    listen_describe(NULL, options->tls_cert, listener);
     return STATUS_OK;
 }
 
@@ -249,22 +245,6 @@ static bool is_listening(int fd)
            getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens;
 }
 
-static void describe_passed(bool tls, struct listener *listener)
-{
-    struct sockaddr_storage bound = {.ss_family = AF_UNSPEC};
-    socklen_t size = sizeof bound;
-    char host[INET6_ADDRSTRLEN] = "localhost";
-    (void)getsockname(listener->fd, (struct sockaddr *)&bound, &size);
-    if (bound.ss_family == AF_UNIX) {
-        struct sockaddr_un *path = (void *)&bound;
-        path->sun_path[sizeof path->sun_path - 1] = '\0';
-        describe_path(path->sun_path, tls, listener);
-        return;
-    }
-    (void)getnameinfo((struct sockaddr *)&bound, size, host, sizeof host, NULL, 0, NI_NUMERICHOST);
-    listen_describe(host, tls, listener);
-}
-
 enum status listen_take_passed(bool tls, struct listener *ret, struct error *err)
 {
     const long count = count_passed();
@@ -282,7 +262,7 @@ enum status listen_take_passed(bool tls, struct listener *ret, struct error *err
                          "streams; use ListenStream= and Accept=no in the socket unit",
                          PASSED_FD);
     *ret = (struct listener){.fd = PASSED_FD, .is_passed = true};
-    describe_passed(tls, ret);
+    listen_describe(NULL, tls, ret);
     return STATUS_OK;
 }
 
