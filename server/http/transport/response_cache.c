@@ -59,23 +59,6 @@ enum status response_cache_create(size_t max_bytes, struct metrics *metrics,
     return STATUS_OK;
 }
 
-static void release_all(struct cached_answers *answers)
-{
-    for (struct cached_answer *answer; (answer = TAILQ_FIRST(answers)) != NULL;) {
-        TAILQ_REMOVE(answers, answer, by_use);
-        cached_answer_release(answer);
-    }
-}
-
-void response_cache_free(struct response_cache *cache)
-{
-    if (!cache)
-        return;
-    release_all(&cache->by_use);
-    pthread_mutex_destroy(&cache->lock);
-    FREE_ALL(cache->buckets, cache);
-}
-
 /* Hashes each field's length before it, so that different lists of fields are different bytes. */
 static bool hash_field(gnutls_hash_hd_t hash, const void *bytes, size_t size)
 {
@@ -170,19 +153,28 @@ static struct cached_answer *cache_find_locked(const struct response_cache *cach
     return answer;
 }
 
-static void cache_remove_locked(struct response_cache *cache, struct cached_answer *answer,
-                                struct cached_answers *ret_removed)
-{
-    LIST_REMOVE(answer, bucket);
-    TAILQ_REMOVE(&cache->by_use, answer, by_use);
-    TAILQ_INSERT_HEAD(ret_removed, answer, by_use);
-    cache->bytes -= answer->bytes;
-}
-
 void cached_answer_release(struct cached_answer *answer)
 {
     if (atomic_fetch_sub_explicit(&answer->refs, 1, memory_order_acq_rel) == 1)
         free(answer);
+}
+
+static void cache_remove_locked(struct response_cache *cache, struct cached_answer *answer)
+{
+    LIST_REMOVE(answer, bucket);
+    TAILQ_REMOVE(&cache->by_use, answer, by_use);
+    cache->bytes -= answer->bytes;
+    cached_answer_release(answer);
+}
+
+void response_cache_free(struct response_cache *cache)
+{
+    if (!cache)
+        return;
+    while (!TAILQ_EMPTY(&cache->by_use))
+        cache_remove_locked(cache, TAILQ_FIRST(&cache->by_use));
+    pthread_mutex_destroy(&cache->lock);
+    FREE_ALL(cache->buckets, cache);
 }
 
 struct cached_answer *response_cache_find(struct response_cache *cache, const struct exchange *x)
@@ -228,18 +220,14 @@ void response_cache_keep(struct response_cache *cache, const struct exchange *x,
     struct cached_answer *answer = cached_answer_create(cache, x, model);
     if (!answer)
         return;
-    double evicted = 0;
-    struct cached_answers removed = TAILQ_HEAD_INITIALIZER(removed);
-    pthread_mutex_lock(&cache->lock);
+    LOCK(&cache->lock);
     struct cached_answer *before = cache_find_locked(cache, answer->hash);
     if (before)
-        cache_remove_locked(cache, before, &removed);
+        cache_remove_locked(cache, before);
     LIST_INSERT_HEAD(bucket_of(cache, answer->hash), answer, bucket);
     TAILQ_INSERT_HEAD(&cache->by_use, answer, by_use);
-    for (cache->bytes += answer->bytes; cache->bytes > cache->max_bytes; evicted++)
-        cache_remove_locked(cache, TAILQ_LAST(&cache->by_use, cached_answers), &removed);
+    for (cache->bytes += answer->bytes; cache->bytes > cache->max_bytes;
+         metric_add(cache->evictions, 1))
+        cache_remove_locked(cache, TAILQ_LAST(&cache->by_use, cached_answers));
     metric_set(cache->used, (double)cache->bytes);
-    pthread_mutex_unlock(&cache->lock);
-    release_all(&removed);
-    metric_add(cache->evictions, evicted);
 }
