@@ -136,34 +136,19 @@ static enum MHD_Result note_header(void *context, enum MHD_ValueKind kind, const
     return MHD_YES;
 }
 
-/* True if check_head() has to check what this libmicrohttpd has parsed. From 0.9.77 on the library
- * has a strict mode. */
+/* True if daemon_read_head() has to check what this libmicrohttpd has parsed. From 0.9.77 on the
+ * library has a strict mode. */
 static bool mhd_parses_leniently(void)
 {
     return strverscmp(MHD_get_version(), "0.9.77") < 0;
 }
 
-/* Marks a head as malformed that libmicrohttpd (0.9.75) parses too leniently. That library cuts
- * lines and values at NUL, joins folded lines, and takes a line that begins with NUL or ":" for the
- * end of the head, so that the rest would be a second request. Its buffer holds method, target,
- * version and headers in this order, with NULs between these parts; each byte must belong to a part
- * or to such a separator. NUL LF is accepted, because it looks like CR LF here. `method` NULL: the
- * head is incomplete. */
-static void check_head(const struct exchange *x, const char *method, const char *version,
-                       struct request_head *head)
-{
-    struct raw_head raw = {head, NULL, NULL};
-    if (method && mhd_parses_leniently()) {
-        raw.at = version + strlen(version);
-        raw.end = method + head->size;
-        head->malformed =
-            version != method + strlen(method) + 1 + x->target_size + 1 || !skip_line_end(&raw);
-    }
-    MHD_get_connection_values_n(x->handle, MHD_HEADER_KIND, note_header, &raw);
-    if (raw.at)
-        head->malformed |= !skip_line_end(&raw) || raw.at != raw.end;
-}
-
+/* Reads the head of a request. Marks a head as malformed that libmicrohttpd (0.9.75) parses too
+ * leniently. That library cuts lines and values at NUL, joins folded lines, and takes a line that
+ * begins with NUL or ":" for the end of the head, so that the rest would be a second request. Its
+ * buffer holds method, target, version and headers in this order, with NULs between these parts;
+ * each byte must belong to a part or to such a separator. NUL LF is accepted, because it looks like
+ * CR LF here. `method` NULL: the head is incomplete. */
 static struct request_head daemon_read_head(const struct exchange *x, const char *method,
                                             const char *version)
 {
@@ -171,7 +156,16 @@ static struct request_head daemon_read_head(const struct exchange *x, const char
         .method = method,
         .version = version,
         .size = info_of(x->handle, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE).header_size};
-    check_head(x, method, version, &head);
+    struct raw_head raw = {&head, NULL, NULL};
+    if (method && mhd_parses_leniently()) {
+        raw.at = version + strlen(version);
+        raw.end = method + head.size;
+        head.malformed =
+            version != method + strlen(method) + 1 + x->target_size + 1 || !skip_line_end(&raw);
+    }
+    MHD_get_connection_values_n(x->handle, MHD_HEADER_KIND, note_header, &raw);
+    if (raw.at)
+        head.malformed |= !skip_line_end(&raw) || raw.at != raw.end;
     return head;
 }
 
