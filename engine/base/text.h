@@ -26,6 +26,16 @@ static inline bool text_ends(const char *text, const char *ending)
     return length >= size && !strcmp(text + length - size, ending);
 }
 
+/* Removes the characters in `blanks` from both ends of `text`, in place. Returns the first that is
+ * left. */
+static inline char *text_trim(char *text, const char *blanks)
+{
+    text += strspn(text, blanks);
+    for (size_t n = strlen(text); n && strchr(blanks, text[n - 1]); n--)
+        text[n - 1] = '\0';
+    return text;
+}
+
 /* First position in text[at … size) that is not JSON whitespace (space, tab, line feed, carriage
  * return); `size` if there is none. */
 static inline size_t text_skip_blanks(const char *text, size_t at, size_t size)

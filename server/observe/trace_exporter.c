@@ -98,14 +98,6 @@ static void decode_percent(char *text)
     *out = 0;
 }
 
-static char *trimmed(char *text)
-{
-    text += strspn(text, " ");
-    for (size_t n = strlen(text); n && text[n - 1] == ' '; n--)
-        text[n - 1] = 0;
-    return text;
-}
-
 /* Takes the first pair of "key=value,key=value" (W3C Baggage, the format of OpenTelemetry's
  * variables), in place. *ret_value is NULL for an empty entry. */
 static enum status next_pair(char **rest, const char *variable, char **ret_key, char **ret_value,
@@ -113,15 +105,15 @@ static enum status next_pair(char **rest, const char *variable, char **ret_key, 
 {
     char *pair = strsep(rest, ",");
     char *equals = strchr(pair, '=');
-    *ret_key = trimmed(pair);
+    *ret_key = text_trim(pair, " ");
     *ret_value = NULL;
     if (!**ret_key && !equals)
         return STATUS_OK; /* an empty entry, as after a comma at the end */
     if (!equals || equals == pair)
         return error_set(err, STATUS_CONFIG, "%s must be written as key=value,key=value", variable);
     *equals = 0;
-    *ret_key = trimmed(pair);
-    *ret_value = trimmed(equals + 1);
+    *ret_key = text_trim(pair, " ");
+    *ret_value = text_trim(equals + 1, " ");
     decode_percent(*ret_value);
     return STATUS_OK;
 }

@@ -14,14 +14,6 @@
 /* The prompt of transformers' zero-shot pipeline. */
 #define DEFAULT_PROMPT "This is a photo of {}."
 
-static char *trim(char *text)
-{
-    text += strspn(text, " \t\r\n");
-    for (size_t size = strlen(text); size && strchr(" \t\r\n", text[size - 1]); size--)
-        text[size - 1] = '\0';
-    return text;
-}
-
 /* Terminates the label at `at`, and removes its backslashes. Returns the next label, or NULL. */
 static char *cut_label(char *at)
 {
@@ -53,7 +45,7 @@ enum status request_labels_read(struct request_labels *labels, const char *text,
         if (labels->count == REQUEST_LABELS_MAX)
             return error_set(err, STATUS_INVALID, "the request has more than %d labels",
                              REQUEST_LABELS_MAX);
-        labels->names[labels->count] = trim(at);
+        labels->names[labels->count] = text_trim(at, " \t\r\n");
         if (!labels->names[labels->count++][0])
             return error_set(err, STATUS_INVALID,
                              "label %zu is empty; write labels with commas between them: "
