@@ -310,12 +310,10 @@ void http_server_free(struct http_server *server)
     grpc_stop(server->grpc_server);
     zmq_stop(server->zmq_server);
     daemon_stop(server);
-    if (server->listener.fd >= 0)
-        close(server->listener.fd);
-    if (server->admin.fd >= 0)
-        close(server->admin.fd);
-    if (server->grpc.fd >= 0)
-        close(server->grpc.fd);
+    const int fds[] = {server->listener.fd, server->admin.fd, server->grpc.fd};
+    for (size_t i = 0; i < COUNT_OF(fds); i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
     connections_free(server->connections);
     listen_remove(&server->listener);
     tls_free(server->tls);

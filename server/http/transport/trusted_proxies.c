@@ -145,13 +145,10 @@ void trusted_proxies_text(int fd, const struct sockaddr *address,
     if (family == AF_INET || family == AF_INET6) {
         const struct sockaddr_in *v4 = (const void *)address;
         const struct sockaddr_in6 *v6 = (const void *)address;
-        const bool is_v4 = family == AF_INET,
-                   is_mapped = !is_v4 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr);
-        (void)inet_ntop(is_v4 || is_mapped ? AF_INET : AF_INET6,
-                        is_v4       ? (const void *)&v4->sin_addr
-                        : is_mapped ? (const void *)&v6->sin6_addr.s6_addr[12]
-                                    : (const void *)&v6->sin6_addr,
-                        text, PEER_ADDRESS_MAX);
+        const bool is_mapped = family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr);
+        const void *binary = family == AF_INET ? (const void *)&v4->sin_addr
+                                               : &v6->sin6_addr.s6_addr[is_mapped ? 12 : 0];
+        (void)inet_ntop(is_mapped ? AF_INET : family, binary, text, PEER_ADDRESS_MAX);
     } else if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
                peer.uid != (uid_t)-1) {
         /* A client in another container may have no pid here, but it has a user. */
