@@ -1,5 +1,5 @@
 /* The Open Inference Protocol over gRPC: reads the model's name in a message and calls the handlers
- * of api_v2.c, api_infer.c and api_repository.c, which write messages if route->is_message. */
+ * of api_v2.c and api_infer.c, which write messages if route->is_message. */
 #include "engine/base/size.h"
 #include "proto/v2.h"
 #include "server/http/api/route_table.h"

@@ -1,16 +1,19 @@
-/* The metadata documents of the Open Inference Protocol: server, models, statistics. */
+/* The documents of the Open Inference Protocol: server, models, statistics, repository and log. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
 #include "lensd_version.h"
+#include "proto/json.h"
 #include "proto/v2.h"
 #include "proto/writer.h"
 #include "server/http/api/route_table.h"
 #include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
+#include "server/loader/loader.h"
+#include "server/observe/log.h"
 
 static void respond_document(struct exchange *x, int http, enum v2_document document,
                              struct writer *w)
@@ -329,4 +332,113 @@ void v2_index_handle(struct exchange *x)
     }
     free(models);
     respond_document(x, 200, V2_INDEX, &w);
+}
+
+/* Runs on the loader's thread. */
+static void repository_done(void *context, enum status status, const struct error *err)
+{
+    struct exchange *x = context;
+    if (status == STATUS_OK) /* as in Triton, the answer has no content */
+        respond_json(x, 200, strdup(x->route->is_message ? "" : "{}\n"));
+    else
+        respond_error(x, err);
+    exchange_resume(x);
+}
+
+/* True if the request has a file or a configuration, which is refused: clients only name models. */
+static bool has_override(const struct exchange *x)
+{
+    const char *body = (const char *)x->body.data;
+    return body && x->body.size > 0 &&
+           (memmem(body, x->body.size, "\"config\"", 8) ||
+            memmem(body, x->body.size, "\"file:", 6));
+}
+
+/* For admins. The answer comes from the loader. */
+static void repository_submit(struct exchange *x, enum loader_job job)
+{
+    struct error err;
+    struct loader *loader = x->server->options.loader;
+    bool overrides;
+    if (respond_if_long(x))
+        return;
+    if (!x->route->is_message) {
+        overrides = job == LOADER_LOAD && has_override(x);
+    } else if (v2_repository_unpack(x->body.data, x->body.size, x->match.model, &overrides, &err) !=
+               STATUS_OK) {
+        respond_error(x, &err);
+        return;
+    }
+    if (overrides) {
+        respond_refusal(x, 400, "invalid_request",
+                        "models are loaded only from the repository; leave out the parameters "
+                        "\"config\" and \"file:\"");
+        return;
+    }
+    if (!loader) {
+        error_set(&err, STATUS_NOT_READY, "this server loads no models");
+        respond_error(x, &err);
+        return;
+    }
+    exchange_wait(x, NULL, NULL);
+    if (loader_submit(loader, job, x->match.model, repository_done, x, &err) == STATUS_OK)
+        return;
+    respond_error(x, &err);
+    exchange_resume(x);
+}
+
+void v2_load_handle(struct exchange *x)
+{
+    repository_submit(x, LOADER_LOAD);
+}
+
+void v2_unload_handle(struct exchange *x)
+{
+    repository_submit(x, LOADER_UNLOAD);
+}
+
+/* ---- the log, at run time ---- */
+
+static struct logging_settings logging_current(void)
+{
+    enum log_level lowest = log_lowest;
+    return (struct logging_settings){.error = true,
+                                     .warning = lowest <= LOG_WARN,
+                                     .info = lowest <= LOG_INFO,
+                                     .verbose = lowest <= LOG_DEBUG,
+                                     .as_json = log_as_json};
+}
+
+static void logging_change(struct exchange *x, const struct logging_settings *wanted)
+{
+    enum log_level lowest = wanted->verbose > 0 ? LOG_DEBUG
+                            : wanted->info      ? LOG_INFO
+                            : wanted->warning   ? LOG_WARN
+                                                : LOG_ERROR;
+    /* Log with the more verbose of both levels, so that the line appears if one shows info. */
+    enum log_level before = log_lowest;
+    log_lowest = lowest < before ? lowest : before;
+    log_event(LOG_INFO, "log", LOG_STR("level", log_level_name(lowest)),
+              LOG_STR("format", wanted->as_json ? "json" : "text"),
+              LOG_STR("by", exchange_client(x)));
+    log_as_json = wanted->as_json;
+    log_lowest = lowest;
+}
+
+void logging_handle(struct exchange *x)
+{
+    struct error err;
+    struct logging_settings settings = logging_current();
+    if (x->method[0] == 'P') {
+        if (respond_if_long(x))
+            return;
+        if (logging_json_read((const char *)x->body.data, x->body.size, &settings, &err) !=
+            STATUS_OK) {
+            respond_error(x, &err);
+            return;
+        }
+        logging_change(x, &settings);
+    }
+    settings = logging_current();
+    respond_json(x, 200, logging_json(&settings));
 }

@@ -14,7 +14,7 @@
  *   - the client waits for "100 Continue": at once, since no body is sent;
  *   - the body is short: after reading and dropping it; the connection stays open;
  *   - the body is long, or turns out to be too long: connection_refuse(). */
-#include "server/http/transport/daemon.h"
+#include "server/http/transport/event_loop.h"
 
 #include <ctype.h>
 #include <microhttpd.h>
@@ -28,7 +28,6 @@
 #include "engine/base/size.h"
 #include "server/http/transport/admit.h"
 #include "server/http/transport/connections.h"
-#include "server/http/transport/event_loop.h"
 #include "server/http/transport/proxy_pending.h"
 #include "server/http/transport/recv_hook.h"
 #include "server/http/transport/request_log.h"

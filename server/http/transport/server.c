@@ -13,7 +13,7 @@
 #include "engine/base/size.h"
 #include "server/http/transport/admit.h"
 #include "server/http/transport/connections.h"
-#include "server/http/transport/daemon.h"
+#include "server/http/transport/event_loop.h"
 #include "server/http/transport/grpc.h"
 #include "server/http/transport/proxy_pending.h"
 #include "server/http/transport/request_log.h"
