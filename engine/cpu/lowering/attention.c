@@ -5,9 +5,7 @@
  * thread takes a range of blocks and packs the keys and values of each matrix that it reaches. The
  * matrix product (kernels/gemm.c) computes a block's scores, then multiplies the exponentials of
  * the scores by the values. Each row is divided by the sum of its exponentials when it is written
- * to the output. With many keys, scores are computed in portions, and earlier results are rescaled
- * when the highest score grows (Milakov and Gimelshein, "Online normalizer calculation for
- * softmax").
+ * to the output.
  *
  * If the CPU multiplies bfloat16, both products have bfloat16 operands and float32 sums, and scaled
  * queries and exponentials are rounded to bfloat16. Otherwise bfloat16 operands are widened when
@@ -38,8 +36,7 @@ struct attention_step {
     const struct simd_kernels *simd;
     struct attention_layout in[3 + ATTENTION_BIASES], y; /* in: q, k, v, biases */
     size_t blocks;                                       /* blocks of rows per matrix */
-    size_t portion;                                      /* keys per portion of scores */
-    size_t stride; /* elements from row to row of a portion; not a multiple of 4096 bytes */
+    size_t stride; /* elements from row to row of scores; not a multiple of 4096 bytes */
     size_t panel;  /* columns of a panel of packed keys and values */
     size_t wide;   /* columns of all panels of values: elements from row to row of `sums` */
     bool narrow;   /* the products have bfloat16 operands */
@@ -52,13 +49,13 @@ struct attention_step {
 
 /* A thread's scratch memory. */
 struct attention_scratch {
-    float *keys, *values;     /* packed, portion by portion */
+    float *keys, *values;     /* packed */
     float *fetched;           /* copies of rows that are not contiguous float32 */
     const float **row_of;     /* pointers to rows of keys or values */
     float *q, *scores, *sums; /* buffers of a block; sums: the block's result before the division */
     float *exps;              /* narrow: the block's exponentials in bfloat16 */
     float *bias[ATTENTION_BIASES];
-    float *greatest, *total; /* one per row of the block */
+    float *total; /* the sum of each row's exponentials */
 };
 
 static size_t round_up(size_t count, size_t unit)
@@ -73,9 +70,9 @@ static size_t attention_lay_out(const struct attention_step *s, unsigned char *b
     const size_t keys = (size_t)s->a.keys, depth = (size_t)s->a.depth, width = (size_t)s->a.width;
     const size_t query = s->narrow ? s->depth_bytes / sizeof(float) : depth; /* in floats */
     const size_t exps = s->keys_bytes / sizeof(float), deep = depth > width ? depth : width;
-    float **const parts[] = {&ret->keys,    &ret->values,  &ret->fetched,  &ret->q,
-                             &ret->scores,  &ret->sums,    &ret->exps,     &ret->bias[0],
-                             &ret->bias[1], &ret->bias[2], &ret->greatest, &ret->total};
+    float **const parts[] = {&ret->keys,    &ret->values,  &ret->fetched, &ret->q,
+                             &ret->scores,  &ret->sums,    &ret->exps,    &ret->bias[0],
+                             &ret->bias[1], &ret->bias[2], &ret->total};
     const size_t counts[] = {round_up(keys, s->panel) * query,
                              (s->narrow ? exps : keys) * s->wide,
                              keys * (deep > query ? deep : query),
@@ -83,10 +80,9 @@ static size_t attention_lay_out(const struct attention_step *s, unsigned char *b
                              s->most * s->stride,
                              s->most * s->wide,
                              s->most * exps,
-                             s->portion,
-                             s->portion,
-                             s->portion,
-                             s->most,
+                             keys,
+                             keys,
+                             keys,
                              s->most};
     size_t at = 0;
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
@@ -107,21 +103,15 @@ static size_t matrix_base(const struct attention_layout *l, size_t matrix)
 static const float *row(const struct attention_step *s, const struct attention_layout *l,
                         size_t base, size_t r, size_t count, float *to)
 {
-    const size_t at = base + l->rows[r];
-    if (!l->columns) {
+    const size_t at = base + l->rows[r], run = l->columns ? 1 : count;
+    if (!l->columns && l->dtype == DTYPE_F32)
+        return (const float *)*l->data + at;
+    for (size_t c = 0; c < count; c += run) {
+        const size_t from = at + (l->columns ? l->columns[c] : 0);
         if (l->dtype == DTYPE_F32)
-            return (const float *)*l->data + at;
-        s->simd->widen_bf16((const uint16_t *)*l->data + at, to, count);
-        return to;
-    }
-    if (l->dtype == DTYPE_F32) {
-        const float *from = (const float *)*l->data + at;
-        for (size_t c = 0; c < count; c++)
-            to[c] = from[l->columns[c]];
-    } else {
-        const uint16_t *from = (const uint16_t *)*l->data + at;
-        for (size_t c = 0; c < count; c++)
-            s->simd->widen_bf16(from + l->columns[c], to + c, 1);
+            to[c] = ((const float *)*l->data)[from];
+        else
+            s->simd->widen_bf16((const uint16_t *)*l->data + from, to + c, run);
     }
     return to;
 }
@@ -178,75 +168,46 @@ static void attention_pack(const struct attention_step *s, size_t matrix,
     base = matrix_base(v, matrix);
     for (size_t i = 0; i < keys; i++)
         t->row_of[i] = row(s, v, base, i, width, t->fetched + i * width);
-    for (size_t first = 0; first < keys; first += s->portion) {
-        const size_t count = keys - first < s->portion ? keys - first : s->portion;
-        s->simd->pack_columns(t->row_of + first, count, width, t->values + first * s->wide);
-    }
+    s->simd->pack_columns(t->row_of, keys, width, t->values);
 }
 
-/* Replaces a block's scores for keys first … first + count - 1 by their exponentials. If the
- * highest score grows, rescales the sums of earlier keys. */
+/* Replaces a block's scores by their exponentials. */
 static void weigh(const struct attention_step *s, size_t matrix, size_t first_row, size_t rows,
-                  size_t first, size_t count, const struct attention_scratch *t)
+                  const struct attention_scratch *t)
 {
-    const size_t width = (size_t)s->a.width;
     size_t bases[ATTENTION_BIASES];
     for (size_t b = 0; b < s->a.bias_count; b++)
-        bases[b] = matrix_base(&s->in[3 + b], matrix) + first;
+        bases[b] = matrix_base(&s->in[3 + b], matrix);
     for (size_t r = 0; r < rows; r++) {
         const float *biases[ATTENTION_BIASES];
-        for (size_t b = 0; b < s->a.bias_count; b++) {
-            const struct attention_layout *l = &s->in[3 + b];
-            biases[b] = row(s, l, bases[b], first_row + r, count, t->bias[b]);
-        }
-        const float before = t->greatest[r];
-        const float sum = s->simd->score_row(t->scores + r * s->stride, count, biases,
-                                             s->a.bias_count, &t->greatest[r]);
-        if (!first) {
-            t->total[r] = sum;
-            continue;
-        }
-        const float factor = before == t->greatest[r] ? 1 : expf(before - t->greatest[r]);
-        t->total[r] = t->total[r] * factor + sum;
-        if (factor != 1) {
-            float *y = t->sums + r * s->wide;
-            s->simd->binary(BINARY_MUL, y, 1, &factor, 0, y, width);
-        }
+        float greatest = -INFINITY;
+        for (size_t b = 0; b < s->a.bias_count; b++)
+            biases[b] =
+                row(s, &s->in[3 + b], bases[b], first_row + r, (size_t)s->a.keys, t->bias[b]);
+        t->total[r] = s->simd->score_row(t->scores + r * s->stride, (size_t)s->a.keys, biases,
+                                         s->a.bias_count, &greatest);
     }
 }
 
 static void write_row(const struct attention_step *s, size_t base, size_t r, float total,
                       float *sums)
 {
-    const size_t width = (size_t)s->a.width, at = base + s->y.rows[r];
+    const size_t width = (size_t)s->a.width, run = s->y.columns ? 1 : width;
     const float factor = 1 / total;
     if (s->a.nan_is_zero && (total == 0 || isnan(total)))
         memset(sums, 0, width * sizeof *sums);
-    else if (!s->y.columns && s->y.dtype == DTYPE_F32) {
-        s->simd->binary(BINARY_MUL, sums, 1, &factor, 0, (float *)(void *)s->step.y + at, width);
-        return;
-    } else
+    else
         s->simd->binary(BINARY_MUL, sums, 1, &factor, 0, sums, width);
-    if (s->epilogue.step != 0) {
-        const size_t run = s->y.columns ? 1 : width;
-        for (size_t c = 0; c < width; c += run)
+    for (size_t c = 0; c < width; c += run) {
+        const size_t to = base + s->y.rows[r] + (s->y.columns ? s->y.columns[c] : 0);
+        if (s->y.dtype == DTYPE_F32)
+            memcpy((float *)(void *)s->step.y + to, sums + c, run * sizeof *sums);
+        else if (s->y.dtype == DTYPE_BF16)
+            s->simd->narrow_bf16(sums + c, (uint16_t *)(void *)s->step.y + to, run);
+        else
             s->simd->quantize(sums + c, s->epilogue.step, s->epilogue.zero, s->y.dtype == DTYPE_I8,
-                              s->step.y + at + (s->y.columns ? s->y.columns[c] : 0), run);
-        return;
+                              s->step.y + to, run);
     }
-    if (s->y.dtype == DTYPE_BF16) {
-        uint16_t *to = (uint16_t *)(void *)s->step.y + at;
-        if (!s->y.columns)
-            s->simd->narrow_bf16(sums, to, width);
-        for (size_t c = 0; s->y.columns && c < width; c++)
-            s->simd->narrow_bf16(sums + c, to + s->y.columns[c], 1);
-        return;
-    }
-    float *to = (float *)(void *)s->step.y + at;
-    if (!s->y.columns)
-        memcpy(to, sums, width * sizeof *to);
-    for (size_t c = 0; s->y.columns && c < width; c++)
-        to[s->y.columns[c]] = sums[c];
 }
 
 /* Rounds `count` numbers to row r of `to`, and fills the rest of the row's `bytes` with zeros. */
@@ -295,37 +256,31 @@ static void attention_block(const struct attention_step *s, size_t matrix, size_
                         &s->a.scale, 0, to, depth);
         if (s->narrow)
             narrow_padded(s, to, depth, s->depth_bytes, t->q, r);
-        t->greatest[r] = -INFINITY;
-        t->total[r] = 0;
     }
-    for (size_t first = 0; first < keys; first += s->portion) {
-        const size_t count = keys - first < s->portion ? keys - first : s->portion;
+    if (s->narrow) {
+        multiply_narrow(s, t->q, s->depth_bytes, t->keys, keys, t->scores, s->stride, rows);
+        weigh(s, matrix, first_row, rows, t);
+        for (size_t r = 0; r < rows; r++)
+            narrow_padded(s, t->scores + r * s->stride, keys, s->keys_bytes, t->exps, r);
+        multiply_narrow(s, t->exps, s->keys_bytes, t->values, width, t->sums, s->wide, rows);
+    } else {
         const struct gemm scores = {.a = t->q,
                                     .lda = depth,
-                                    .b = t->keys + first * depth,
+                                    .b = t->keys,
                                     .k = depth,
-                                    .n = count,
+                                    .n = keys,
                                     .c = t->scores,
                                     .ldc = s->stride};
         const struct gemm sums = {.a = t->scores,
                                   .lda = s->stride,
-                                  .b = t->values + first * s->wide,
-                                  .k = count,
+                                  .b = t->values,
+                                  .k = keys,
                                   .n = width,
                                   .c = t->sums,
-                                  .ldc = s->wide,
-                                  .accumulate = first > 0};
-        if (!s->narrow) {
-            s->simd->gemm(&scores, rows);
-            weigh(s, matrix, first_row, rows, first, count, t);
-            s->simd->gemm(&sums, rows);
-            continue;
-        }
-        multiply_narrow(s, t->q, s->depth_bytes, t->keys, keys, t->scores, s->stride, rows);
-        weigh(s, matrix, first_row, rows, 0, keys, t);
-        for (size_t r = 0; r < rows; r++)
-            narrow_padded(s, t->scores + r * s->stride, keys, s->keys_bytes, t->exps, r);
-        multiply_narrow(s, t->exps, s->keys_bytes, t->values, width, t->sums, s->wide, rows);
+                                  .ldc = s->wide};
+        s->simd->gemm(&scores, rows);
+        weigh(s, matrix, first_row, rows, t);
+        s->simd->gemm(&sums, rows);
     }
     const size_t to = matrix_base(&s->y, matrix);
     for (size_t r = 0; r < rows; r++)
@@ -397,14 +352,12 @@ static bool layout_init(const struct lowering *lowering, struct attention_layout
 }
 
 /* Chooses blocks of about 30 rows (28 to 40 in some variants), so that their scores stay in the
- * cache. A small number of keys is one portion. The products of bfloat16 have no portions, because
- * AMX cannot add to earlier sums, so they take at most MOST_KEYS keys. */
+ * cache. */
 static void attention_divide(struct attention_step *s)
 {
-    enum { ALL_AT_ONCE = 1024, PORTION = 512, MOST_KEYS = 4096 };
     const struct simd_kernels *simd = s->simd;
     const size_t rows = (size_t)s->a.rows, keys = (size_t)s->a.keys, size = sizeof(uint16_t);
-    s->narrow = simd->tile_bf16 && keys <= MOST_KEYS;
+    s->narrow = simd->tile_bf16;
     for (size_t i = 0; i < 3; i++)
         s->narrow = s->narrow && s->in[i].dtype == DTYPE_BF16;
     s->panel = s->narrow ? simd->tile_columns : simd->gemm_columns;
@@ -416,8 +369,7 @@ static void attention_divide(struct attention_step *s)
                                                    : 5 * simd->tile_rows;
     s->blocks = (rows + unit - 1) / unit;
     s->most = (rows + s->blocks - 1) / s->blocks;
-    s->portion = s->narrow || keys <= ALL_AT_ONCE ? keys : PORTION;
-    s->stride = s->narrow ? round_up(keys, s->panel) : s->portion;
+    s->stride = s->narrow ? round_up(keys, s->panel) : keys;
     s->stride += s->stride % 256 ? 0 : simd->gemm_columns;
 }
 
