@@ -403,17 +403,14 @@ STEP_CREATE(lower_attention)
     s->epilogue = node->epilogue;
     const struct access_map *const maps[] = {&a.q, &a.k, &a.v, &a.bias[0], &a.bias[1], &a.bias[2]};
     bool ok = layout_init(lowering, &s->y, &a.y, node->outputs[0]);
-    for (size_t i = 0; ok && i < 3 + a.bias_count; i++) {
+    for (size_t i = 0; ok && i < 3 + a.bias_count; i++)
         ok = layout_init(lowering, &s->in[i], maps[i], node->inputs[i]);
-        s->step.bytes += value_bytes(node->inputs[i]);
-    }
     TRY(check_memory(ok, "while compiling", err));
     attention_divide(s);
     s->thread_bytes = attention_lay_out(s, NULL, &t);
     s->step.scratch = s->thread_bytes * (size_t)lowering->program->threads;
     s->step.flops =
         2 * (double)a.batch * (double)a.rows * (double)a.keys * (double)(a.depth + a.width);
-    s->step.bytes += value_bytes(node->outputs[0]);
     return STATUS_OK;
 }
 

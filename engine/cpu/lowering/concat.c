@@ -167,6 +167,7 @@ STEP_CREATE(lower_concat)
     TRY(allocated(step));
     step->step.free = concat_free;
     step->step.kernel = is_int8 ? "int8:concat" : "copy";
+    step->step.bytes = 0; /* add_part() counts the parts that the step copies */
     step->simd = simd();
     step->whole = &lowering->program->data[whole->index];
     step->dtype = whole->dtype;

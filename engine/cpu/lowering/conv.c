@@ -40,16 +40,12 @@ enum status conv_product(const struct lowering *lowering, struct product_desc *d
     desc->src = image_layout(lowering, x);
     desc->dst = image_layout(lowering, y);
     desc->weights = conv_weights(weights, group);
-    double taps = 1;
     for (int a = 0; a < spatial; a++) {
         desc->stride[a] = window.stride[a];
         desc->dilation[a] = window.dilation[a];
         desc->pad_begin[a] = window.pad_begin[a];
-        taps *= (double)window.kernel[a];
     }
-    TRY(product_step_create(lowering, desc, ret, err));
-    (*ret)->flops = 2 * (double)shape_count(&y->shape) * (double)weights->shape.dims[1] * taps;
-    return STATUS_OK;
+    return product_step_create(lowering, desc, ret, err);
 }
 
 /* True if the step of this node can multiply its image by a gate. */
@@ -140,10 +136,7 @@ STEP_CREATE(lower_deconv)
         desc.dilation[a] = w->dilation[a];
         desc.pad_begin[a] = w->pad_begin[a];
     }
-    TRY(product_step_create(lowering, &desc, ret, err));
-    (*ret)->flops = 2 * (double)shape_count(&x->shape) * (double)shape_count(&weights->shape) /
-                    (double)conv.in_channels;
-    return STATUS_OK;
+    return product_step_create(lowering, &desc, ret, err);
 }
 
 const struct cpu_kernel cpu_deconv = {{"deconv", {OP_CONV_TRANSPOSE}, deconv_claim}, lower_deconv};

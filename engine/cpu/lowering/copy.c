@@ -90,7 +90,6 @@ STEP_CREATE(lower_transpose)
     step->row_step = (size_t)row.stride;
     step->column_step = (size_t)column.stride;
     step->planes = shape_count(&y->shape) / step->rows / step->columns;
-    step->step.bytes = 2 * shape_count(&y->shape) * step->size;
     return STATUS_OK;
 }
 
@@ -153,7 +152,6 @@ STEP_CREATE(lower_move)
     step->to = y->dtype;
     step->count = shape_count(&x->shape);
     step->simd = simd();
-    step->step.bytes = step->count * (dtype_size(x->dtype) + dtype_size(y->dtype));
     return STATUS_OK;
 }
 

@@ -208,8 +208,6 @@ enum status lower_depthwise(const struct lowering *lowering, struct step **ret, 
     const size_t bytes = step->blocks * lanes * taps * sizeof(float);
     TRY(weights_pack_own(lowering->backend, weights, "depthwise", bytes, depthwise_pack, step,
                          &step->kernel.weights, err));
-    const double count = (double)shape_count(&y->shape);
-    step->step.flops = 2 * count * (double)taps;
-    step->step.bytes = value_bytes(x) + value_bytes(y) + bytes;
+    step->step.bytes += bytes;
     return STATUS_OK;
 }

@@ -90,7 +90,6 @@ STEP_CREATE(lower_dynamic_round)
     step->simd = simd();
     step->count = shape_count(&node->inputs[0]->shape);
     step->step.scratch = (size_t)lowering->program->threads * sizeof(struct range);
-    step->step.bytes = 2 * step->count * sizeof(float);
     return STATUS_OK;
 }
 

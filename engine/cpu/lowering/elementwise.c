@@ -171,13 +171,10 @@ STEP_CREATE(lower_elementwise)
     step->b = &lowering->program->data[b->index];
     struct broadcast merged;
     broadcast_start(&merged, &y->shape, (const struct shape *const[]){&a->shape, &b->shape}, 2);
-    const size_t count = shape_count(&y->shape);
     step->loops = merged.rows;
     step->row = merged.row;
-    step->rows = count / merged.row;
-    step->step.flops = (double)count;
-    step->step.bytes = dtype_size(y->dtype) *
-                       (count + shape_count(&a->shape) + (b != a ? shape_count(&b->shape) : 0));
+    step->rows = shape_count(&y->shape) / merged.row;
+    step->step.flops = (double)shape_count(&y->shape);
     return STATUS_OK;
 }
 

@@ -147,7 +147,6 @@ STEP_CREATE(lower_lrn)
     s->beta = node_float(node, "beta", 0.75f);
     s->thread_bytes = size_align((s->channels + s->size) * sizeof(float), TENSOR_ALIGN);
     s->step.scratch = s->thread_bytes * (size_t)lowering->program->threads;
-    s->step.bytes = 2 * shape_count(&x->shape) * sizeof(float);
     return STATUS_OK;
 }
 
@@ -178,7 +177,6 @@ STEP_CREATE(lower_groups)
         s->pieces = (size_t)lowering->program->threads;
     s->pieces = s->pieces < s->pixels ? s->pieces : s->pixels;
     s->step.scratch = (2 * s->pieces + 3) * s->channels * sizeof(float);
-    s->step.bytes = 4 * shape_count(&x->shape) * sizeof(float);
     return STATUS_OK;
 }
 

@@ -119,7 +119,6 @@ STEP_CREATE(lower_norm)
         step->bytes_per_thread = (row * sizeof(float) + 63) & ~(size_t)63;
         step->step.scratch = step->bytes_per_thread * (size_t)lowering->program->threads;
     }
-    step->step.bytes = value_bytes(x) + value_bytes(y);
     step->step.flops = 5 * (double)shape_count(&x->shape);
     return STATUS_OK;
 }

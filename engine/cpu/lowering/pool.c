@@ -203,7 +203,6 @@ STEP_CREATE(lower_pool)
         (void)scale_zero_of(node, 1, x->dtype, &step->from);
         (void)scale_zero_of(node, 3, y->dtype, &step->to);
     }
-    step->step.bytes = value_bytes(x) + value_bytes(y);
     step->step.flops = (double)shape_count(&x->shape);
     struct window *w = &step->window;
     if (step->global)

@@ -56,8 +56,7 @@ static enum status product_fill(const struct lowering *lowering, const struct pr
     step->gate = desc->gated ? &data[node->gate->index] : NULL;
     step->residual = residual_of(lowering);
     step->step.scratch = step->product->scratch;
-    step->step.bytes = value_bytes(node->inputs[0]) + value_bytes(node->outputs[0]) +
-                       packed_layout_bytes(weights) + step->residual.bytes;
+    step->step.bytes += desc->weights_constant ? packed_layout_bytes(weights) : 0;
     return STATUS_OK;
 }
 

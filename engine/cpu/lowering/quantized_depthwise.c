@@ -160,7 +160,6 @@ enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret,
                          d->stride == 1 ? "int8:depthwise" : "int8:depthwise:2", bytes,
                          qdepthwise_pack, step, &packed, err));
     d->weights = (const int8_t *)packed;
-    step->step.flops = 2 * (double)shape_count(&y->shape) * (double)(d->taps * d->taps);
-    step->step.bytes = shape_count(&x->shape) + shape_count(&y->shape) + bytes;
+    step->step.bytes += bytes;
     return STATUS_OK;
 }

@@ -199,7 +199,7 @@ KERNEL_CLAIM(qrows_claim)
 STEP_CREATE(lower_qrows)
 {
     const struct node *node = lowering->node;
-    const struct value *x = node->inputs[0], *y = node->outputs[0];
+    const struct value *y = node->outputs[0];
     struct row_step *step = step_create(lowering, sizeof *step, qrows_run, ret, err);
     TRY(allocated(step));
     step->simd = simd();
@@ -216,7 +216,6 @@ STEP_CREATE(lower_qrows)
     step->step.kernel = step->op == OP_LOOKUP ? "table"
                         : step->by_channel    ? "int8:channels"
                                               : step->simd->name;
-    step->step.bytes = value_bytes(x) + value_bytes(y);
     return STATUS_OK;
 }
 

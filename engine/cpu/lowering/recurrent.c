@@ -355,7 +355,7 @@ static enum status pack_gates(const struct lowering *lowering, struct recurrent_
     TRY(weights_get(lowering->backend, weights, &given, &wanted, &packed, err));
     s->weights = packed;
     s->packed = part_bytes(&wanted) / sizeof(float);
-    s->step.bytes = packed_layout_bytes(&wanted);
+    s->step.bytes += packed_layout_bytes(&wanted);
     return STATUS_OK;
 }
 
@@ -438,8 +438,6 @@ STEP_CREATE(lower_recurrent)
     for (size_t i = 0; i < 3; i++)
         s->out[i] = node_output(node, i) ? &lowering->program->data[node->outputs[i]->index] : NULL;
     TRY(pack_gates(lowering, s, weights->known, err));
-    s->step.bytes += shape_count(&x->shape) * sizeof(float);
-    s->step.flops = 2 * (double)shape_count(&x->shape) * (double)r->hidden;
     return STATUS_OK;
 }
 

@@ -78,10 +78,6 @@ STEP_CREATE(lower_reference)
                          "%s: the CPU backend has no kernel for this operator in %s; use "
                          "--precision fp32",
                          NODE_STRING(node), dtype_name(node->outputs[0]->dtype));
-    for (size_t i = 0; i < bound->node.input_count; i++)
-        step->step.bytes += bound->in[i] ? bound->in[i]->bytes : 0;
-    for (size_t i = 0; i < node->output_count; i++)
-        step->step.bytes += bound->out[i] ? bound->out[i]->bytes : 0;
     step->y_count = bound->out[0] ? shape_count(&bound->out[0]->shape) : 0; /* 0: omitted */
     if (node->epilogue.residual) {
         step->residual_in_y = !residual_of(lowering).copied;

@@ -217,7 +217,6 @@ STEP_CREATE(lower_resize)
         s->thread_bytes = resize_lay_out(s, NULL, &scratch);
         s->step.scratch = s->thread_bytes * (size_t)lowering->program->threads;
     }
-    s->step.bytes = value_bytes(x) + value_bytes(y);
     return STATUS_OK;
 }
 

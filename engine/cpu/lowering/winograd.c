@@ -316,7 +316,7 @@ static bool measure_up(const struct node *node, struct winograd_step *ret)
 enum status lower_winograd(const struct lowering *lowering, struct step **ret, struct error *err)
 {
     const struct node *node = lowering->node;
-    const struct value *x = node->inputs[0], *y = node->outputs[0], *bias = node_bias(node);
+    const struct value *y = node->outputs[0], *bias = node_bias(node);
     struct winograd_step proto;
     if (!measure_up(node, &proto) ||
         (!winograd_pays(&proto) && !lowering->backend->prefers_winograd))
@@ -344,7 +344,6 @@ enum status lower_winograd(const struct lowering *lowering, struct step **ret, s
     const void *packed;
     TRY(weights_get(lowering->backend, weights, &given, &wanted, &packed, err));
     step->weights = packed;
-    step->step.flops = 18 * (double)shape_count(&y->shape) * (double)step->channels;
-    step->step.bytes = value_bytes(x) + value_bytes(y) + packed_layout_bytes(&wanted);
+    step->step.bytes += packed_layout_bytes(&wanted);
     return STATUS_OK;
 }

@@ -13,6 +13,7 @@
 #include "engine/base/forkjoin.h"
 #include "engine/base/size.h"
 #include "engine/base/thread.h"
+#include "engine/op/ops.h"
 
 void *step_create(const struct lowering *lowering, size_t size, step_run_fn run, struct step **ret,
                   struct error *err)
@@ -24,12 +25,20 @@ void *step_create(const struct lowering *lowering, size_t size, step_run_fn run,
         (void)error_no_memory(err, "while compiling");
         return NULL;
     }
-    const struct value *x = node_input(lowering->node, 0), *y = node_output(lowering->node, 0);
+    const struct node *node = lowering->node;
+    const struct op_info *info = op_record(node->op);
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     *step = (struct step){.name = name,
                           .kernel = "cpu",
+                          .flops = info ? 2 * info->work(node) : 0,
                           .run = run,
                           .x_value = x ? x->index : 0,
                           .y_value = y ? y->index : 0};
+    for (size_t i = 0; i < node->input_count; i++)
+        if (node->inputs[i] && !node->inputs[i]->known)
+            step->bytes += value_bytes(node->inputs[i]);
+    for (size_t i = 0; i < node->output_count; i++)
+        step->bytes += node->outputs[i] ? value_bytes(node->outputs[i]) : 0;
     *ret = step;
     return step;
 }

@@ -84,9 +84,9 @@ struct lowering {
 
 /* ---- steps (program.c) ---- */
 
-/* Creates a step of `size` bytes, zeroed but for name, kernel, run, x_value and y_value. Also
- * stores it in *ret, from where cpu_compile() frees it after an error. Returns NULL and sets *err
- * when out of memory (STATUS_NO_MEMORY). */
+/* Creates a step of `size` bytes, zeroed but for name, kernel, flops, bytes (without constants),
+ * run, x_value and y_value. Also stores it in *ret, from where cpu_compile() frees it after an
+ * error. Returns NULL and sets *err when out of memory (STATUS_NO_MEMORY). */
 void *step_create(const struct lowering *lowering, size_t size, step_run_fn run, struct step **ret,
                   struct error *err);
 
