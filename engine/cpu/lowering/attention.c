@@ -36,6 +36,7 @@ struct attention_step {
     const struct simd_kernels *simd;
     struct attention_layout in[3 + ATTENTION_BIASES], y; /* in: q, k, v, biases */
     size_t blocks;                                       /* blocks of rows per matrix */
+    size_t together;                                     /* blocks that one thread takes at once */
     size_t stride; /* elements from row to row of scores; not a multiple of 4096 bytes */
     size_t panel;  /* columns of a panel of packed keys and values */
     size_t wide;   /* columns of all panels of values: elements from row to row of `sums` */
@@ -294,7 +295,7 @@ static void attention_items(void *context, size_t begin, size_t end)
     struct attention_scratch t;
     size_t packed = SIZE_MAX;
     attention_lay_out(s, s->step.memory + (size_t)forkjoin_member() * s->thread_bytes, &t);
-    for (size_t i = begin; i < end; i++) {
+    for (size_t i = begin * s->together; i < end * s->together; i++) {
         const size_t matrix = i / s->blocks, block = i % s->blocks;
         const size_t first = all * block / s->blocks;
         if (matrix != packed)
@@ -309,12 +310,11 @@ static void attention_items(void *context, size_t begin, size_t end)
 STEP_RUN(attention_run)
 {
     struct attention_step *s = (struct attention_step *)base;
-    const size_t items = (size_t)s->a.batch * s->blocks;
     /* If there are many matrices, a thread takes whole ones, to pack keys and values once. */
-    const size_t threads = (size_t)program->threads;
-    const size_t grain = (size_t)s->a.batch >= 2 * threads ? s->blocks : 1;
-    parallel_grains((int)threads, items, grain, (size_t)(s->step.flops / (double)items / 64) + 1,
-                    attention_items, s);
+    s->together = s->a.batch >= 2 * program->threads ? s->blocks : 1;
+    const size_t items = (size_t)s->a.batch * s->blocks / s->together;
+    parallel_for(program->threads, items, (size_t)(s->step.flops / (double)items / 64) + 1,
+                 attention_items, s);
     return STATUS_OK;
 }
 

@@ -17,68 +17,59 @@ struct depthwise_step {
      * band of rows. */
     size_t groups, bands;
     enum dtype x_dtype, y_dtype, mean_dtype;
-    double *sums;   /* [image][thread][block][channel]; NULL without a mean */
-    float *partial; /* [thread][block][channel]: sums of one kernel call */
-    size_t threads;
+    float *sums; /* [image][band][block][channel]: sums of the band's results, for the mean */
 };
 
-#define LONGEST_SUM 2048 /* pixels that a float32 sum has at most, but for one band of rows */
-
-/* Number of sums per image and thread. */
+/* Number of sums per band. */
 static size_t sums_of(const struct depthwise_step *s)
 {
     return s->blocks * s->simd->depthwise_channels;
 }
 
-/* Calls the kernel once, for some bands of rows of one image and group. */
-static void depthwise_band(const struct depthwise_step *s, size_t image, size_t group, size_t first,
-                           size_t rows)
+/* Calls the kernel once, for some bands of rows of one image and group; for a mean only one. */
+static void depthwise_band(const struct depthwise_step *s, size_t image, size_t group, size_t band,
+                           size_t bands)
 {
     const struct depthwise *d = &s->kernel;
-    const size_t thread = (size_t)forkjoin_member(), lanes = s->simd->depthwise_channels;
+    const size_t lanes = s->simd->depthwise_channels, high = s->simd->depthwise_rows;
     const size_t block = s->blocks * group / s->groups, end = s->blocks * (group + 1) / s->groups;
-    float *partial = s->sums ? s->partial + thread * sums_of(s) : NULL;
-    if (partial)
-        memset(partial + block * lanes, 0, (end - block) * lanes * sizeof *partial);
+    const size_t first = band * high, beyond = (band + bands) * high;
+    const size_t last = beyond < s->out_height ? beyond : s->out_height;
+    float *sums = s->mean ? s->sums + (image * s->bands + band) * sums_of(s) : NULL;
+    if (sums)
+        memset(sums + block * lanes, 0, (end - block) * lanes * sizeof *sums);
     const size_t from = image * d->height * d->width * d->channels;
     const size_t to = image * s->out_height * d->out_width * d->channels;
     s->simd->depthwise(d, s->step.x + from * dtype_size(s->x_dtype),
-                       s->step.y + to * dtype_size(s->y_dtype), first, rows, block, end, partial);
-    double *sums = s->sums ? s->sums + (image * s->threads + thread) * sums_of(s) : NULL;
-    for (size_t i = block * lanes; sums && i < end * lanes; i++)
-        sums[i] += (double)partial[i];
+                       s->step.y + to * dtype_size(s->y_dtype), first, last - first, block, end,
+                       sums);
 }
 
 static void depthwise_bands(void *context, size_t begin, size_t end)
 {
     const struct depthwise_step *s = context;
-    const size_t high = s->simd->depthwise_rows;
-    const size_t most = LONGEST_SUM / (high * s->kernel.out_width) + 1;
     while (begin < end) {
         const size_t band = begin % s->bands, group = begin / s->bands % s->groups;
-        size_t bands = end - begin < s->bands - band ? end - begin : s->bands - band;
-        if (s->sums && bands > most)
-            bands = most;
-        const size_t first = band * high, beyond = (band + bands) * high;
-        const size_t last = beyond < s->out_height ? beyond : s->out_height;
-        depthwise_band(s, begin / s->bands / s->groups, group, first, last - first);
+        const size_t left = end - begin < s->bands - band ? end - begin : s->bands - band;
+        const size_t bands = s->mean ? 1 : left;
+        depthwise_band(s, begin / s->bands / s->groups, group, band, bands);
         begin += bands;
     }
 }
 
-/* Divides the threads' sums by the number of pixels. The last block of channels may overlap the
+/* Divides the bands' sums by the number of pixels. The last block of channels may overlap the
  * block before it. */
 static void finish_mean(const struct depthwise_step *s, size_t pixels, void *mean)
 {
     const size_t lanes = s->simd->depthwise_channels, channels = s->kernel.channels;
     const size_t before = (s->blocks - 1) * lanes;
     for (size_t i = 0; i < s->images; i++) {
-        const double *sums = s->sums + i * s->threads * sums_of(s);
+        const float *sums = s->sums + i * s->bands * sums_of(s);
         for (size_t c = 0; c < channels; c++) {
             const size_t at = c < before ? c : c + sums_of(s) - channels;
             double sum = 0;
-            for (size_t t = 0; t < s->threads; t++)
-                sum += sums[t * sums_of(s) + at];
+            for (size_t b = 0; b < s->bands; b++)
+                sum += (double)sums[b * sums_of(s) + at];
             const float value = (float)(sum / (double)pixels);
             if (s->mean_dtype == DTYPE_F32)
                 ((float *)mean)[i * channels + c] = value;
@@ -92,21 +83,11 @@ STEP_RUN(depthwise_run)
 {
     struct depthwise_step *s = (struct depthwise_step *)base;
     const struct depthwise *d = &s->kernel;
-    s->sums = NULL;
-    if (s->mean) {
-        const size_t count = s->images * s->threads * sums_of(s);
-        s->sums = (double *)(void *)program->scratch;
-        s->partial = (float *)(void *)(s->sums + count);
-        memset(s->sums, 0, count * sizeof *s->sums);
-    }
-    const int threads = program->threads;
-    const size_t bands = s->images * s->groups * s->bands;
-    const size_t cost = s->simd->depthwise_rows * d->out_width * d->kernel_height *
-                        d->kernel_width * (s->blocks / s->groups);
-    if (s->sums) /* fixed shares per thread, so that every pass gives the same result */
-        parallel_even(threads, bands, cost, depthwise_bands, s);
-    else
-        parallel_for(threads, bands, cost, depthwise_bands, s);
+    s->sums = (float *)(void *)program->scratch;
+    parallel_for(program->threads, s->images * s->groups * s->bands,
+                 s->simd->depthwise_rows * d->out_width * d->kernel_height * d->kernel_width *
+                     (s->blocks / s->groups),
+                 depthwise_bands, s);
     if (s->mean)
         finish_mean(s, s->out_height * d->out_width, *s->mean);
     return STATUS_OK;
@@ -192,14 +173,12 @@ enum status lower_depthwise(const struct lowering *lowering, struct step **ret, 
     const size_t lanes = step->simd->depthwise_channels;
     const size_t taps = step->kernel.kernel_height * step->kernel.kernel_width;
     step->blocks = (step->kernel.channels + lanes - 1) / lanes;
-    step->threads = (size_t)lowering->program->threads;
-    depthwise_divide(step, step->threads);
+    depthwise_divide(step, (size_t)lowering->program->threads);
     if (node_output(node, 1)) {
         step->step.kernel = "depthwise:mean";
         step->mean = &lowering->program->data[node->outputs[1]->index];
         step->mean_dtype = node->outputs[1]->dtype;
-        step->step.scratch =
-            (step->images * sizeof(double) + sizeof(float)) * step->threads * sums_of(step);
+        step->step.scratch = step->images * step->bands * sums_of(step) * sizeof(float);
     }
     if (bias)
         TRY(program_keep_constant(lowering->program, bias, err));

@@ -13,7 +13,7 @@ enum {
 };
 
 struct parallel_loop {
-    size_t n, chunk, shares; /* chunk, shares: unused if the loop is split evenly */
+    size_t chunk, shares;
     void (*body)(void *context, size_t begin, size_t end);
     void *context;
     struct parallel_share {
@@ -22,14 +22,7 @@ struct parallel_loop {
     } share[PARALLEL_SHARES];
 };
 
-static void parallel_even_part(void *argument)
-{
-    const struct parallel_loop *loop = (const struct parallel_loop *)argument;
-    size_t part = (size_t)forkjoin_member(), parts = (size_t)forkjoin_members();
-    loop->body(loop->context, loop->n * part / parts, loop->n * (part + 1) / parts);
-}
-
-static void parallel_shared_part(void *argument)
+static void parallel_part(void *argument)
 {
     struct parallel_loop *loop = (struct parallel_loop *)argument;
     const size_t own = (size_t)forkjoin_member();
@@ -46,47 +39,25 @@ static void parallel_shared_part(void *argument)
     }
 }
 
-void parallel_even(int threads, size_t n, size_t cost,
-                   void (*body)(void *context, size_t begin, size_t end), void *context)
+void parallel_for(int threads, size_t n, size_t cost,
+                  void (*body)(void *context, size_t begin, size_t end), void *context)
 {
     if (threads < 2 || n < 2 || n * cost < PARALLEL_WORTH) {
         body(context, 0, n);
         return;
     }
     struct parallel_loop loop;
-    loop.n = n;
+    const size_t members = n < (size_t)threads ? n : (size_t)threads;
+    const size_t each = (n + members - 1) / members;
+    loop.shares = members < PARALLEL_SHARES ? members : PARALLEL_SHARES;
+    loop.chunk = (each + PARALLEL_CHUNKS - 1) / PARALLEL_CHUNKS;
+    if (loop.chunk * cost < PARALLEL_CHUNK)
+        loop.chunk = PARALLEL_CHUNK / (cost ? cost : 1);
     loop.body = body;
     loop.context = context;
-    forkjoin_run(n < (size_t)threads ? (int)n : threads, parallel_even_part, &loop);
-}
-
-void parallel_grains(int threads, size_t n, size_t grain, size_t cost,
-                     void (*body)(void *context, size_t begin, size_t end), void *context)
-{
-    const size_t shares = n < (size_t)threads ? n : (size_t)threads;
-    if (threads < 2 || n < 2 || n * cost < PARALLEL_WORTH || shares > PARALLEL_SHARES) {
-        parallel_even(threads, n, cost, body, context);
-        return;
+    for (size_t i = 0; i < loop.shares; i++) {
+        atomic_init(&loop.share[i].next, n * i / loop.shares);
+        loop.share[i].end = n * (i + 1) / loop.shares;
     }
-    struct parallel_loop loop;
-    const size_t each = (n + shares - 1) / shares;
-    size_t chunk = (each + PARALLEL_CHUNKS - 1) / PARALLEL_CHUNKS;
-    if (chunk * cost < PARALLEL_CHUNK)
-        chunk = PARALLEL_CHUNK / (cost ? cost : 1);
-    loop.chunk = (chunk + grain - 1) / grain * grain;
-    loop.n = n;
-    loop.shares = shares;
-    loop.body = body;
-    loop.context = context;
-    for (size_t i = 0; i < shares; i++) {
-        atomic_init(&loop.share[i].next, n * i / shares);
-        loop.share[i].end = n * (i + 1) / shares;
-    }
-    forkjoin_share((int)shares, parallel_shared_part, &loop);
-}
-
-void parallel_for(int threads, size_t n, size_t cost,
-                  void (*body)(void *context, size_t begin, size_t end), void *context)
-{
-    parallel_grains(threads, n, 1, cost, body, context);
+    forkjoin_share((int)members, parallel_part, &loop);
 }

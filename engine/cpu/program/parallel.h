@@ -14,19 +14,10 @@
 
 #include "engine/base/forkjoin.h"
 
-enum { PARALLEL_SHARES = 64 }; /* at most; with more threads, a loop is split evenly */
-
-/* Splits 0 … n into at most `threads` ranges and calls body(context, begin, end) once per thread.
- * For loops whose body stores a result per forkjoin_member(). Makes a single call if n * cost is
- * small. cost: approximate nanoseconds (or bytes / 8) per item. */
-void parallel_even(int threads, size_t n, size_t cost,
-                   void (*body)(void *context, size_t begin, size_t end), void *context);
+enum { PARALLEL_SHARES = 64 }; /* at most; with more threads, several begin with the same share */
 
 /* Splits 0 … n into ranges and calls body(context, begin, end) several times on each of up to
- * `threads` threads. A range begins at a multiple of `grain` within its share. cost: as for
- * parallel_even(). The body selects its scratch memory by forkjoin_member(). */
-void parallel_grains(int threads, size_t n, size_t grain, size_t cost,
-                     void (*body)(void *context, size_t begin, size_t end), void *context);
-/* parallel_grains() with a grain of 1. */
+ * `threads` threads, or once if n * cost is small. cost: approximate nanoseconds (or bytes / 8) per
+ * item. The body selects its scratch memory by forkjoin_member(). */
 void parallel_for(int threads, size_t n, size_t cost,
                   void (*body)(void *context, size_t begin, size_t end), void *context);
