@@ -48,7 +48,6 @@ typedef __m512i ints;
 #define vec_max(a, b)    _mm512_max_ps(a, b)
 #define vec_min(a, b)    _mm512_min_ps(a, b)
 #define vec_fma(a, b, c) _mm512_fmadd_ps(a, b, c) /* a * b + c */
-#define vec_round(v)     _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define ints_round(v)    _mm512_cvtps_epi32(v)
 /* Returns `less` in lanes where a < b, and `otherwise` in the other lanes. */
 #define vec_select_less(a, b, less, otherwise)                                                     \
@@ -66,7 +65,6 @@ typedef __m256i ints;
 #define vec_max(a, b)    _mm256_max_ps(a, b)
 #define vec_min(a, b)    _mm256_min_ps(a, b)
 #define vec_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
-#define vec_round(v)     _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define ints_round(v)    _mm256_cvtps_epi32(v)
 #define vec_widen(p)                                                                               \
     ((vec)_mm256_slli_epi32(                                                                       \
@@ -81,7 +79,6 @@ typedef float32x4_t vec;
 typedef int32x4_t ints;
 #define vec_set(x)                             vdupq_n_f32(x)
 #define vec_fma(a, b, c)                       vfmaq_f32(c, a, b)
-#define vec_round(v)                           vrndnq_f32(v)
 #define ints_round(v)                          vcvtnq_s32_f32(v)
 #define vec_widen(p)                           ((vec)vshll_n_u16(vld1_u16(p), 16))
 #define vec_select_less(a, b, less, otherwise) vbslq_f32(vcltq_f32(a, b), less, otherwise)
@@ -98,7 +95,6 @@ typedef __m128i ints;
 #define vec_max(a, b)    _mm_max_ps(a, b)
 #define vec_min(a, b)    _mm_min_ps(a, b)
 #define vec_fma(a, b, c) _mm_add_ps(_mm_mul_ps(a, b), c)
-#define vec_round(v)     _mm_cvtepi32_ps(_mm_cvtps_epi32(v))
 #define ints_round(v)    _mm_cvtps_epi32(v)
 #define vec_widen(p)     ((vec)_mm_unpacklo_epi16((ints){0}, _mm_loadu_si64(p)))
 

@@ -16,53 +16,25 @@ ALWAYS_INLINE vec vec_exp2_fraction(vec r)
     return vec_fma(p, r, vec_set(1));
 }
 
-/* vec_scale2: p * 2^n, vec_inverse: 1 / x for x in [1, inf). */
-#if defined __AVX512F__
-
-#define vec_scale2(p, n) _mm512_scalef_ps(p, n)
-
-/* Makes one Newton step from an estimate of 14 bits. */
-ALWAYS_INLINE vec vec_inverse(vec x)
-{
-    const vec y = _mm512_rcp14_ps(x);
-    return vec_mul(y, _mm512_fnmadd_ps(x, y, vec_set(2)));
-}
-
-#else
-
-#define vec_inverse(x) vec_div(vec_set(1), x)
-
-ALWAYS_INLINE vec vec_scale2(vec p, vec n)
-{
-    /* in two steps, because 2^128 is not a float */
-    const vec_integers whole = vec_bits(ints_round(n)), half = whole >> 1;
-    return vec_mul(vec_mul(p, (vec)((half + 127) << 23)), (vec)((whole - half + 127) << 23));
-}
-
-#endif
-
-/* e^c for c in [-87.33, 88.72]; NaN for NaN. */
-ALWAYS_INLINE vec vec_exp_inside(vec c)
-{
-    const vec n = vec_round(vec_mul(c, vec_set(1.44269504088896341f)));
-    /* c - n ln 2, with ln 2 in two parts */
-    vec r = vec_fma(n, vec_set(-0.693359375f), c);
-    r = vec_fma(n, vec_set(2.12194440e-4f), r);
-    return vec_scale2(vec_exp2_fraction(vec_mul(r, vec_set(1.44269504088896341f))), n);
-}
-
-/* e^x within 3 ulp: 0 below -87.33 (no subnormal results), inf above 88.72, NaN for NaN. */
+/* e^x within 3 ulp: 0 below -87.33 (no subnormal results), inf above 88.72, NaN for NaN. Adding
+ * 3 * 2^22 rounds to a whole number n and leaves it in the low bits; vec_scale_by() adds n to the
+ * exponent. */
 ALWAYS_INLINE vec vec_exp(vec x)
 {
     const vec low = vec_set(-87.3365447505f), high = vec_set(88.7228394f);
-    const vec e = vec_exp_inside(vec_min(high, vec_max(low, x)));
-    return vec_select_less(x, low, vec_zero(),
-                           vec_select_less(high, x, vec_set(__builtin_inff()), e));
+    const vec c = vec_min(high, vec_max(low, x)), magic = vec_set(12582912.0f);
+    const vec shifted = vec_fma(c, vec_set(1.44269504088896341f), magic);
+    const vec n = vec_sub(shifted, magic);
+    /* c - n ln 2, with ln 2 in two parts */
+    vec r = vec_fma(n, vec_set(-0.693359375f), c);
+    r = vec_fma(n, vec_set(2.12194440e-4f), r);
+    const vec p = vec_exp2_fraction(vec_mul(r, vec_set(1.44269504088896341f)));
+    const vec e = vec_select_less(high, x, vec_set(__builtin_inff()), vec_scale_by(p, shifted));
+    return vec_max(vec_select_less(x, low, vec_zero(), e), x); /* NaN if x is; otherwise e^x > x */
 }
 
-/* 2^t for t in [-126, 126], relative error 2e-7; NaN for NaN. Adding 3 * 2^22 rounds to a whole
- * number and leaves it in the low bits; vec_scale_by() moves these to the exponent. The polynomial
- * is the minimax polynomial of its degree. Additions and shifts run in parallel with the
+/* 2^t for t in [-126, 126], relative error 2e-7; NaN for NaN. Rounds as vec_exp() does. The
+ * polynomial is the minimax polynomial of its degree. Additions and shifts run in parallel with the
  * multiplications where possible. */
 ALWAYS_INLINE vec vec_exp2_quick(vec t)
 {
@@ -136,13 +108,12 @@ ALWAYS_INLINE vec vec_erf(vec x)
     p = vec_fma(p, z, vec_set(-7.34990630326855e-04f));
     p = vec_fma(p, z, vec_set(-2.95459980854025e-03f));
     p = vec_fma(p, z, vec_set(-1.60960333262415e-02f));
-    /* q is the negated denominator, because vec_inverse() needs a positive number */
-    vec q = vec_set(1.45660718464996e-05f);
-    q = vec_fma(q, z, vec_set(2.13374055278905e-04f));
-    q = vec_fma(q, z, vec_set(1.68282697438203e-03f));
-    q = vec_fma(q, z, vec_set(7.37332916720468e-03f));
-    q = vec_fma(q, z, vec_set(1.42647390514189e-02f));
-    return vec_mul(vec_mul(vec_sub(vec_zero(), c), p), vec_inverse(q));
+    vec q = vec_set(-1.45660718464996e-05f);
+    q = vec_fma(q, z, vec_set(-2.13374055278905e-04f));
+    q = vec_fma(q, z, vec_set(-1.68282697438203e-03f));
+    q = vec_fma(q, z, vec_set(-7.37332916720468e-03f));
+    q = vec_fma(q, z, vec_set(-1.42647390514189e-02f));
+    return vec_div(vec_mul(c, p), q);
 }
 
 ALWAYS_INLINE vec vec_gelu(vec v)
