@@ -18,21 +18,14 @@ void SIMD_NAMED(quantize)(const float *x, float scale, int zero, bool is_signed,
     }
 }
 
-ALWAYS_INLINE void dequantize_row(const uint8_t *x, bool is_signed, vec scale, vec zero, float *y,
-                                  size_t n)
-{
-    FOR_REGISTERS(i, rest, n)
-        vec_store_n(y + i, vec_mul(vec_sub(load_8bit_n(x + i, rest, is_signed), zero), scale),
-                    rest);
-}
-
 void SIMD_NAMED(dequantize)(const void *x, bool is_signed, float scale, int zero, float *y,
                             size_t n)
 {
-    if (is_signed)
-        dequantize_row(x, true, vec_set(scale), vec_set((float)zero), y, n);
-    else
-        dequantize_row(x, false, vec_set(scale), vec_set((float)zero), y, n);
+    const vec offset = vec_set((float)zero), factor = vec_set(scale);
+    FOR_REGISTERS(i, rest, n) {
+        const vec stored = load_8bit_n((const uint8_t *)x + i, rest, is_signed);
+        vec_store_n(y + i, vec_mul(vec_sub(stored, offset), factor), rest);
+    }
 }
 
 struct sum {
@@ -113,46 +106,28 @@ void SIMD_NAMED(range)(const float *x, size_t n, float *min, float *max)
 {
     vec least = vec_set(*min), most = vec_set(*max);
     FOR_REGISTERS(i, rest, n) {
-        /* vec_min() and vec_max() ignore NaN in v. The loop below reads a partial register. */
-        const vec v = rest == VEC ? vec_load(x + i) : vec_set(x[n - 1]);
-        least = vec_min(v, least);
+        const vec v = vec_load_n(x + i, rest);
+        least = vec_min(v, least); /* vec_min() and vec_max() ignore NaN in v */
         most = vec_max(v, most);
-        for (size_t k = i; rest < VEC && k < n; k++) {
-            *min = x[k] < *min ? x[k] : *min;
-            *max = x[k] > *max ? x[k] : *max;
-        }
     }
-    const float low = -vec_greatest(vec_sub(vec_zero(), least)), high = vec_greatest(most);
-    *min = low < *min ? low : *min;
-    *max = high > *max ? high : *max;
+    *min = -vec_greatest(vec_sub(vec_zero(), least));
+    *max = vec_greatest(most);
 }
-
-struct factors {
-    vec a_zero, b_zero, ratio, zero, low, high;
-};
 
 /* Products of two differences of 8 bits are exact in float32. */
-ALWAYS_INLINE void mul_row(const struct factors *f, const uint8_t *a, const uint8_t *b,
-                           bool is_signed, uint8_t *y, size_t n)
-{
-    FOR_REGISTERS(i, rest, n) {
-        const vec first = vec_sub(load_8bit_n(a + i, rest, is_signed), f->a_zero);
-        const vec second = vec_sub(load_8bit_n(b + i, rest, is_signed), f->b_zero);
-        const vec scaled = vec_add(vec_mul(vec_mul(first, second), f->ratio), f->zero);
-        store_8bit_n(y + i, rounded(scaled, f->low, f->high), rest, is_signed);
-    }
-}
-
 void SIMD_NAMED(mul_8bit)(const void *a, int a_zero, const void *b, int b_zero, float ratio,
                           int zero, bool is_signed, void *y, size_t n)
 {
-    const float low = is_signed ? -128 : 0;
-    const struct factors f = {vec_set((float)a_zero), vec_set((float)b_zero), vec_set(ratio),
-                              vec_set((float)zero),   vec_set(low),           vec_set(low + 255)};
-    if (is_signed)
-        mul_row(&f, a, b, true, y, n);
-    else
-        mul_row(&f, a, b, false, y, n);
+    const float lowest = is_signed ? -128 : 0;
+    const vec low = vec_set(lowest), high = vec_set(lowest + 255), factor = vec_set(ratio);
+    const vec a_offset = vec_set((float)a_zero), b_offset = vec_set((float)b_zero);
+    const vec offset = vec_set((float)zero);
+    FOR_REGISTERS(i, rest, n) {
+        const vec first = vec_sub(load_8bit_n((const uint8_t *)a + i, rest, is_signed), a_offset);
+        const vec second = vec_sub(load_8bit_n((const uint8_t *)b + i, rest, is_signed), b_offset);
+        const vec scaled = vec_add(vec_mul(vec_mul(first, second), factor), offset);
+        store_8bit_n((uint8_t *)y + i, rounded(scaled, low, high), rest, is_signed);
+    }
 }
 
 #if defined __AVX512BW__

@@ -236,7 +236,7 @@ struct simd_kernels {
     void (*dequantize)(const void *x, bool is_signed, float scale, int zero, float *y, size_t n);
     void (*add_8bit)(const void *a, float a_ratio, const void *b, float b_ratio, float fixed,
                      bool is_signed, void *y, size_t n);
-    /* Extends [*min, *max] to contain the numbers of x; NaN is ignored. */
+    /* Extends [*min, *max], which contains 0, to contain the numbers of x; NaN is ignored. */
     void (*range)(const float *x, size_t n, float *min, float *max);
     void (*mul_8bit)(const void *a, int a_zero, const void *b, int b_zero, float ratio, int zero,
                      bool is_signed, void *y, size_t n);

@@ -357,8 +357,8 @@ Test(kernels, ranges_of_rows)
     for (size_t v = 0; simd_at(v); v++)
         for (size_t n = 1; n <= ROW_NUMBERS; n++)
             for (int given = 0; given < 2; given++) {
-                const float first = given ? 1000.0f : -1000.0f;
-                float least = first, most = first, low = first, high = first;
+                const float most_given = given ? 1000.0f : 0;
+                float least = -most_given, most = most_given, low = least, high = most;
                 for (size_t i = 0; i < n; i++) {
                     least = fminf(least, x[i]);
                     most = fmaxf(most, x[i]);
