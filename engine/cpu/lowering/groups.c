@@ -167,8 +167,6 @@ STEP_CREATE(lower_groups)
     s->groups = instance ? s->channels : (size_t)node_int(node, "num_groups", 1);
     s->per = s->channels / s->groups;
     s->epsilon = node_float(node, "epsilon", 1e-5f);
-    TRY(program_keep_constant(lowering->program, node->inputs[1], err));
-    TRY(program_keep_constant(lowering->program, node->inputs[2], err));
     s->scale = node->inputs[1]->known->data;
     s->bias = node->inputs[2]->known->data;
     /* A piece is short enough for float32 sums. There are as many pieces as threads, or more. */

@@ -32,9 +32,7 @@ extern const struct cpu_kernel cpu_attention, cpu_elementwise, cpu_norm, cpu_ref
 struct window;
 bool depthwise_fits(const struct node *node, struct window *ret);
 
-/* Create a step for a Conv that cpu_conv has claimed, or lower_qdepthwise() for a QLinearConv that
- * cpu_quantized_conv has claimed. *ret stays NULL if the kernel does not fit the node, or if
- * Winograd's kernel is not faster than a product. */
+/* Create a step for a Conv that cpu_conv has claimed. *ret stays NULL if the kernel does not fit
+ * the node, or if Winograd's kernel is not faster than a product. */
 enum status lower_winograd(const struct lowering *lowering, struct step **ret, struct error *err);
 enum status lower_depthwise(const struct lowering *lowering, struct step **ret, struct error *err);
-enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret, struct error *err);

@@ -16,6 +16,11 @@ bool qmatmul_claim(const struct node *node, struct kernel_caps *ret);
 /* Returns constants, scales and zero points of a node that qmatmul_claim() accepts. */
 struct product_desc qmatmul_describe(const struct node *node);
 
+/* Creates a step for a QLinearConv that cpu_quantized_conv has claimed. `desc` has the constants,
+ * scales and zero points. *ret stays NULL if the kernel does not fit the node. */
+enum status lower_qdepthwise(const struct lowering *lowering, const struct product_desc *desc,
+                             struct step **ret, struct error *err);
+
 /* Describes ONNX's weights [M, C / group, K…] as a product's weights, grouped if group > 1. */
 struct strided_layout conv_weights(const struct tensor *weights, int64_t group);
 

@@ -81,7 +81,7 @@ STEP_CREATE(lower_qconv)
 {
     const struct node *node = lowering->node;
     struct product_desc desc = describe_sums(node, 6, node_input(node, 8));
-    TRY(lower_qdepthwise(lowering, ret, err));
+    TRY(lower_qdepthwise(lowering, &desc, ret, err));
     return *ret ? STATUS_OK : conv_product(lowering, &desc, ret, err);
 }
 

@@ -3,7 +3,7 @@
 
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
-#include "engine/cpu/lowering/lowering.h"
+#include "engine/cpu/lowering/product_step.h"
 #include "engine/cpu/program/parallel.h"
 #include "engine/op/families.h"
 
@@ -12,7 +12,7 @@ struct qdepthwise_step {
     const struct simd_kernels *simd;
     struct depthwise_8bit kernel;
     size_t images, bands; /* a band has kernel.rows rows of an image's result */
-    int32_t *bias;
+    int32_t *bias;        /* kernel.bias and kernel.scales, which the step owns */
     float *scales;
 };
 
@@ -48,19 +48,6 @@ static void qdepthwise_free(struct step *base)
     FREE_ALL(s->bias, s->scales);
 }
 
-/* Chooses how many quads (of four source rows) a band has, and how many result rows they cover. */
-static void qdepthwise_choose_rows(struct depthwise_8bit *d)
-{
-    d->quads = (d->taps + 3) / 4;
-    d->rows = (4 * d->quads - d->taps) / d->stride + 1;
-}
-
-static size_t block_count(const struct qdepthwise_step *s)
-{
-    const size_t lanes = s->simd->depthwise_channels;
-    return (s->kernel.channels + lanes - 1) / lanes;
-}
-
 static void qdepthwise_pack(const void *context, const struct tensor *constant, float *packed)
 {
     const struct qdepthwise_step *s = context;
@@ -68,31 +55,30 @@ static void qdepthwise_pack(const void *context, const struct tensor *constant, 
 }
 
 /* Computes each channel's scale, and its bias minus the zero point times the sum of its weights. */
-static enum status fill_channels(struct qdepthwise_step *s, const struct node *node,
-                                 const struct scale_zero *from, const struct scale_zero *to,
+static enum status fill_channels(struct qdepthwise_step *s, const struct product_desc *desc,
                                  struct error *err)
 {
-    const struct depthwise_8bit *d = &s->kernel;
-    const size_t lanes = s->simd->depthwise_channels, blocks = block_count(s);
+    struct depthwise_8bit *d = &s->kernel;
+    const size_t lanes = s->simd->depthwise_channels, blocks = (d->channels + lanes - 1) / lanes;
     const size_t area = d->taps * d->taps;
     const uint8_t flipped = d->src_zero ^ d->flip;
     const int zero = d->dot && s->simd->dot_is_signed ? (int8_t)flipped : flipped;
-    const struct tensor *w_scale = node->inputs[4]->known;
-    const int8_t *weights = node->inputs[3]->known->data;
-    const struct value *bias = node_input(node, 8);
+    const int8_t *weights = desc->weights_constant->data;
+    const int32_t *bias = desc->bias ? desc->bias->known->data : NULL;
     s->bias = alloc_array(blocks * lanes, sizeof *s->bias);
     s->scales = alloc_array(blocks * lanes, sizeof *s->scales);
     TRY(check_memory(s->bias && s->scales, "while compiling", err));
     for (size_t i = 0; i < blocks * lanes; i++) {
         const size_t c = depthwise_first_channel(d->channels, i / lanes, lanes) + i % lanes;
-        const float own = (float)tensor_number(w_scale, shape_count(&w_scale->shape) == 1 ? 0 : c);
+        const size_t at = shape_count(&desc->scales->shape) == 1 ? 0 : c;
         int32_t sum = 0;
         for (size_t t = 0; t < area; t++)
             sum += weights[c * area + t];
-        const uint32_t start = bias ? (uint32_t)((const int32_t *)bias->known->data)[c] : 0;
-        s->scales[i] = from->scale * own / to->scale;
-        s->bias[i] = (int32_t)(start - (uint32_t)(sum * zero));
+        s->scales[i] = desc->src_scale * (float)tensor_number(desc->scales, at) / desc->sum_divisor;
+        s->bias[i] = (int32_t)((bias ? (uint32_t)bias[c] : 0) - (uint32_t)(sum * zero));
     }
+    d->bias = s->bias;
+    d->scales = s->scales;
     return STATUS_OK;
 }
 
@@ -108,7 +94,8 @@ static bool qdepthwise_fits(const struct node *node, const struct window *w)
            w->pad_begin[1] >= 0 && w->pad_begin[0] < w->kernel[0] && w->pad_begin[1] < w->kernel[1];
 }
 
-enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret, struct error *err)
+enum status lower_qdepthwise(const struct lowering *lowering, const struct product_desc *desc,
+                             struct step **ret, struct error *err)
 {
     const struct node *node = lowering->node;
     struct window w;
@@ -116,8 +103,7 @@ enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret,
         node->inputs[0]->shape.rank != 4)
         return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
-    struct tensor *weights = node->inputs[3]->known;
-    struct scale_zero from = {0}, to = {node->epilogue.step, node->epilogue.zero};
+    struct tensor *weights = desc->weights_constant;
     TRY(window_init(node, 2, x->shape.dims + 1, weights->shape.dims + 2, &w, err));
     if (!qdepthwise_fits(node, &w))
         return STATUS_OK;
@@ -128,9 +114,6 @@ enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret,
     step->step.packs_constants = true;
     step->simd = simd();
     step->images = (size_t)x->shape.dims[0];
-    (void)scale_zero_of(node, 1, x->dtype, &from);
-    if (node_input(node, 6))
-        (void)scale_zero_of(node, 6, y->dtype, &to);
     const bool dot = simd_has_dot(step->simd);
     struct depthwise_8bit *d = &step->kernel;
     *d = (struct depthwise_8bit){
@@ -143,17 +126,16 @@ enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret,
         .stride = (size_t)w.stride[0],
         .pad_top = (size_t)w.pad_begin[0],
         .pad_left = (size_t)w.pad_begin[1],
-        .src_zero = (uint8_t)from.zero,
+        .quads = (size_t)(w.kernel[0] + 3) / 4,
+        .src_zero = (uint8_t)desc->src_zero,
         .dot = dot,
         .flip = (x->dtype == DTYPE_I8) == (dot && simd()->dot_is_signed) ? 0 : 0x80,
-        .dst_zero = to.zero,
+        .dst_zero = desc->dst_zero,
         .is_signed = y->dtype == DTYPE_I8,
     };
-    qdepthwise_choose_rows(d);
+    d->rows = (4 * d->quads - d->taps) / d->stride + 1;
     step->bands = (d->out_height + d->rows - 1) / d->rows;
-    TRY(fill_channels(step, node, &from, &to, err));
-    d->bias = step->bias;
-    d->scales = step->scales;
+    TRY(fill_channels(step, desc, err));
     const float *packed;
     const size_t bytes = step->simd->depthwise_8bit_pack(d, NULL, NULL);
     TRY(weights_pack_own(lowering->backend, weights,
