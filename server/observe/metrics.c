@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/arena.h"
 #include "engine/base/size.h"
 #include "engine/base/text.h"
 #include "engine/base/thread.h"
@@ -19,7 +20,7 @@
 struct metric {
     const struct metric_family *family;
     struct metric *next;
-    const char *labels;        /* in the same memory, after counts[] */
+    const char *labels;
     _Atomic double value;      /* counter, gauge; the sum of a histogram */
     _Atomic uint64_t counts[]; /* of a histogram: one per bound, then one for larger values */
 };
@@ -35,6 +36,7 @@ struct metric_family {
 
 struct metrics {
     pthread_mutex_t lock;
+    struct arena *arena; /* families and series; guarded by `lock` */
     struct metric_family *families,
         **last_family; /* guarded by `lock`, as the series of each family */
 };
@@ -52,26 +54,18 @@ struct metrics *metrics_create(void)
         return NULL;
     pthread_mutex_init(&metrics->lock, NULL);
     metrics->last_family = &metrics->families;
-    return metrics;
-}
-
-static void family_free(struct metric_family *family)
-{
-    for (struct metric *series = family->series, *next; series; series = next) {
-        next = series->next;
-        free(series);
-    }
-    free(family);
+    metrics->arena = arena_create(0);
+    if (metrics->arena)
+        return metrics;
+    metrics_free(metrics);
+    return NULL;
 }
 
 void metrics_free(struct metrics *metrics)
 {
     if (!metrics)
         return;
-    for (struct metric_family *family = metrics->families, *next; family; family = next) {
-        next = family->next;
-        family_free(family);
-    }
+    arena_free(metrics->arena);
     pthread_mutex_destroy(&metrics->lock);
     free(metrics);
 }
@@ -86,7 +80,7 @@ static struct metric_family *find_family_locked(struct metrics *metrics, enum me
         assert(family->kind == kind);
         return family;
     }
-    struct metric_family *family = malloc(sizeof *family);
+    struct metric_family *family = arena_alloc(metrics->arena, 1, sizeof *family);
     if (!family)
         return NULL;
     for (size_t i = 1; i < bucket_count; i++)
@@ -102,19 +96,18 @@ static struct metric_family *find_family_locked(struct metrics *metrics, enum me
     return family;
 }
 
-static struct metric *find_series_locked(struct metric_family *family, const char *labels)
+static struct metric *find_series_locked(struct metrics *metrics, struct metric_family *family,
+                                         const char *labels)
 {
     for (struct metric *series = family->series; series; series = series->next)
         if (!strcmp(series->labels, labels))
             return series;
     size_t counts = family->kind == METRIC_HISTOGRAM ? family->bucket_count + 1 : 0;
-    const size_t size = sizeof(struct metric) + counts * sizeof(_Atomic uint64_t);
-    const size_t label_bytes = strlen(labels) + 1;
-    struct metric *series = calloc(1, size + label_bytes);
-    if (!series)
+    struct metric *series =
+        arena_alloc(metrics->arena, 1, sizeof(struct metric) + counts * sizeof(_Atomic uint64_t));
+    if (!series || !(series->labels = arena_copy_text(metrics->arena, labels, strlen(labels))))
         return NULL;
     series->family = family;
-    series->labels = memcpy((char *)series + size, labels, label_bytes);
     *family->last_series = series;
     family->last_series = &series->next;
     return series;
@@ -129,7 +122,7 @@ static struct metric *get_series(struct metrics *metrics, enum metric_kind kind,
     LOCK(&metrics->lock);
     struct metric_family *family =
         find_family_locked(metrics, kind, name, help, buckets, bucket_count);
-    return family ? find_series_locked(family, labels) : NULL;
+    return family ? find_series_locked(metrics, family, labels) : NULL;
 }
 
 struct metric *metrics_get(struct metrics *metrics, enum metric_kind kind, const char *name,
