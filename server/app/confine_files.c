@@ -83,7 +83,7 @@
 #define ABSTRACT_SOCKET BIT(0)
 #define SIGNALS         BIT(1)
 
-/* struct landlock_ruleset_attr of ABI 6; older kernels read only its first fields. */
+/* struct landlock_ruleset_attr of ABI 6; fields that an older kernel does not know must be 0. */
 struct handled_access {
     uint64_t files, net, scoped;
 };
@@ -330,14 +330,6 @@ static struct handled_access access_of(int abi)
     return handled;
 }
 
-static int make_ruleset(const struct handled_access *handled, int abi)
-{
-    const size_t size = abi >= 6   ? sizeof *handled
-                        : abi >= 4 ? offsetof(struct handled_access, scoped)
-                                   : offsetof(struct handled_access, net);
-    return (int)syscall(SYS_landlock_create_ruleset, handled, size, 0);
-}
-
 static void allow_port(struct file_rules *rules, uint64_t access, int64_t port)
 {
     enum { RULE_NET_PORT = 2 };
@@ -372,7 +364,9 @@ static void allow_zmq(struct file_rules *rules, const char *endpoint, bool has_p
 static int restrict_files(const struct config *config, int abi, bool is_wide)
 {
     const struct handled_access handled = access_of(abi);
-    struct file_rules rules = {.fd = make_ruleset(&handled, abi), .handled = handled.files};
+    struct file_rules rules = {
+        .fd = (int)syscall(SYS_landlock_create_ruleset, &handled, sizeof handled, 0),
+        .handled = handled.files};
     if (rules.fd < 0)
         return errno;
     allow_system(&rules);
