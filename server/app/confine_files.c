@@ -33,9 +33,9 @@
  * started earlier are not restricted.
  *
  * libc has no functions for the three system calls, and older headers lack the later bits. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <limits.h>
 #include <link.h>
 #include <linux/capability.h>
@@ -252,26 +252,14 @@ static void allow_system(struct file_rules *rules)
 
 /* ---- CUDA ---- */
 
-static bool is_gpu_file(const char *name)
-{
-    static const char *const beginnings[] = {"nvidia", "nvhost", "nvmap", "nvgpu", "dxg", "shm"};
-    for (size_t i = 0; i < COUNT_OF(beginnings); i++)
-        if (strncmp(name, beginnings[i], strlen(beginnings[i])) == 0)
-            return true;
-    return false;
-}
-
 static void allow_gpus(struct file_rules *rules)
 {
     char path[PATH_MAX];
-    DIR *devices = opendir("/dev");
-    for (const struct dirent *entry; devices && (entry = readdir(devices));) {
-        snprintf(path, sizeof path, "/dev/%s", entry->d_name);
-        if (is_gpu_file(entry->d_name))
-            allow(rules, path, MAKE | IOCTL_DEV);
-    }
-    if (devices)
-        closedir(devices);
+    glob_t devices = {0};
+    (void)glob("/dev/{nvidia,nvhost,nvmap,nvgpu,dxg,shm}*", GLOB_BRACE, NULL, &devices);
+    for (size_t i = 0; i < devices.gl_pathc; i++)
+        allow(rules, devices.gl_pathv[i], MAKE | IOCTL_DEV);
+    globfree(&devices);
     allow(rules, "/sys", READ);
     const char *kernels = getenv("CUDA_CACHE_PATH"), *home = getenv("HOME");
     if (kernels && kernels[0])
