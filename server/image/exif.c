@@ -56,30 +56,27 @@ static double exif_number(const uint8_t *p, unsigned type, bool big)
     }
 }
 
-/* What read_entry() finds. ENTRY_LAST ends the search. */
-enum exif_entry { ENTRY_VALID, ENTRY_ABSENT, ENTRY_LAST };
-
-/* Reads an entry of the directory: tag u16, type u16, count u32, then the values if they fit into 4
- * bytes, else their offset. ENTRY_ABSENT: the type is unknown, there are no values, or the values
- * of all entries so far (*total) take more than `size` bytes. ENTRY_LAST: the values lie outside
- * tiff[0 … size). */
-static enum exif_entry read_entry(const uint8_t *tiff, size_t size, const uint8_t *entry, bool big,
-                                  uint64_t *total, const uint8_t **ret_values)
+/* Finds the values of an entry of the directory: tag u16, type u16, count u32, then the values if
+ * they fit into 4 bytes, else their offset. *ret_values is NULL if the type is unknown, there are
+ * no values, or the values of all entries so far (*total) take more than `size` bytes. Returns
+ * false if the values lie outside tiff[0 … size). */
+static bool read_entry(const uint8_t *tiff, size_t size, const uint8_t *entry, bool big,
+                       uint64_t *total, const uint8_t **ret_values)
 {
     const unsigned type = read_u16(entry + 2, big);
     const uint64_t unit = type < sizeof exif_units ? exif_units[type] : 0;
     const uint64_t bytes = unit * read_u32(entry + 4, big);
-    *ret_values = entry + 8;
+    *ret_values = bytes && bytes <= 4 ? entry + 8 : NULL;
     if (bytes <= 4)
-        return bytes ? ENTRY_VALID : ENTRY_ABSENT;
+        return true;
     *total += bytes;
     if (*total > size)
-        return ENTRY_ABSENT;
+        return true;
     const size_t offset = read_u32(entry + 8, big);
     if (offset > size || bytes > size - offset)
-        return ENTRY_LAST;
+        return false;
     *ret_values = tiff + offset;
-    return ENTRY_VALID;
+    return true;
 }
 
 /* Returns false if no valid entry has an orientation. */
@@ -103,10 +100,9 @@ static bool find_orientation(const uint8_t *tiff, size_t size, int *ret)
     offset += 2;
     for (; entries > 0 && size - offset >= ENTRY; entries--, offset += ENTRY) {
         const uint8_t *entry = tiff + offset, *values;
-        const enum exif_entry kind = read_entry(tiff, size, entry, big, &total, &values);
-        if (kind == ENTRY_LAST)
+        if (!read_entry(tiff, size, entry, big, &total, &values))
             return false;
-        if (kind == ENTRY_ABSENT || read_u16(entry, big) != TAG_ORIENTATION)
+        if (!values || read_u16(entry, big) != TAG_ORIENTATION)
             continue;
         const double value = exif_number(values, read_u16(entry + 2, big), big);
         *ret = value >= 1 && value <= 8 && value == floor(value) ? (int)value : 1;
