@@ -214,12 +214,15 @@ static void check_answer_locked(struct connection *connection, int64_t now)
     connection_enter_locked(connection, CONNECTION_REFUSED);
 }
 
-static void check_times(struct connections *connections, int64_t now)
+/* Returns whether requests were in progress since the last tick. */
+static bool check_times(struct connections *connections, int64_t now)
 {
     struct connection *c;
     while (refuse_late_headers(connections, now))
         ; /* each call removes a late connection from the list */
     LOCK(&connections->lock);
+    const bool was_active = connections->is_active;
+    connections->is_active = false;
     TAILQ_FOREACH(c, &connections->checked, listed)
     {
         show_end_locked(c);
@@ -245,6 +248,7 @@ static void check_times(struct connections *connections, int64_t now)
             break;
         }
     }
+    return was_active;
 }
 
 /* ---- delays ---- */
@@ -301,15 +305,6 @@ void connections_end_delays(struct connections *connections)
 }
 
 /* ---- the thread ---- */
-
-/* Returns whether requests were in progress since the last tick. */
-static bool was_active(struct connections *connections)
-{
-    LOCK(&connections->lock);
-    const bool was = connections->is_active;
-    connections->is_active = false;
-    return was;
-}
 
 static void warn_if_full(struct connections *connections, int64_t now)
 {
@@ -372,8 +367,7 @@ static void *connections_thread(void *context)
         resume_delayed(connections, now);
         if (now < next)
             continue;
-        ticks = was_active(connections);
-        check_times(connections, now);
+        ticks = check_times(connections, now);
         warn_if_full(connections, now);
         model_host_end_waits(connections->server->options.model_host);
         ticks |= request_log_tell_left_out(connections->server->log, false);
