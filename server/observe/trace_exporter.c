@@ -181,8 +181,8 @@ static void write_record(struct writer *w, json_node *list, const struct trace_r
 {
     char name[160];
     snprintf(name, sizeof name, "%s %s", record->method, record->route);
-    const struct span request = {record->trace, record->span,  record->parent, name,
-                                 SPAN_SERVER,   record->begin, record->end};
+    const struct span request = {record->trace.id, record->trace.span, record->trace.parent, name,
+                                 SPAN_SERVER,      record->begin,      record->end};
     json_node *attributes = write_span(w, list, &request, since, record->status >= 500);
     add_text(w, attributes, "http.request.method", record->method);
     add_text(w, attributes, "http.route", record->route);
@@ -197,14 +197,14 @@ static void write_record(struct writer *w, json_node *list, const struct trace_r
     add_text(w, attributes, "lensd.cache", record->cache);
     add_number(w, attributes, "lensd.images", record->images);
     add_number(w, attributes, "lensd.batch.size", record->batch);
-    const uint64_t own = strtoull(record->span, NULL, 16);
+    const uint64_t own = strtoull(record->trace.span, NULL, 16);
     for (size_t i = 0; i < record->phase_count; i++) {
         const struct trace_phase *phase = &record->phases[i];
         char id[17]; /* computed from the id of the request's span; differs between phases */
         snprintf(id, sizeof id, "%016llx",
                  (unsigned long long)((own ^ ((i + 1) * 0x9E3779B97F4A7C15u)) | 1));
-        const struct span span = {record->trace, id,           record->span, phase->name,
-                                  SPAN_INTERNAL, phase->begin, phase->end};
+        const struct span span = {record->trace.id, id,           record->trace.span, phase->name,
+                                  SPAN_INTERNAL,    phase->begin, phase->end};
         write_span(w, list, &span, since, false);
     }
 }

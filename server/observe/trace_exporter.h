@@ -14,11 +14,20 @@
 #include "engine/base/status.h"
 #include "server/observe/metrics.h"
 
-#define TRACE_PHASES 8
+#define TRACE_PHASES  8
+#define TRACE_SAMPLED 1 /* a bit of trace->flags */
+
+/* The place of a request in a trace. Ids are hexadecimal. */
+struct trace {
+    char id[33];     /* "": none */
+    char parent[17]; /* the client's span; "": the trace begins here */
+    char span[17];   /* ours, for this request */
+    uint8_t flags;
+};
 
 /* One request. Texts that are pointers are constants. Times are clock_now()'s. */
 struct trace_record {
-    char trace[33], span[17], parent[17]; /* hexadecimal; parent: "" for none */
+    struct trace trace;
     char method[16];
     const char *route; /* from the table of routes: "/v2/models/{model}/infer" */
     char client[64], id[64], model[64], device[24];

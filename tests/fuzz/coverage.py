@@ -19,7 +19,7 @@ TARGETS = {
     "dialects": ["proto/predict_request.c", "proto/openai.c", "proto/doods.c", "proto/base64.c"],
     "folder": ["models/folder/task_config.c", "models/folder/triton_config.c", "models/tasks/task_detect_kind.c"],
     "frigate": ["proto/frigate.c"],
-    "head": ["server/http/transport/admit.c", "server/http/transport/trusted_proxies.c", "server/http/transport/trace.c"],
+    "head": ["server/http/transport/admit.c", "server/http/transport/trusted_proxies.c"],
     "image": ["server/image/exif.c", "server/image/image.c", "server/image/jpeg.c", "server/image/pixels.c",
               "server/image/png.c", "server/image/sniff.c", "server/image/transform.c"],
     "onnx": ["models/onnx"],

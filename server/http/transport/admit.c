@@ -45,17 +45,53 @@ static void take_request_id(struct exchange *x)
     snprintf(x->request_id, sizeof x->request_id, "%016llx", (unsigned long long)next_number(x));
 }
 
+/* Reads "00-TRACE-SPAN-FLAGS" (W3C Trace Context, level 1) and gives this request a new span,
+ * derived from `random`. Returns false and no trace if the header is absent or malformed; such
+ * headers must be ignored (section 3.2.2.5). Of later versions it reads only the known part. */
+static bool trace_begin(struct trace *trace, const char *traceparent, uint64_t random)
+{
+    struct trace read = {.flags = 0};
+    char version[3], flags[3];
+    int length = 0;
+    *trace = read;
+    /* Capitals are not allowed. The parts are complete if together they have all 55 bytes. */
+    if (!traceparent ||
+        sscanf(traceparent, "%2[0-9a-f]-%32[0-9a-f]-%16[0-9a-f]-%2[0-9a-f]%n", version, read.id,
+               read.parent, flags, &length) != 4 ||
+        length != 55 || !strcmp(version, "ff"))
+        return false;
+    /* Version 00 ends after the flags; a later version may have more. */
+    if (traceparent[length] && (!strcmp(version, "00") || traceparent[length] != '-'))
+        return false;
+    if (!read.id[strspn(read.id, "0")] || !read.parent[strspn(read.parent, "0")])
+        return false; /* an id of zeros means no id */
+    snprintf(read.span, sizeof read.span, "%016llx", (unsigned long long)(random | 1));
+    read.flags = (uint8_t)strtoul(flags, NULL, 16);
+    *trace = read;
+    return true;
+}
+
+/* Starts a trace with an id derived from `random`. `sampled` sets the flag that asks other services
+ * to record it, too. */
+static void trace_make(struct trace *trace, const uint64_t random[static 3], bool sampled)
+{
+    *trace = (struct trace){.flags = sampled ? TRACE_SAMPLED : 0};
+    snprintf(trace->id, sizeof trace->id, "%016llx%016llx", (unsigned long long)random[0],
+             (unsigned long long)(random[1] | 1));
+    snprintf(trace->span, sizeof trace->span, "%016llx", (unsigned long long)(random[2] | 1));
+}
+
 static void take_trace(struct exchange *x)
 {
     const char *given = exchange_header(x, "traceparent");
-    char text[TRACEPARENT_TEXT];
     const struct trace_exporter *exporter = x->server->options.traces;
     if (!trace_begin(&x->trace, given, next_number(x)) && exporter) {
         const uint64_t random[] = {next_number(x), next_number(x), next_number(x)};
         trace_make(&x->trace, random, trace_exporter_samples(exporter, random[1]));
     }
     if (x->trace.id[0])
-        respond_header(x, "traceparent", "%s", trace_text(&x->trace, text));
+        respond_header(x, "traceparent", "00-%s-%s-%02x", x->trace.id, x->trace.span,
+                       x->trace.flags);
 }
 
 void exchange_identify(struct exchange *x)

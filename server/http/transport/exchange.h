@@ -16,7 +16,6 @@
 #include "server/http/transport/response_cache.h"
 #include "server/http/transport/routes.h"
 #include "server/http/transport/server.h"
-#include "server/http/transport/trace.h"
 #include "server/http/transport/trusted_proxies.h"
 #include "server/http/transport/upload.h"
 

@@ -203,7 +203,8 @@ static void trace_request(const struct exchange *x)
     const int64_t submitted =
         times->decode_start + (times->forward_start - prepared) - (int64_t)(times->queue_ms * 1e6);
     const char *client = exchange_address(x);
-    struct trace_record record = {.route = x->route->path,
+    struct trace_record record = {.trace = x->trace,
+                                  .route = x->route->path,
                                   .status = x->answer.status,
                                   .code = x->answer.code,
                                   .cache = x->is_cached ? "hit" : NULL,
@@ -213,9 +214,6 @@ static void trace_request(const struct exchange *x)
                                   .bytes_out = (int64_t)x->answer.size,
                                   .begin = x->started,
                                   .end = clock_now()};
-    snprintf(record.trace, sizeof record.trace, "%s", x->trace.id);
-    snprintf(record.span, sizeof record.span, "%s", x->trace.span);
-    snprintf(record.parent, sizeof record.parent, "%s", x->trace.parent);
     snprintf(record.method, sizeof record.method, "%s", x->method);
     snprintf(record.client, sizeof record.client, "%s", client ? client : "");
     snprintf(record.id, sizeof record.id, "%.63s", x->request_id);

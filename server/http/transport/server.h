@@ -18,7 +18,7 @@
  *     response_cache.c   answers cached by request
  *     tls.c           the certificate
  *     upload.c        collects the body; counts the memory of all bodies and answers
- *     coding.c, multipart.c, negotiate.c, query.c, trace.c: parsers of what clients send
+ *     coding.c, multipart.c, negotiate.c, query.c: parsers of what clients send
  *     offload.c       threads for large bodies and answers
  *     grpc.c, grpc_connection.c, grpc_call.c   gRPC, on a port and a thread of its own
  *     zmq.c           ZeroMQ, likewise
