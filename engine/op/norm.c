@@ -4,6 +4,7 @@
 
 #include "engine/op/family.h"
 #include "engine/op/nn.h"
+#include "engine/op/strided.h"
 
 /* True if the value is computed from constants only, by at most MOST_NODES nodes. */
 static bool is_made_of_constants(const struct value *value)
@@ -171,33 +172,6 @@ KERNEL(kernel_group_normalization)
 
 /* ---- LayerNormalization, RMSNormalization ---- */
 
-/* A scale or shift that broadcasts to X. A tensor of exactly X's normalised dimensions is read in
- * place (row_step 0); other tensors are expanded to all of X (row_step = columns). */
-struct spread {
-    const double *data;
-    size_t row_step;
-};
-
-static enum status spread_operand(const struct kernel_args *args, size_t input,
-                                  const struct shape *x, int axis, struct spread *ret,
-                                  struct error *err)
-{
-    const struct tensor *tensor = kernel_input(args, input);
-    *ret = (struct spread){0};
-    TRY(operands_open(args, input, 1, &ret->data, err));
-    if (!tensor)
-        return STATUS_OK;
-    const struct shape *own = &tensor->shape;
-    size_t columns = resolve_extent(x, axis, x->rank);
-    if (shape_count(own) == columns && own->rank <= x->rank - axis)
-        return STATUS_OK;
-    double *all = kernel_scratch(args, shape_count(x), sizeof *all, err);
-    TRY(allocated(all));
-    copy_broadcast(all, x, ret->data, own, sizeof(double));
-    *ret = (struct spread){.data = all, .row_step = columns};
-    return STATUS_OK;
-}
-
 /* RMSNormalization does not subtract the mean, divides by the root of the mean square, and has no
  * shift. */
 KERNEL(kernel_layer_normalization)
@@ -208,19 +182,22 @@ KERNEL(kernel_layer_normalization)
     const int axis = (int)node_axis(args->node, -1, shape->rank);
     const size_t rows = resolve_extent(shape, 0, axis);
     const size_t columns = resolve_extent(shape, axis, shape->rank);
-    const double *src;
+    const double *in[3]; /* X, Scale, B */
     double *dst, *statistics[2];
-    struct spread scale, shift;
-    TRY(operands_open(args, 0, 1, &src, err));
-    TRY(spread_operand(args, 1, shape, axis, &scale, err));
-    TRY(spread_operand(args, 2, shape, axis, &shift, err));
+    struct strided_iterator at = {.rank = shape->rank - 1}; /* of lines along the last dimension */
+    TRY(operands_open(args, 0, COUNT_OF(in), in, err));
     TRY(result_open(args, 0, DTYPE_F64, &dst, err));
-    for (size_t i = 0; i < 2; i++)
+    for (size_t i = 0; i < 2; i++) {
         TRY(result_open(args, 1 + i, DTYPE_F64, &statistics[i], err));
+        if (kernel_input(args, 1 + i))
+            broadcast_steps(shape, &args->in[1 + i]->shape, at.step[i]);
+    }
+    for (int i = 0; i < shape->rank; i++)
+        at.extent[i] = (size_t)shape->dims[i];
+    const size_t width = at.extent[at.rank], steps[] = {at.step[0][at.rank], at.step[1][at.rank]};
     for (size_t r = 0; r < rows; r++) {
         double mean, variance;
-        const double *x = src + r * columns, *s = scale.data + r * scale.row_step;
-        const double *b = shift.data ? shift.data + r * shift.row_step : NULL;
+        const double *x = in[0] + r * columns;
         moments(x, 1, columns, 0, &mean, &variance);
         if (!is_centered) {
             variance += mean * mean;
@@ -231,8 +208,11 @@ KERNEL(kernel_layer_normalization)
             statistics[0][r] = mean;
         if (statistics[1])
             statistics[1][r] = factor;
-        for (size_t i = 0; i < columns && dst; i++)
-            dst[r * columns + i] = (x[i] - mean) * factor * s[i] + (b ? b[i] : 0);
+        for (size_t i = 0; i < columns && dst; i += width, strided_next(&at, 2))
+            for (size_t k = 0; k < width; k++)
+                dst[r * columns + i + k] =
+                    (x[i + k] - mean) * factor * in[1][at.offset[0] + k * steps[0]] +
+                    (in[2] ? in[2][at.offset[1] + k * steps[1]] : 0);
     }
     return STATUS_OK;
 }
