@@ -232,38 +232,35 @@ static void slices_read(const struct tensor *x, size_t outer, size_t inner, stru
                        slices->keys + s * slices->width + o * inner, inner);
 }
 
-/* Groups of equal slices: runs in order[], which sorts slices by contents, then position. */
-struct groups {
-    size_t *order;  /* [count] */
-    size_t *starts; /* [groups + 1]: start of each group in order */
-    size_t *rank;   /* [groups]: the groups in the order of the output */
-    size_t count;
+/* A group of equal slices: a run of `order`, which sorts slices by contents, then position. */
+struct group {
+    size_t first; /* the first slice */
+    size_t start, end;
 };
 
-static int compare_firsts(const void *left, const void *right, void *context)
+static int compare_firsts(const void *left, const void *right)
 {
-    const struct groups *groups = context;
-    size_t a = groups->order[groups->starts[*(const size_t *)left]];
-    size_t b = groups->order[groups->starts[*(const size_t *)right]];
+    size_t a = ((const struct group *)left)->first, b = ((const struct group *)right)->first;
     return a < b ? -1 : a > b;
 }
 
-static void groups_find(const struct slices *slices, bool sorted, struct groups *groups)
+/* Sorts the slices, and finds their groups in the order of the output. Returns their number. */
+static size_t groups_find(const struct slices *slices, bool sorted, size_t *order,
+                          struct group *groups)
 {
+    size_t count = 0;
     for (size_t i = 0; i < slices->count; i++)
-        groups->order[i] = i;
+        order[i] = i;
     if (slices->count)
-        qsort_r(groups->order, slices->count, sizeof *groups->order, compare_positions,
-                (void *)(uintptr_t)slices);
-    groups->count = 0;
-    for (size_t i = 0; i < slices->count; i++)
-        if (i == 0 || compare_slices(slices, groups->order[i - 1], groups->order[i]))
-            groups->starts[groups->count++] = i;
-    groups->starts[groups->count] = slices->count;
-    for (size_t g = 0; g < groups->count; g++)
-        groups->rank[g] = g;
-    if (!sorted && groups->count)
-        qsort_r(groups->rank, groups->count, sizeof *groups->rank, compare_firsts, groups);
+        qsort_r(order, slices->count, sizeof *order, compare_positions, (void *)(uintptr_t)slices);
+    for (size_t i = 0; i < slices->count; i++) {
+        if (i == 0 || compare_slices(slices, order[i - 1], order[i]))
+            groups[count++] = (struct group){.first = order[i], .start = i};
+        groups[count - 1].end = i + 1;
+    }
+    if (!sorted && count)
+        qsort(groups, count, sizeof *groups, compare_firsts);
+    return count;
 }
 
 /* Creates output i, a list; *ret is NULL if the output is not wanted. */
@@ -278,21 +275,21 @@ static enum status output_list(const struct kernel_args *args, size_t i, size_t 
     return STATUS_OK;
 }
 
-static enum status unique_lists(const struct kernel_args *args, const struct groups *groups,
-                                size_t count, struct error *err)
+static enum status unique_lists(const struct kernel_args *args, const struct group *groups,
+                                size_t group_count, const size_t *order, size_t count,
+                                struct error *err)
 {
     int64_t *firsts, *inverse, *counts;
-    TRY(output_list(args, 1, groups->count, &firsts, err));
+    TRY(output_list(args, 1, group_count, &firsts, err));
     TRY(output_list(args, 2, count, &inverse, err));
-    TRY(output_list(args, 3, groups->count, &counts, err));
-    for (size_t g = 0; g < groups->count; g++) {
-        size_t start = groups->starts[groups->rank[g]], end = groups->starts[groups->rank[g] + 1];
+    TRY(output_list(args, 3, group_count, &counts, err));
+    for (size_t g = 0; g < group_count; g++) {
         if (firsts)
-            firsts[g] = (int64_t)groups->order[start];
+            firsts[g] = (int64_t)groups[g].first;
         if (counts)
-            counts[g] = (int64_t)(end - start);
-        for (size_t i = start; inverse && i < end; i++)
-            inverse[groups->order[i]] = (int64_t)g;
+            counts[g] = (int64_t)(groups[g].end - groups[g].start);
+        for (size_t i = groups[g].start; inverse && i < groups[g].end; i++)
+            inverse[order[i]] = (int64_t)g;
     }
     return STATUS_OK;
 }
@@ -308,26 +305,23 @@ KERNEL(kernel_unique)
     const size_t outer = layout.outer, inner = layout.inner, count = layout.extent;
     struct slices slices = {.count = count, .width = outer * inner};
     slices.keys = kernel_scratch(args, shape_count(&x->shape), sizeof *slices.keys, err);
-    struct groups groups = {.order = kernel_scratch(args, count, sizeof(size_t), err),
-                            .starts = kernel_scratch(args, count + 1, sizeof(size_t), err),
-                            .rank = kernel_scratch(args, count, sizeof(size_t), err)};
-    if (!slices.keys || !groups.order || !groups.starts || !groups.rank)
+    size_t *order = kernel_scratch(args, count, sizeof *order, err);
+    struct group *groups = kernel_scratch(args, count, sizeof *groups, err);
+    if (!slices.keys || !order || !groups)
         return STATUS_NO_MEMORY;
     slices_read(x, outer, inner, &slices);
-    groups_find(&slices, sorted, &groups);
-    shape = flat ? SHAPE((int64_t)groups.count) : shape;
+    const size_t group_count = groups_find(&slices, sorted, order, groups);
+    shape = flat ? SHAPE((int64_t)group_count) : shape;
     if (!flat)
-        shape.dims[axis] = (int64_t)groups.count;
+        shape.dims[axis] = (int64_t)group_count;
     if (args->node->outputs[0])
         TRY(kernel_output(args, 0, x->dtype, &shape, err));
     size_t bytes = inner * dtype_size(x->dtype);
     for (size_t o = 0; args->out[0] && bytes && o < outer; o++)
-        for (size_t g = 0; g < groups.count; g++)
-            memcpy((char *)args->out[0]->data + (o * groups.count + g) * bytes,
-                   (const char *)x->data +
-                       (o * count + groups.order[groups.starts[groups.rank[g]]]) * bytes,
-                   bytes);
-    return unique_lists(args, &groups, count, err);
+        for (size_t g = 0; g < group_count; g++)
+            memcpy((char *)args->out[0]->data + (o * group_count + g) * bytes,
+                   (const char *)x->data + (o * count + groups[g].first) * bytes, bytes);
+    return unique_lists(args, groups, group_count, order, count, err);
 }
 
 /* ---- ArgMax, ArgMin ---- */
