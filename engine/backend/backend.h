@@ -11,7 +11,7 @@
 
 struct backend; /* one opened device of one session */
 struct program; /* one compiled graph */
-struct node_call;
+struct kernel_args;
 struct shared_arena;
 
 struct backend_options {
@@ -124,7 +124,7 @@ struct backend_ops {
 
     /* Runs a node for the interpreter (node_runner.run in engine/op/interpret.h). This must be the
      * backend's only use. NULL: the interpreter runs all nodes. */
-    enum status (*run_node)(void *backend, const struct node_call *call, bool *ret_taken,
+    enum status (*run_node)(void *backend, const struct kernel_args *call, bool *ret_taken,
                             struct error *err);
 
     size_t (*activation_bytes)(const struct program *program); /* planned peak, scratch included */

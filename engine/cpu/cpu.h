@@ -20,10 +20,10 @@ bool program_is_fast(const struct program *program);
 
 /* ---- node_runner.c: single nodes ---- */
 
-struct node_call;
+struct kernel_args;
 
 /* The CPU backend's backend_ops.run_node; `context` is the backend. */
-enum status cpu_run_node(void *context, const struct node_call *call, bool *ret_taken,
+enum status cpu_run_node(void *context, const struct kernel_args *call, bool *ret_taken,
                          struct error *err) MUST_USE;
 void node_programs_free(struct backend *backend);
 

@@ -41,7 +41,7 @@ static bool is_float(const struct tensor *tensor)
     return tensor->dtype == DTYPE_F32;
 }
 
-static double flops_of(const struct node_call *call)
+static double flops_of(const struct kernel_args *call)
 {
     const struct shape *w = &call->in[1]->shape, *y = &call->out[0]->shape;
     const bool convolves = call->node->op == OP_CONV, spreads = call->node->op == OP_CONV_TRANSPOSE;
@@ -53,7 +53,7 @@ static double flops_of(const struct node_call *call)
 }
 
 /* True for a large product for which the backend may have a fast kernel. */
-static bool is_candidate(const struct node_call *call)
+static bool is_candidate(const struct kernel_args *call)
 {
     const struct node *node = call->node;
     bool convolution = node->op == OP_CONV || node->op == OP_CONV_TRANSPOSE;
@@ -70,7 +70,7 @@ static bool is_candidate(const struct node_call *call)
            shape_count(&call->out[0]->shape) && flops_of(call) >= WORTH_FLOPS;
 }
 
-static bool is_for(const struct node_program *kept, const struct node_call *call)
+static bool is_for(const struct node_program *kept, const struct kernel_args *call)
 {
     if (kept->node != call->node || !shape_equal(&kept->out, &call->out[0]->shape))
         return false;
@@ -104,7 +104,7 @@ void node_programs_free(struct backend *backend)
 /* Fills `graph` with a copy of the node. Constants are shared; other operands are the graph's
  * inputs. The copy borrows the attributes: compile_node() removes them before it frees the graph.
  */
-static enum status graph_of(const struct node_call *call, struct node_program *kept,
+static enum status graph_of(const struct kernel_args *call, struct node_program *kept,
                             struct graph *graph, struct error *err)
 {
     const struct node *node = call->node;
@@ -134,7 +134,7 @@ static enum status graph_of(const struct node_call *call, struct node_program *k
     return STATUS_OK;
 }
 
-static enum status compile_node(struct backend *backend, const struct node_call *call,
+static enum status compile_node(struct backend *backend, const struct kernel_args *call,
                                 struct node_program *kept, struct error *err)
 {
     const struct optimize_options optimize = {.claim = cpu_claim};
@@ -178,7 +178,7 @@ static bool fits_budget(const struct backend *backend, const struct program *pro
 
 /* Adds an entry in front. Its program is NULL if none could be made; later calls then find the
  * entry and do not try again. */
-static enum status add(struct backend *backend, const struct node_call *call,
+static enum status add(struct backend *backend, const struct kernel_args *call,
                        struct node_program **ret, struct error *err)
 {
     struct node_program *kept = calloc(1, sizeof *kept);
@@ -205,7 +205,7 @@ static enum status add(struct backend *backend, const struct node_call *call,
 }
 
 /* Finds the entry and moves it to the front; drops the last entry if there are too many. */
-static struct node_program *find(struct backend *backend, const struct node_call *call)
+static struct node_program *find(struct backend *backend, const struct kernel_args *call)
 {
     size_t count = 0;
     for (struct node_program **link = &backend->node_programs, *kept; (kept = *link);
@@ -225,7 +225,7 @@ static struct node_program *find(struct backend *backend, const struct node_call
     return NULL;
 }
 
-enum status cpu_run_node(void *context, const struct node_call *call, bool *ret_taken,
+enum status cpu_run_node(void *context, const struct kernel_args *call, bool *ret_taken,
                          struct error *err)
 {
     struct backend *backend = context;

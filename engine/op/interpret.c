@@ -115,25 +115,17 @@ static enum status make_outputs(struct interpreter *interpreter, const struct no
     return STATUS_OK;
 }
 
-/* Offers a node to the runner, unless an output's shape depends on data (NULL in operands->out). */
-static enum status offer_to_runner(struct interpreter *interpreter, const struct node *node,
-                                   const struct operands *operands, bool *ret_taken,
-                                   struct error *err)
+/* Offers a node to the runner, unless an output's shape depends on data (NULL in args->out). */
+static enum status offer_to_runner(const struct node_runner *runner, const struct kernel_args *args,
+                                   bool *ret_taken, struct error *err)
 {
-    const struct node_runner *runner = interpreter->limits.runner;
-    if (!runner || !operands->constant)
+    if (!runner || !args->constant)
         return STATUS_OK;
-    for (size_t i = 0; i < node->output_count; i++)
-        if (node->outputs[i] && !operands->out[i])
+    for (size_t i = 0; i < args->node->output_count; i++)
+        if (args->node->outputs[i] && !args->out[i])
             return STATUS_OK;
-    struct node_call call = {node, operands->in, operands->constant, operands->out,
-                             interpreter->budget};
-    return runner->run(runner->context, &call, ret_taken, err);
+    return runner->run(runner->context, args, ret_taken, err);
 }
-
-static enum status run_body(struct interpreter *interpreter, struct graph *body,
-                            struct tensor *const *inputs, struct tensor **outputs,
-                            struct error *err);
 
 static enum status call_kernel(struct interpreter *interpreter, const struct node *node,
                                const struct operands *operands, struct error *err)
@@ -143,18 +135,18 @@ static enum status call_kernel(struct interpreter *interpreter, const struct nod
         return error_set(err, STATUS_UNSUPPORTED, "no reference kernel runs this operator%s",
                          node->channels_last ? " in channels-last layout" : "");
     TRY(make_outputs(interpreter, node, operands, err));
+    const struct kernel_args args = {.node = node,
+                                     .in = operands->in,
+                                     .out = operands->out,
+                                     .budget = interpreter->budget,
+                                     .interpreter = interpreter,
+                                     .constant = operands->constant,
+                                     .stop = interpreter->limits.stop,
+                                     .stop_context = interpreter->limits.stop_context};
     bool taken = false;
-    TRY(offer_to_runner(interpreter, node, operands, &taken, err));
+    TRY(offer_to_runner(interpreter->limits.runner, &args, &taken, err));
     if (taken)
         return STATUS_OK;
-    struct kernel_args args = {.node = node,
-                               .in = operands->in,
-                               .out = operands->out,
-                               .budget = interpreter->budget,
-                               .run_body = run_body,
-                               .interpreter = interpreter,
-                               .stop = interpreter->limits.stop,
-                               .stop_context = interpreter->limits.stop_context};
     TRY(kernel_call(kernel, &args, err));
     for (size_t i = 0; i < node->output_count; i++)
         if (node->outputs[i] && !operands->out[i])
@@ -362,9 +354,8 @@ enum status interpret(struct graph *graph, struct tensor *const *inputs, struct 
 
 /* Exporters often declare wrong shapes for body inputs, and a state may change its shape between
  * iterations, so only dtypes are checked. */
-static enum status run_body(struct interpreter *interpreter, struct graph *body,
-                            struct tensor *const *inputs, struct tensor **outputs,
-                            struct error *err)
+enum status interpret_body(struct interpreter *interpreter, struct graph *body,
+                           struct tensor *const *inputs, struct tensor **outputs, struct error *err)
 {
     if (interpreter->depth >= MOST_DEPTH)
         return error_set(err, STATUS_MODEL, "bodies of If, Loop and Scan are nested deeper than %d",

@@ -8,20 +8,11 @@
 
 #include "engine/op/kernel.h"
 
-/* One node with this run's operands, for a node_runner. All tensors are in host memory. `out` has
- * inferred shapes; the runner must write all its bytes. */
-struct node_call {
-    const struct node *node;
-    const struct tensor *const *in; /* NULL: omitted */
-    const bool *constant;           /* [inputs]: the same tensor with the same bytes in every run */
-    struct tensor *const *out;
-    struct memory_budget *budget; /* for scratch memory; may be NULL */
-};
-
 /* A backend's function that runs some nodes faster than the reference kernels. *ret_taken becomes
- * true if the function has run the node. Called on the interpreting thread. */
+ * true if the function has run the node; then it has written all bytes of the outputs, whose shapes
+ * are inferred. Called on the interpreting thread. */
 struct node_runner {
-    enum status (*run)(void *context, const struct node_call *call, bool *ret_taken,
+    enum status (*run)(void *context, const struct kernel_args *call, bool *ret_taken,
                        struct error *err);
     void *context;
 };

@@ -88,7 +88,7 @@ static enum status disturb(const struct tensor *x, const struct noise *noise, fl
 }
 
 /* What operand i of a node is off by beside its own precision. */
-static float step_of(const struct node_call *call, size_t i, const struct noise *noise)
+static float step_of(const struct kernel_args *call, size_t i, const struct noise *noise)
 {
     if (call->node->op != OP_QUANTIZE_LINEAR || i != 0 || call->in[1]->dtype != DTYPE_F32)
         return 0;
@@ -100,13 +100,13 @@ static float step_of(const struct node_call *call, size_t i, const struct noise 
 }
 
 /* Numbers that say what to compute, not with what. */
-static bool is_parameter(const struct node_call *call, size_t i)
+static bool is_parameter(const struct kernel_args *call, size_t i)
 {
     return i > 0 && call->node->op == OP_RESIZE;
 }
 
 /* ret[input_count]: what the kernel reads; owned: what of it is disturbed, to be released. */
-static enum status disturb_all(const struct node_call *call, const struct noise *noise,
+static enum status disturb_all(const struct kernel_args *call, const struct noise *noise,
                                const struct tensor **ret, struct tensor **owned, struct error *err)
 {
     for (size_t i = 0; i < call->node->input_count; i++) {
@@ -120,7 +120,7 @@ static enum status disturb_all(const struct node_call *call, const struct noise 
 }
 
 /* The reference kernel on disturbed operands; out[output_count]: NULL where not wanted. */
-static enum status run_once(const struct node_call *call, const struct noise *noise,
+static enum status run_once(const struct kernel_args *call, const struct noise *noise,
                             struct tensor **out, struct error *err)
 {
     const struct node *node = call->node;
@@ -148,7 +148,7 @@ static bool is_stored(const struct tensor *tensor)
 
 /* What lies at a tie falls to one side or the other, each number by itself: of every second one the
  * integer that is rounded to with all operands off the other way. */
-static enum status mix_opposite(const struct node_call *call, struct noise noise,
+static enum status mix_opposite(const struct kernel_args *call, struct noise noise,
                                 struct tensor **out, struct error *err)
 {
     struct tensor **other = alloc_array(call->node->output_count, sizeof *other);
@@ -173,7 +173,7 @@ static enum status mix_opposite(const struct node_call *call, struct noise noise
 }
 
 /* A node_runner. Views and bodies have readers of their own. */
-static enum status run_disturbed(void *context, const struct node_call *call, bool *ret_taken,
+static enum status run_disturbed(void *context, const struct kernel_args *call, bool *ret_taken,
                                  struct error *err)
 {
     const struct node *node = call->node;

@@ -305,7 +305,7 @@ struct taken {
 };
 
 /* Takes every Add, and gives 100 for it. */
-static enum status take_adds(void *context, const struct node_call *call, bool *ret_taken,
+static enum status take_adds(void *context, const struct kernel_args *call, bool *ret_taken,
                              struct error *err)
 {
     struct taken *taken = context;
