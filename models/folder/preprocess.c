@@ -63,9 +63,6 @@ static enum status check_sizes(const struct preprocess *p, struct error *err)
 /* The results for 0 and 255 must be finite: a tiny std makes infinities of valid numbers. */
 static enum status check_channel(const struct preprocess *p, int c, struct error *err)
 {
-    if (!isfinite(p->mean[c]))
-        return error_set(err, STATUS_INVALID,
-                         "preprocessing: the mean of channel %d is not a finite number", c);
     if (!isfinite(p->std[c]) || p->std[c] == 0.0f)
         return error_set(err, STATUS_INVALID,
                          "preprocessing: the std of channel %d is %g, but must be finite and not 0",
@@ -83,16 +80,6 @@ static enum status check_channel(const struct preprocess *p, int c, struct error
 enum status preprocess_check(const struct preprocess *p, struct error *err)
 {
     TRY(check_sizes(p, err));
-    if (p->pad_value < 0 || p->pad_value > 255)
-        return error_set(err, STATUS_INVALID,
-                         "preprocessing: the padding value is %d, but must be 0 … 255",
-                         p->pad_value);
-    if (!(p->first_width >= 0 && p->first_width <= 1) ||
-        !(p->first_height >= 0 && p->first_height <= 1))
-        return error_set(err, STATUS_INVALID,
-                         "preprocessing: the crop before the resize is %g x %g of the short side, "
-                         "but must be from 0 to 1",
-                         p->first_width, p->first_height);
     if (!isfinite(p->scale) || p->scale == 0.0f)
         return error_set(err, STATUS_INVALID,
                          "preprocessing: the scale is %g, but must be finite and not 0 (1/255 "

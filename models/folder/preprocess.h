@@ -71,8 +71,9 @@ void preprocess_default(struct preprocess *ret);
 /* Returns the number of channels: 3, or 1 for CHANNELS_GRAY. */
 int preprocess_channels(const struct preprocess *p);
 
-/* Checks that every size is 1 … 16384, scale and std are not 0, the padding is a byte, and all
- * numbers are finite. STATUS_INVALID says what is wrong. Settings from files need this check. */
+/* Checks that every size is 1 … 16384, that scale and std are finite and not 0, and that they do
+ * not make numbers too large for float32. STATUS_INVALID says what is wrong. Settings from files
+ * need this check. */
 enum status preprocess_check(const struct preprocess *p, struct error *err) MUST_USE;
 
 /* Longest side, in pixels, of a size that a request or a pipeline.json asks for. */
