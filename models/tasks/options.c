@@ -94,11 +94,6 @@ static size_t find_option(const char *name)
     return i;
 }
 
-bool task_option_is(const char *name)
-{
-    return find_option(name) < OPTION_TOP_K;
-}
-
 static bool is_asked(const struct task_options *asked, size_t option)
 {
     const struct task_options none = TASK_OPTIONS_NONE;
@@ -131,7 +126,8 @@ static bool has_option(const struct task *task, size_t option)
 
 bool task_has_option(const struct task *task, const char *name)
 {
-    return task_option_is(name) && has_option(task, find_option(name));
+    const size_t option = find_option(name);
+    return option < OPTION_TOP_K && has_option(task, option);
 }
 
 enum status task_options_check(const struct task *task, const struct task_options *asked,

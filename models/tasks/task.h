@@ -126,10 +126,6 @@ struct task_options task_options_merge(const struct task_options *first,
 /* True if the options allow this class in an answer. */
 bool task_option_wants(const struct task_options *options, uint32_t index);
 
-/* True if an option has this name: "confidence", "iou", "max_detections", "classes", "agnostic",
- * "normalize", "dimensions", "masks", "track". */
-bool task_option_is(const char *name);
-
 /* Parses a whole number from 1 to `most`. STATUS_INVALID. */
 enum status task_option_whole(const char *name, const char *text, int most, int *ret,
                               struct error *err) MUST_USE;

@@ -61,8 +61,7 @@ static void try_query(char *text)
         const struct query_parameter *p = &query.parameters[i];
         HOLDS(p->name[0] && query_value(&query, p->name) == p->value);
         HOLDS(utf8_valid(p->name, strlen(p->name)) && utf8_valid(p->value, strlen(p->value)));
-        if (task_option_is(p->name))
-            try_option(p->name, p->value);
+        try_option(p->name, p->value);
     }
 }
 
