@@ -477,17 +477,13 @@ static enum status scan_done(struct repository *found, bool sorts, enum status s
     return STATUS_OK;
 }
 
-enum status repository_scan(const char *folder, struct repository *ret, struct error *err)
+enum status repository_scan(const char *folder, bool is_immich, struct repository *ret,
+                            struct error *err)
 {
-    struct repository repository = {0};
-    const enum status status = for_each_entry(folder, add_entry, &repository, err);
+    struct repository repository = {.is_immich = is_immich};
+    const enum status status = is_immich ? scan_immich(&repository, folder, err)
+                                         : for_each_entry(folder, add_entry, &repository, err);
     return scan_done(&repository, true, status, ret);
-}
-
-enum status repository_scan_immich(const char *folder, struct repository *ret, struct error *err)
-{
-    struct repository repository = {.is_immich = true};
-    return scan_done(&repository, true, scan_immich(&repository, folder, err), ret);
 }
 
 /* Adds the models of a pipeline's stages. Omits models that do not exist. */

@@ -40,16 +40,15 @@ struct repository_model {
 struct repository {
     struct repository_model *models; /* sorted by name */
     size_t count;
-    bool is_immich; /* repository_scan_immich() made it */
+    bool is_immich; /* Immich's cache */
 };
 
 /* Lists the folder. STATUS_NOT_FOUND, STATUS_IO for the folder itself. An entry has a problem if
  * its files are invalid, if a folder and a file have the same name, if its name is longer than
  * MODEL_NAME_MAX (`name` is truncated), or if it is a pipeline and a model of it is missing. Skips
- * hidden entries. The caller frees with repository_done(), which accepts a zeroed struct. */
-enum status repository_scan(const char *folder, struct repository *ret, struct error *err) MUST_USE;
-
-/* Lists Immich's cache of models. Its models get Immich's names:
+ * hidden entries. The caller frees with repository_done(), which accepts a zeroed struct.
+ *
+ * With `is_immich` the folder is Immich's cache of models, which get Immich's names:
  *
  *     DIR/clip/ViT-B-32__openai/{visual,textual}/       ViT-B-32__openai, ViT-B-32__openai.text
  *     DIR/facial-recognition/buffalo_l/{detection,recognition}/
@@ -57,9 +56,9 @@ enum status repository_scan(const char *folder, struct repository *ret, struct e
  *     DIR/ocr/PP-OCRv5_mobile/{detection,recognition}/  likewise; LATIN__PP-OCRv5_mobile has the
  *                                                       detector of PP-OCRv5_mobile
  *
- * DIR must exist, but a task's folder may be missing. Otherwise as repository_scan(). */
-enum status repository_scan_immich(const char *folder, struct repository *ret,
-                                   struct error *err) MUST_USE;
+ * The cache must exist, but a task's folder may be missing. */
+enum status repository_scan(const char *folder, bool is_immich, struct repository *ret,
+                            struct error *err) MUST_USE;
 
 /* Lists one model, at `path` (an .onnx file or a model folder; NULL: the embedded model). `name`
  * may be NULL for its own name. For a pipeline, lists it first, then the models of its stages,

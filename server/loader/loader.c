@@ -88,8 +88,7 @@ struct loader {
 static enum status scan_disk(const struct loader *loader, struct repository *ret, struct error *err)
 {
     if (loader->options.models)
-        return (loader->options.is_immich ? repository_scan_immich
-                                          : repository_scan)(loader->options.models, ret, err);
+        return repository_scan(loader->options.models, loader->options.is_immich, ret, err);
     return repository_scan_model(loader->options.model, loader->options.model_name, ret, err);
 }
 

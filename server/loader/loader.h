@@ -24,7 +24,7 @@ struct loader_options {
     const char *model;         /* without `models`: the model's path; NULL: the embedded one */
     const char *model_name;    /* without `models`: the served name; NULL: the model's own */
     const char *default_model; /* a model that must exist, unless `models` is watched; or NULL */
-    bool is_immich;            /* `models` is Immich's cache: repository_scan_immich() */
+    bool is_immich;            /* `models` is Immich's cache: see repository_scan() */
     bool watch;                /* follow changes of the files */
     bool is_lazy;        /* load models when requests need them, unless their files say otherwise */
     const char *preload; /* "a,b": lazy models to load at start; NULL: none */

@@ -155,7 +155,7 @@ static enum status list_onnx(const struct job *job, struct error *err)
 static enum status scan_repository(const struct job *job, struct error *err)
 {
     struct repository repository = {0}; /* stays so if the scan fails */
-    enum status status = repository_scan(job->path, &repository, err);
+    enum status status = repository_scan(job->path, false, &repository, err);
     for (size_t i = 0; status == STATUS_OK && i < repository.count; i++)
         if (repository.models[i].problem.status == STATUS_NO_MEMORY)
             status = error_set(err, STATUS_NO_MEMORY, "%s", repository.models[i].problem.message);
