@@ -377,9 +377,9 @@ enum status model_find_classes(const struct model *model, const char *const *own
 static enum status read_text(const struct model_place *place, struct model *model,
                              struct error *err)
 {
-    const char *folders[] = {place->folders[0], place->folders[1]};
-    return text_input_read(model->graph, model->words.form == WORDS_TOKENS, folders,
-                           *folders[1] ? 2 : 1, &model->text, err);
+    const char *second = *place->folders[1] ? place->folders[1] : NULL;
+    return text_input_read(model->graph, model->words.form == WORDS_TOKENS,
+                           (const char *[]){place->folders[0], second, NULL}, &model->text, err);
 }
 
 static enum status find_calibration(const struct model_place *place, char **ret, struct error *err)

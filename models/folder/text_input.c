@@ -98,14 +98,14 @@ size_t text_input_row_length(const struct text_input *text, size_t tokens)
     return text->allows_short_rows && length < text->length ? length : text->length;
 }
 
-enum status text_input_read(struct graph *graph, bool beside, const char *const folders[],
-                            size_t count, struct text_input *ret, struct error *err)
+enum status text_input_read(struct graph *graph, bool beside, const char *const *folders,
+                            struct text_input *ret, struct error *err)
 {
     struct text_input text = {0};
     *ret = text;
     if (!find_inputs(graph, beside, &text))
         return STATUS_OK;
-    const enum status status = tokenizer_open(folders, count, &text.tokenizer, err);
+    const enum status status = tokenizer_open(folders, &text.tokenizer, err);
     if (status == STATUS_NOT_FOUND)
         return STATUS_OK;
     TRY(status);
@@ -144,7 +144,7 @@ static enum status take_ids(const struct text_input *text, const struct text_ite
                              (long long)item->ids[i], vocabulary);
     int64_t *ids = alloc_array(2 * count, sizeof *ids);
     TRY(check_memory(ids, "for the tokens of a text", err));
-    *ret = (struct token_list){ids, ids + count, count, item->id_count - count};
+    *ret = (struct token_list){ids, ids + count, count};
     memcpy(ret->ids, item->ids, count * sizeof *ret->ids);
     return STATUS_OK;
 }

@@ -31,10 +31,10 @@ enum text_input_kind text_input_named(const char *name);
 enum text_input_kind text_input_kind_of(const struct value *input);
 
 /* Finds the inputs of a graph that takes only tokens (with `beside`: tokens and a photo), and sets
- * their length. The tokenizer is in folders[0 … count). Without such inputs or a tokenizer *ret is
- * zeroed. Errors are those of tokenizer_open(). */
-enum status text_input_read(struct graph *graph, bool beside, const char *const folders[],
-                            size_t count, struct text_input *ret, struct error *err) MUST_USE;
+ * their length. The tokenizer is in `folders`, which end with NULL. Without such inputs or a
+ * tokenizer *ret is zeroed. Errors are those of tokenizer_open(). */
+enum status text_input_read(struct graph *graph, bool beside, const char *const *folders,
+                            struct text_input *ret, struct error *err) MUST_USE;
 
 /* Updates text->at after the graph's other inputs have changed. */
 void text_input_place(const struct graph *graph, struct text_input *text);

@@ -227,5 +227,5 @@ extern const unsigned char tokenizer_forms[];
 extern const size_t tokenizer_forms_size;
 
 /* Reads the files that the folders have (tokenizer_files.c). */
-enum status tokenizer_read_files(const char *const folders[], size_t count, struct tokenizer *ret,
+enum status tokenizer_read_files(const char *const *folders, struct tokenizer *ret,
                                  struct error *err) MUST_USE;

@@ -9,14 +9,13 @@
 #include "engine/base/utf8.h"
 #include "models/text/pipeline.h"
 
-enum status tokenizer_open(const char *const folders[], size_t count, struct tokenizer **ret,
-                           struct error *err)
+enum status tokenizer_open(const char *const *folders, struct tokenizer **ret, struct error *err)
 {
     struct tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
     TRY(check_memory(tokenizer, "for a tokenizer", err));
     tokenizer->facts.max_length = SIZE_MAX;
     tokenizer->facts.length_multiple = 1;
-    const enum status status = tokenizer_read_files(folders, count, tokenizer, err);
+    const enum status status = tokenizer_read_files(folders, tokenizer, err);
     const struct token_model *model = &tokenizer->model;
     const size_t after = model->size + tokenizer->added.new_count;
     tokenizer->facts.vocabulary_size =
@@ -100,9 +99,9 @@ static enum status explain(enum status status, struct error *err)
     return error_no_memory(err, "for the tokens of a text");
 }
 
-/* Removes ids until `added` more ids fit; *ret_cut is the number of removed ids. */
+/* Removes ids until `added` more ids fit. */
 static enum status fit(const struct tokenizer *tokenizer, const struct encode_options *options,
-                       struct id_list *ids, size_t added, size_t *ret_cut, struct error *err)
+                       struct id_list *ids, size_t added, struct error *err)
 {
     const size_t most = options->max_length ? options->max_length : tokenizer->facts.max_length;
     if (added > most)
@@ -116,10 +115,10 @@ static enum status fit(const struct tokenizer *tokenizer, const struct encode_op
                          "the text has %zu tokens, but the model takes %zu; shorten it, or ask to "
                          "truncate it",
                          ids->count + added, most);
-    *ret_cut = ids->count - (most - added);
-    ids->count = most - added;
     if (tokenizer->truncates_left)
-        memmove(ids->ids, ids->ids + *ret_cut, ids->count * sizeof *ids->ids);
+        memmove(ids->ids, ids->ids + ids->count - (most - added),
+                (most - added) * sizeof *ids->ids);
+    ids->count = most - added;
     return STATUS_OK;
 }
 
@@ -156,7 +155,7 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
         return error_set(err, STATUS_INVALID, "the text is not UTF-8");
     make_ids(tokenizer, text, size, &ids);
     enum status status = ids.failed ? explain(ids.failed, err) : STATUS_OK;
-    IF_OK(status, fit(tokenizer, options, &ids, added, &ret->cut, err));
+    IF_OK(status, fit(tokenizer, options, &ids, added, err));
     IF_OK(status, place(tokenizer, !options->omit_special, &ids, ret, err));
     FREE_ALL(ids.ids, ids.scratch);
     return status;

@@ -32,14 +32,14 @@ struct tokenizer_facts {
     bool truncates;         /* tokenizer.json truncates long texts */
 };
 
-/* Reads the tokenizer in folders[0 … count), each file from the first folder that has it:
+/* Reads the tokenizer in `folders`, which end with NULL, each file from the first folder with it:
  * tokenizer.json, else vocab.json and merges.txt, else vocab.txt, else spiece.model,
  * tokenizer.model, sentencepiece.bpe.model or sentencepiece.model; with tokenizer_config.json,
  * special_tokens_map.json and config.json beside it. Refuses special files and links that leave a
  * folder. STATUS_NOT_FOUND: no folder has a tokenizer. STATUS_MODEL: a file is damaged or
  * contradicts itself; STATUS_UNSUPPORTED names a part that lensd does not support; STATUS_IO,
  * STATUS_NO_MEMORY. Every error names the file. Free *ret with tokenizer_free(). */
-enum status tokenizer_open(const char *const folders[], size_t count, struct tokenizer **ret,
+enum status tokenizer_open(const char *const *folders, struct tokenizer **ret,
                            struct error *err) MUST_USE;
 
 /* Returns the name of the i-th possible vocabulary file, best first; NULL after the last. */
@@ -66,7 +66,6 @@ struct encode_options {
 struct token_list {
     int64_t *ids, *types; /* `count` each, types of 0 or 1; one malloc'ed block */
     size_t count;         /* with special tokens, after truncation, without padding */
-    size_t cut;           /* number of tokens removed by truncation */
 };
 
 /* Encodes text[0 … size), UTF-8 that need not be terminated; empty text gives the special tokens.

@@ -16,14 +16,14 @@
 static const struct json_limits limits = {64, 4000000};
 
 /* Reads a file, terminated, from the first folder with it. STATUS_NOT_FOUND does not set *err. */
-static enum status read_file(const char *const folders[], size_t count, const char *name,
-                             char **ret, size_t *ret_size, struct error *err)
+static enum status read_file(const char *const *folders, const char *name, char **ret,
+                             size_t *ret_size, struct error *err)
 {
     struct error cause;
-    for (size_t i = 0; i < count; i++) {
+    for (; *folders; folders++) {
         uint8_t *data;
         const enum status status =
-            file_read_beneath(folders[i], name, FILE_MAX, &data, ret_size, &cause);
+            file_read_beneath(*folders, name, FILE_MAX, &data, ret_size, &cause);
         if (status == STATUS_OK) {
             *ret = (char *)data;
             return STATUS_OK;
@@ -48,14 +48,14 @@ static enum status parse(const char *text, size_t size, cJSON **ret, struct erro
 }
 
 /* Reads a file as JSON; NULL if no folder has it. */
-static enum status read_json(const char *const folders[], size_t count, const char *name,
-                             cJSON **ret, struct error *err)
+static enum status read_json(const char *const *folders, const char *name, cJSON **ret,
+                             struct error *err)
 {
-    char *text;
+    char *text = NULL;
     size_t size;
     struct error cause;
     *ret = NULL;
-    enum status status = read_file(folders, count, name, &text, &size, err);
+    enum status status = read_file(folders, name, &text, &size, err);
     if (status != STATUS_OK)
         return status == STATUS_NOT_FOUND ? STATUS_OK : status;
     status = parse(text, size, ret, &cause);
@@ -109,17 +109,12 @@ static enum status add_lines(char *text, size_t size, cJSON *to, struct error *e
     return STATUS_OK;
 }
 
-struct sources {
-    const char *const *folders;
-    size_t count;
-};
-
-static enum status read_vocabulary_text(const struct sources *in, char *text, size_t size,
+static enum status read_vocabulary_text(const char *const *folders, char *text, size_t size,
                                         struct tokenizer *ret, struct error *err)
 {
     cJSON *config, *vocabulary = cJSON_CreateObject();
     bool is_small = true;
-    enum status status = read_json(in->folders, in->count, "tokenizer_config.json", &config, err);
+    enum status status = read_json(folders, "tokenizer_config.json", &config, err);
     IF_OK(status, json_flag(config, "do_lower_case", true, &is_small, err));
     cJSON_Delete(config);
     IF_OK(status, add_lines(text, size, vocabulary, err));
@@ -129,11 +124,11 @@ static enum status read_vocabulary_text(const struct sources *in, char *text, si
     return status;
 }
 
-static enum status read_merges(const struct sources *in, cJSON *to, struct error *err)
+static enum status read_merges(const char *const *folders, cJSON *to, struct error *err)
 {
-    char *lines;
+    char *lines = NULL;
     size_t size;
-    enum status status = read_file(in->folders, in->count, "merges.txt", &lines, &size, err);
+    enum status status = read_file(folders, "merges.txt", &lines, &size, err);
     if (status == STATUS_NOT_FOUND)
         return error_set(err, STATUS_MODEL, "merges.txt is missing beside it");
     TRY(status);
@@ -142,12 +137,12 @@ static enum status read_merges(const struct sources *in, cJSON *to, struct error
     return status;
 }
 
-static enum status read_vocabulary_json(const struct sources *in, char *text, size_t size,
+static enum status read_vocabulary_json(const char *const *folders, char *text, size_t size,
                                         struct tokenizer *ret, struct error *err)
 {
     cJSON *vocabulary = NULL, *merges = cJSON_CreateArray();
     enum status status = parse(text, size, &vocabulary, err);
-    IF_OK(status, read_merges(in, merges, err));
+    IF_OK(status, read_merges(folders, merges, err));
     if (status == STATUS_OK)
         return read_form(json_get(vocabulary, "<|startoftext|>") ? "clip"
                          : json_get(vocabulary, "<s>")           ? "roberta"
@@ -158,10 +153,10 @@ static enum status read_vocabulary_json(const struct sources *in, char *text, si
     return status;
 }
 
-static enum status read_whole(const struct sources *in, char *text, size_t size,
+static enum status read_whole(const char *const *folders, char *text, size_t size,
                               struct tokenizer *ret, struct error *err)
 {
-    (void)in;
+    (void)folders;
     cJSON *json = NULL;
     TRY(parse(text, size, &json, err));
     enum status status = tokenizer_read_json(json, ret, err);
@@ -170,17 +165,17 @@ static enum status read_whole(const struct sources *in, char *text, size_t size,
     return status;
 }
 
-static enum status read_pieces(const struct sources *in, char *text, size_t size,
+static enum status read_pieces(const char *const *folders, char *text, size_t size,
                                struct tokenizer *ret, struct error *err)
 {
-    (void)in;
+    (void)folders;
     return sentencepiece_read(text, size, ret, err);
 }
 
 /* Files that may have the tokenizer, the best first. */
 static const struct {
     const char *name;
-    enum status (*read)(const struct sources *in, char *text, size_t size, struct tokenizer *ret,
+    enum status (*read)(const char *const *folders, char *text, size_t size, struct tokenizer *ret,
                         struct error *err);
 } forms[] = {
     {"tokenizer.json", read_whole},       {"vocab.json", read_vocabulary_json},
@@ -194,18 +189,18 @@ const char *tokenizer_file(size_t i)
     return i < COUNT_OF(forms) ? forms[i].name : NULL;
 }
 
-static enum status read_vocabulary(const struct sources *in, struct tokenizer *ret,
+static enum status read_vocabulary(const char *const *folders, struct tokenizer *ret,
                                    struct error *err)
 {
     for (size_t i = 0; i < COUNT_OF(forms); i++) {
-        char *text;
+        char *text = NULL;
         size_t size;
         struct error cause = {0};
-        enum status status = read_file(in->folders, in->count, forms[i].name, &text, &size, err);
+        enum status status = read_file(folders, forms[i].name, &text, &size, err);
         if (status == STATUS_NOT_FOUND)
             continue;
         TRY(status);
-        status = forms[i].read(in, text, size, ret, &cause);
+        status = forms[i].read(folders, text, size, ret, &cause);
         free(text);
         return status == STATUS_OK ? status
                                    : error_set(err, status, "%s: %s", forms[i].name, cause.message);
@@ -311,8 +306,8 @@ static enum status read_special_map(const cJSON *json, struct tokenizer *ret, st
     return STATUS_OK;
 }
 
-static enum status read_configurations(const char *const folders[], size_t count,
-                                       struct tokenizer *ret, struct error *err)
+static enum status read_configurations(const char *const *folders, struct tokenizer *ret,
+                                       struct error *err)
 {
     static const struct {
         const char *name;
@@ -323,7 +318,7 @@ static enum status read_configurations(const char *const folders[], size_t count
     for (size_t i = 0; i < COUNT_OF(files); i++) {
         cJSON *json;
         struct error cause;
-        TRY(read_json(folders, count, files[i].name, &json, err));
+        TRY(read_json(folders, files[i].name, &json, err));
         const enum status status = json ? files[i].read(json, ret, &cause) : STATUS_OK;
         cJSON_Delete(json);
         if (status != STATUS_OK)
@@ -332,10 +327,10 @@ static enum status read_configurations(const char *const folders[], size_t count
     return STATUS_OK;
 }
 
-enum status tokenizer_read_files(const char *const folders[], size_t count, struct tokenizer *ret,
+enum status tokenizer_read_files(const char *const *folders, struct tokenizer *ret,
                                  struct error *err)
 {
-    TRY(read_vocabulary(&(struct sources){folders, count}, ret, err));
-    TRY(read_configurations(folders, count, ret, err));
+    TRY(read_vocabulary(folders, ret, err));
+    TRY(read_configurations(folders, ret, err));
     return ret->piece_count ? STATUS_OK : template_set(ret, TOKEN_NONE, TOKEN_NONE, err);
 }

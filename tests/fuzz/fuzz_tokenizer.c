@@ -51,7 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         (void)unlink(scratch_write(names[i], "", 0));
     (void)scratch_write("merges.txt", "a b\nab c\n", 9);
     (void)scratch_write(name, at, (size_t)((stop ? stop : end) - at));
-    if (tokenizer_open((const char *const[]){folder}, 1, &tokenizer, &err) != STATUS_OK) {
+    if (tokenizer_open((const char *const[]){folder, NULL}, &tokenizer, &err) != STATUS_OK) {
         HOLDS(err.message[0]);
         return 0;
     }

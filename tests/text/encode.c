@@ -42,7 +42,7 @@ int main(int argc, char **argv)
     uint32_t size;
     if (argc != 2)
         return 2;
-    if (tokenizer_open((const char *const[]){argv[1]}, 1, &tokenizer, &err) != STATUS_OK) {
+    if (tokenizer_open((const char *const[]){argv[1], NULL}, &tokenizer, &err) != STATUS_OK) {
         fprintf(stderr, "%s: %s\n", argv[1], err.message);
         return 1;
     }

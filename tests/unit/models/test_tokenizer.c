@@ -21,7 +21,7 @@ static struct tokenizer *open_folder(const char *folder)
 {
     struct tokenizer *tokenizer = NULL;
     struct error err = {0};
-    cr_assert_eq(tokenizer_open((const char *const[]){folder}, 1, &tokenizer, &err), STATUS_OK,
+    cr_assert_eq(tokenizer_open((const char *const[]){folder, NULL}, &tokenizer, &err), STATUS_OK,
                  "%s: %s", folder, err.message);
     return tokenizer;
 }
@@ -125,7 +125,7 @@ TestSuite(tokenizer_folder, .init = make_folder, .fini = remove_folder);
 static enum status open_json(const char *json, struct tokenizer **ret, struct error *err)
 {
     write_file("tokenizer.json", json);
-    return tokenizer_open((const char *const[]){folder}, 1, ret, err);
+    return tokenizer_open((const char *const[]){folder, NULL}, ret, err);
 }
 
 Test(tokenizer_folder, what_is_not_there_is_refused_by_name)
@@ -187,7 +187,8 @@ static void check_changed(void *context, const char *text)
     struct error err = {0};
     const struct encode_options options = {.max_length = SIZE_MAX};
     write_file(changed->file, text);
-    const enum status status = tokenizer_open((const char *const[]){folder}, 1, &tokenizer, &err);
+    const enum status status =
+        tokenizer_open((const char *const[]){folder, NULL}, &tokenizer, &err);
     if (status != STATUS_OK) {
         cr_expect(status == STATUS_MODEL || status == STATUS_UNSUPPORTED, "%s: %.900s", err.message,
                   text);
@@ -281,7 +282,7 @@ Test(tokenizer_folder, classes_of_sentencepiece)
         tokenizer_free(tokenizer);
     }
     write_file("tokenizer_config.json", "{\"tokenizer_class\":\"XLMRobertaTokenizer\"}");
-    cr_expect_eq(tokenizer_open((const char *const[]){folder}, 1, &tokenizer, &err),
+    cr_expect_eq(tokenizer_open((const char *const[]){folder, NULL}, &tokenizer, &err),
                  STATUS_UNSUPPORTED);
     cr_expect(strstr(err.message, "the tokenizer class XLMRobertaTokenizer"), "%s", err.message);
 }
@@ -317,10 +318,11 @@ Test(tokenizer_folder, none)
 {
     struct tokenizer *tokenizer = NULL;
     struct error err = {0};
-    cr_expect_eq(tokenizer_open((const char *const[]){folder}, 1, &tokenizer, &err),
+    cr_expect_eq(tokenizer_open((const char *const[]){folder, NULL}, &tokenizer, &err),
                  STATUS_NOT_FOUND);
     write_file("vocab.json", "{\"a\":0}");
-    cr_expect_eq(tokenizer_open((const char *const[]){folder}, 1, &tokenizer, &err), STATUS_MODEL);
+    cr_expect_eq(tokenizer_open((const char *const[]){folder, NULL}, &tokenizer, &err),
+                 STATUS_MODEL);
     cr_expect(strstr(err.message, "merges.txt"), "%s", err.message);
 }
 
@@ -344,7 +346,7 @@ Test(tokenizer_folder, configurations_say_length_and_padding)
     cr_expect_eq(tokenizer_encode(tokenizer, "abbbb", 5, &asked, &list, &err), STATUS_INVALID);
     cr_expect(strstr(err.message, "5 tokens, but the model takes 4"), "%s", err.message);
     cr_assert_eq(tokenizer_encode(tokenizer, "abb", 3, &truncated, &list, &err), STATUS_OK);
-    cr_expect(list.count == 2 && list.cut == 1);
+    cr_expect(list.count == 2);
     static const int64_t ids[] = {4, 1, 3};
     for (size_t i = 0; i < 3; i++) {
         cr_expect_eq(tokenizer_cell(tokenizer, &list, 3, TEXT_IDS, i), ids[i]);
@@ -361,7 +363,7 @@ Test(tokenizer_folder, vocabulary_alone_is_bert)
     struct token_list list;
     const struct encode_options options = {0};
     write_file("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\ncaf\n##e\n!\n");
-    cr_assert_eq(tokenizer_open((const char *const[]){folder}, 1, &tokenizer, &err), STATUS_OK,
+    cr_assert_eq(tokenizer_open((const char *const[]){folder, NULL}, &tokenizer, &err), STATUS_OK,
                  "%s", err.message);
     static const int64_t wanted[] = {2, 4, 5, 6, 3, 1, 3};
     const char text[] = "Café! [SEP] x";
@@ -382,7 +384,7 @@ Test(tokenizer_folder, vocabulary_alone_may_be_cased)
     const struct encode_options options = {.omit_special = true};
     write_file("vocab.txt", "[UNK]\nA\na\n");
     write_file("tokenizer_config.json", "{\"do_lower_case\":false}");
-    cr_assert_eq(tokenizer_open((const char *const[]){folder}, 1, &tokenizer, &err), STATUS_OK,
+    cr_assert_eq(tokenizer_open((const char *const[]){folder, NULL}, &tokenizer, &err), STATUS_OK,
                  "%s", err.message);
     cr_assert_eq(tokenizer_encode(tokenizer, "A a", 3, &options, &list, &err), STATUS_OK);
     cr_expect(list.count == 2 && list.ids[0] == 1 && list.ids[1] == 2);

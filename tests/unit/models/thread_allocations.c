@@ -235,7 +235,7 @@ static enum status read_tokenizer(const struct job *job, struct error *err)
     static const struct encode_options options = {.max_length = 16, .truncate = true};
     struct tokenizer *tokenizer;
     struct token_list list;
-    TRY(tokenizer_open(&job->path, 1, &tokenizer, err));
+    TRY(tokenizer_open((const char *const[]){job->path, NULL}, &tokenizer, err));
     const enum status status =
         tokenizer_encode(tokenizer, text, sizeof text - 1, &options, &list, err);
     if (status == STATUS_OK)

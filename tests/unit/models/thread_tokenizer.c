@@ -47,7 +47,7 @@ static void test_threads_share_a_tokenizer(void)
         struct job job;
         pthread_t threads[THREADS];
         snprintf(folder, sizeof folder, LENSD_SOURCE_ROOT "/tests/data/tokenizers/%s", names[i]);
-        CHECK(tokenizer_open((const char *const[]){folder}, 1, &tokenizer, NULL) == STATUS_OK);
+        CHECK(tokenizer_open((const char *const[]){folder, NULL}, &tokenizer, NULL) == STATUS_OK);
         job.tokenizer = tokenizer;
         for (size_t t = 0; t < COUNT_OF(texts); t++)
             encode(tokenizer, texts[t], &job.wanted[t]);
