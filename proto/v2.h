@@ -15,8 +15,7 @@
 
 /* ---- inference: the request ---- */
 
-#define V2_MAX_TENSORS 256 /* largest number of inputs, and of requested outputs, of one request   \
-                            */
+#define V2_MAX_TENSORS 256 /* most inputs, and most requested outputs, of one request */
 
 /* An element of a BYTES tensor. */
 struct v2_bytes {
