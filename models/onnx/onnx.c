@@ -70,7 +70,11 @@ static enum status build(struct onnx_file *file, const Onnx__ModelProto *model,
 {
     if (check_header(model, err) != STATUS_OK)
         return error_advise(err, "export the model again");
-    struct import import = {.file = file, .model = model, .err = err, .keys = arena_create(0)};
+    struct import import = {.file = file,
+                            .model = model,
+                            .make_node = import_node,
+                            .err = err,
+                            .keys = arena_create(0)};
     struct graph *graph = graph_create(NULL);
     struct scope scope = {.import = &import,
                           .graph = graph,

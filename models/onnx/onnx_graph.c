@@ -21,7 +21,7 @@ enum status import_nodes(struct scope *scope, Onnx__NodeProto *const *nodes, siz
         TRY(declare_outputs(scope, nodes[i]));
     }
     for (size_t i = 0; i < count; i++)
-        TRY(import_node(scope, nodes[i], i));
+        TRY(scope->import->make_node(scope, nodes[i], i));
     return STATUS_OK;
 }
 

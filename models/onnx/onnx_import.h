@@ -6,8 +6,8 @@
  *   onnx_graph.c     graphs and bodies: initialisers, inputs, nodes in order, outputs
  *   onnx_scope.c     resolves names, attributes of functions, and opsets
  *
- * A file only calls files below it in this list, except that a graph creates its nodes by
- * import_node().
+ * A file only calls files below it in this list, except that a graph creates its nodes through
+ * import->make_node.
  *
  * Names are resolved through scopes. A scope is a graph, a body of If / Loop / Scan, or a call of a
  * function. All outputs of its nodes are declared before its nodes are made, so that the nodes may
@@ -40,6 +40,9 @@ struct scope;
 struct import {
     struct onnx_file *file;
     const Onnx__ModelProto *model;
+    /* import_node(). onnx_graph.c calls it through this pointer, because onnx_ops.c calls
+     * onnx_graph.c. */
+    enum status (*make_node)(struct scope *scope, const Onnx__NodeProto *proto, size_t position);
     struct name_map functions; /* keys "domain\nname\noverload", values Onnx__FunctionProto */
     struct arena *keys;        /* memory for the keys of `functions` */
     size_t work;
