@@ -182,7 +182,7 @@ KERNEL(kernel_if)
         body_of(args->node, tensor_int(args->in[0], 0) ? "then_branch" : "else_branch");
     struct tensor **outputs = zeroed_scratch(args, branch->output_count, sizeof *outputs, err);
     TRY(allocated(outputs));
-    enum status status = interpret_body(args->interpreter, branch, NULL, outputs, err);
+    enum status status = args->run_body(args->interpreter, branch, NULL, outputs, err);
     for (size_t i = 0; i < branch->output_count && status == STATUS_OK; i++)
         hand_over(args, i, outputs[i]);
     return status;
@@ -299,7 +299,7 @@ static void iteration_end(struct iteration *it)
 /* Runs the body once on it->in. Updates the states and collects the scan outputs. */
 static enum status iteration_run(struct iteration *it, struct error *err)
 {
-    TRY(interpret_body(it->args->interpreter, it->body, it->in, it->out, err));
+    TRY(it->args->run_body(it->args->interpreter, it->body, it->in, it->out, err));
     for (size_t i = 0; i < it->states; i++) {
         tensor_unref(it->in[it->first_input + i]);
         it->in[it->first_input + i] = it->out[it->first_output + i];

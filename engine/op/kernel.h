@@ -19,7 +19,12 @@ struct kernel_args {
      * until the kernel calls kernel_output(). */
     struct tensor **out;
     struct memory_budget *budget; /* for kernel_output and scratch; may be NULL */
-    /* Only the interpreter sets these two. */
+    /* Runs a body of If, Loop or Scan on inputs[body->input_count]. On success
+     * outputs[body->output_count] receives one reference each. Values of enclosing graphs are read
+     * through value->outer. Only the interpreter sets this member and the next two. */
+    enum status (*run_body)(struct interpreter *interpreter, struct graph *body,
+                            struct tensor *const *inputs, struct tensor **outputs,
+                            struct error *err);
     struct interpreter *interpreter;
     const bool *constant;        /* [inputs]: the same tensor with the same bytes in every run */
     bool (*stop)(void *context); /* returns true if the run must end; may be NULL */
@@ -27,13 +32,6 @@ struct kernel_args {
     struct scratch_block **scratch; /* private to kernel_call(), like `unasked` */
     size_t *unasked;                /* elements computed since the last call of `stop` */
 };
-
-/* Runs a body of If, Loop or Scan on inputs[body->input_count]. On success
- * outputs[body->output_count] receives one reference each. Values of enclosing graphs are read
- * through value->outer. */
-enum status interpret_body(struct interpreter *interpreter, struct graph *body,
-                           struct tensor *const *inputs, struct tensor **outputs,
-                           struct error *err) MUST_USE;
 
 /* Errors: STATUS_SHAPE / STATUS_MODEL / STATUS_INVALID for contents that inference cannot check (an
  * index out of range, INT_MIN / -1 …), STATUS_NO_MEMORY, STATUS_CANCELLED. Never crashes on any
