@@ -303,31 +303,20 @@ static void tear_down(struct serve *serve)
 
 /* ---- serving ---- */
 
-/* Returns the number of lanes on the device of lane i; 0 if an earlier lane is on that device. */
-static int lanes_there(const struct model_status *status, size_t i)
-{
-    int count = 0;
-    for (size_t k = 0; k < status->lane_count; k++)
-        if (device_equal(status->lanes[k].device, status->lanes[i].device)) {
-            if (k < i)
-                return 0;
-            count++;
-        }
-    return count;
-}
-
 /* Lists a model's devices: "cuda:0, cpu (2 passes at a time)". */
 static void list_lanes(const struct model_status *status, char *text, size_t size, int *ret_threads)
 {
     for (size_t i = 0; i < status->lane_count; i++) {
-        char device[DEVICE_TEXT], times[32] = "";
-        const int lanes = lanes_there(status, i);
+        const struct device_id device = status->lanes[i].device;
+        char times[32] = "";
+        int before = 0, lanes = 0; /* on this device */
+        for (size_t k = 0; k < status->lane_count; k++)
+            *(k < i ? &before : &lanes) += device_equal(status->lanes[k].device, device);
         if (lanes > 1)
             snprintf(times, sizeof times, " (%d passes at a time)", lanes);
-        (void)device_text(status->lanes[i].device, device);
-        if (lanes)
-            text_append(text, size, ", ", "%s%s", device, times);
-        if (status->lanes[i].device.kind == DEVICE_CPU)
+        if (!before)
+            text_append(text, size, ", ", "%s%s", DEVICE_STRING(device), times);
+        if (device.kind == DEVICE_CPU)
             *ret_threads = status->lanes[i].threads;
     }
 }
@@ -546,18 +535,13 @@ static void reload(struct serve *serve)
         supervisor_say("READY=1");
 }
 
-/* Handles a signal that does not end the server. Returns false for one that does. */
-static bool handle_signal(struct serve *serve, const struct signalfd_siginfo *info)
+/* Handles a signal that does not end the server. */
+static void handle_signal(struct serve *serve, const struct signalfd_siginfo *info)
 {
-    if (is_end(info))
-        return false;
-    if (is_closed_terminal(info))
-        return true;
-    if (info->ssi_signo == SIGHUP)
-        reload(serve);
-    else
+    if (info->ssi_signo != SIGHUP)
         change_level(info->ssi_signo == SIGUSR1 ? -1 : 1);
-    return true;
+    else if (!is_closed_terminal(info))
+        reload(serve);
 }
 
 /* Logs the model being loaded, its progress, and the remaining time. */
@@ -594,8 +578,10 @@ static const char *wait_for_end(struct serve *serve)
             continue;
         }
         if (events[0].revents && read(serve->signal_fd, &info, sizeof info) == sizeof info) {
-            if (handle_signal(serve, &info))
+            if (!is_end(&info)) {
+                handle_signal(serve, &info);
                 continue;
+            }
             serve->first_signal = (int)info.ssi_signo;
             serve->first_signal_time = clock_now();
             return signal_name(serve->first_signal);
