@@ -56,8 +56,6 @@ struct device_bench {
     size_t count;
 };
 
-/* ---- progress ---- */
-
 static void on_load_progress(void *context, const char *phase, double fraction)
 {
     const struct bench_target *target = context;

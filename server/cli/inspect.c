@@ -31,8 +31,6 @@ struct inspection {
     const char *text_half, *decoder; /* one of them is second_half, or both are NULL */
 };
 
-/* ---- operators ---- */
-
 static bool is_supported(const struct inspection *in)
 {
     bool supported = in->compiles;
@@ -40,8 +38,6 @@ static bool is_supported(const struct inspection *in)
         supported = supported && in->uses[i].supported;
     return supported;
 }
-
-/* ---- tensors ---- */
 
 /* Writes "[N, 3, height, 224]", with the names of symbolic dimensions. */
 static void describe_shape(const struct value *value, char text[static SHAPE_TEXT])
@@ -58,8 +54,6 @@ static void describe_shape(const struct value *value, char text[static SHAPE_TEX
     }
     text_append(text, SHAPE_TEXT, "", "]");
 }
-
-/* ---- the whole ---- */
 
 /* Compiles the model for one image, because some errors appear only when shapes are known. Does not
  * run the model: its loops may be endless. */
