@@ -310,8 +310,11 @@ static void list_lanes(const struct model_status *status, char *text, size_t siz
         const struct device_id device = status->lanes[i].device;
         char times[32] = "";
         int before = 0, lanes = 0; /* on this device */
-        for (size_t k = 0; k < status->lane_count; k++)
-            *(k < i ? &before : &lanes) += device_equal(status->lanes[k].device, device);
+        for (size_t k = 0; k < status->lane_count; k++) {
+            const bool is_here = device_equal(status->lanes[k].device, device);
+            before += is_here && k < i;
+            lanes += is_here;
+        }
         if (lanes > 1)
             snprintf(times, sizeof times, " (%d passes at a time)", lanes);
         if (!before)
