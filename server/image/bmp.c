@@ -92,7 +92,7 @@ static enum status bmp_read_head(struct decode *photo, struct bmp_head *ret, str
     }
     head.is_top_down = height < 0;
     height = head.is_top_down ? -height : height;
-    TRY(decode_set_size(photo, width < 0 ? 0 : (uint64_t)width, (uint64_t)height, err));
+    TRY(decode_set_size(photo, width < 0 ? 0 : (size_t)width, (size_t)height, err));
     head.width = photo->width;
     head.height = photo->height;
     if (!bmp_is_known(&head))

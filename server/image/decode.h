@@ -40,7 +40,7 @@ struct decode {
 };
 
 /* Checks the size of a photo with limits_check(), and sets the four members for it. */
-enum status decode_set_size(struct decode *photo, uint64_t width, uint64_t height,
+enum status decode_set_size(struct decode *photo, size_t width, size_t height,
                             struct error *err) MUST_USE;
 
 /* Makes room in photo->decoder for photo->width x photo->height pixels of `bytes` bytes each.
@@ -50,7 +50,7 @@ enum status decode_reserve(struct decode *photo, size_t bytes, size_t working,
 
 /* Refuses a size over the limits (STATUS_TOO_LARGE with limit and value) or with a side of 0
  * (STATUS_BAD_IMAGE). The error begins with `name`, such as "JPEG". */
-enum status limits_check(const char *name, uint64_t width, uint64_t height,
+enum status limits_check(const char *name, size_t width, size_t height,
                          const struct image_limits *limits, struct error *err) MUST_USE;
 
 /* True if the data ends within a JPEG or PNG signature. */

@@ -219,8 +219,8 @@ static enum status heif_open(struct decode *photo, struct heif_file *file, struc
     if (cause.code != 0)
         return heif_failure(photo->name, cause, err);
     const int width = heif.width(file->handle), height = heif.height(file->handle);
-    return decode_set_size(photo, width > 0 ? (uint64_t)width : 0,
-                           height > 0 ? (uint64_t)height : 0, err);
+    return decode_set_size(photo, width > 0 ? (size_t)width : 0, height > 0 ? (size_t)height : 0,
+                           err);
 }
 
 static enum status heif_read_pixels(struct decode *photo, const struct heif_file *file,

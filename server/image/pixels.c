@@ -1,6 +1,5 @@
 /* Checks the limits of pictures, reuses the decoders' pixel memory and applies the EXIF
  * orientation. */
-#include <inttypes.h>
 #include <stdlib.h>
 
 #include "engine/base/size.h"
@@ -11,33 +10,30 @@
  * new pages for each of several giant photos in a row. */
 enum { GIANT = 32 << 20, SMALL_USES = 8 };
 
-enum status limits_check(const char *name, uint64_t width, uint64_t height,
+enum status limits_check(const char *name, size_t width, size_t height,
                          const struct image_limits *limits, struct error *err)
 {
     if (width == 0 || height == 0)
         return error_set(err, STATUS_BAD_IMAGE,
-                         "the %s header says %" PRIu64 " x %" PRIu64
-                         " pixels, which is not possible; send an intact file",
+                         "the %s header says %zu x %zu pixels, which is not possible; send an "
+                         "intact file",
                          name, width, height);
-    uint64_t side = width > height ? width : height;
+    const size_t side = width > height ? width : height;
     if (limits->max_side && side > limits->max_side)
         return error_set(err, STATUS_TOO_LARGE,
-                         "the %s is %" PRIu64 " x %" PRIu64
-                         " pixels, but a side may have at most %" PRIu32
-                         " (--max-side); send a smaller picture",
+                         "the %s is %zu x %zu pixels, but a side may have at most %u (--max-side); "
+                         "send a smaller picture",
                          name, width, height, limits->max_side);
     /* Both sides are below 2^32, so the product fits. */
     if (limits->max_pixels && width * height > limits->max_pixels)
         return error_set(err, STATUS_TOO_LARGE,
-                         "the %s is %" PRIu64 " x %" PRIu64 " = %" PRIu64
-                         " pixels, but at most %" PRIu64
-                         " are allowed (--max-pixels); send a smaller picture",
-                         name, width, height, width * height, limits->max_pixels);
+                         "the %s is %zu x %zu = %zu pixels, but at most %zu are allowed "
+                         "(--max-pixels); send a smaller picture",
+                         name, width, height, width * height, (size_t)limits->max_pixels);
     return STATUS_OK;
 }
 
-enum status decode_set_size(struct decode *photo, uint64_t width, uint64_t height,
-                            struct error *err)
+enum status decode_set_size(struct decode *photo, size_t width, size_t height, struct error *err)
 {
     TRY(limits_check(photo->name, width, height, photo->limits, err));
     photo->width = photo->full_width = (uint32_t)width;

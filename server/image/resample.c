@@ -79,9 +79,7 @@ void resample_axis_done(struct resample_axis *axis)
 static enum status make_tables(struct resample_axis *axis, int length, struct error *err)
 {
     const size_t count = (size_t)axis->count;
-    size_t weights;
-    if (!size_mul(count, (size_t)length, &weights))
-        return error_set(err, STATUS_TOO_LARGE, "the resize needs too large a table of weights");
+    const size_t weights = count * (size_t)length; /* below 2^48 */
     FREE_ALL(axis->start, axis->weights);
     axis->start = alloc_array(count, sizeof *axis->start);
     axis->weights = alloc_array(weights, sizeof *axis->weights);
