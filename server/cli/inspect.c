@@ -44,13 +44,12 @@ static void describe_shape(const struct value *value, char text[static SHAPE_TEX
 {
     snprintf(text, SHAPE_TEXT, value->shape.rank == SHAPE_UNKNOWN ? "[?" : "[");
     for (int i = 0; i < value->shape.rank; i++) {
-        char number[32];
-        const char *dim = value->dim_names[i] && value->dim_names[i][0] ? value->dim_names[i] : "?";
-        if (value->shape.dims[i] != DIM_UNKNOWN) {
-            snprintf(number, sizeof number, "%lld", (long long)value->shape.dims[i]);
-            dim = number;
-        }
-        text_append(text, SHAPE_TEXT, i ? ", " : "", "%.40s", dim);
+        const char *name =
+            value->dim_names[i] && value->dim_names[i][0] ? value->dim_names[i] : "?";
+        if (value->shape.dims[i] == DIM_UNKNOWN)
+            text_append(text, SHAPE_TEXT, i ? ", " : "", "%.40s", name);
+        else
+            text_append(text, SHAPE_TEXT, i ? ", " : "", "%lld", (long long)value->shape.dims[i]);
     }
     text_append(text, SHAPE_TEXT, "", "]");
 }
