@@ -174,11 +174,6 @@ const char *heic_load(void)
         HEIF_HEVC, "the Debian package libheif1, on Debian 13 also libheif-plugin-libde265");
 }
 
-struct heif_file {
-    struct heif_context *context;
-    struct heif_image_handle *handle;
-};
-
 static enum status heif_failure(const char *name, struct heif_error cause, struct error *err)
 {
     char text[100];
@@ -200,43 +195,40 @@ static enum status heif_failure(const char *name, struct heif_error cause, struc
                      text);
 }
 
-/* Reads the header. *file is initially zero; heif_decode() frees its members. */
-static enum status heif_open(struct decode *photo, struct heif_file *file, struct error *err)
+/* Reads the header. The caller frees *ret, even after a failure. */
+static enum status heif_open(struct decode *photo, struct heif_context *context,
+                             struct heif_image_handle **ret, struct error *err)
 {
     const struct image_limits *limits = photo->limits;
-    file->context = heif.alloc();
-    if (!file->context)
-        return error_set(err, STATUS_NO_MEMORY, "no memory to decode the %s; try again",
-                         photo->name);
-    heif.max_threads(file->context, 0); /* decode tiles sequentially */
+    heif.max_threads(context, 0); /* decode tiles sequentially */
     if (limits->max_side)
-        heif.max_side(file->context, (int)limits->max_side);
+        heif.max_side(context, (int)limits->max_side);
     if (heif_limits_of && limits->max_pixels)
-        heif_limits_of(file->context)->max_pixels = limits->max_pixels;
-    struct heif_error cause = heif.read(file->context, photo->data, photo->size, NULL);
+        heif_limits_of(context)->max_pixels = limits->max_pixels;
+    struct heif_error cause = heif.read(context, photo->data, photo->size, NULL);
     if (cause.code == 0)
-        cause = heif.primary(file->context, &file->handle);
+        cause = heif.primary(context, ret);
     if (cause.code != 0)
         return heif_failure(photo->name, cause, err);
-    const int width = heif.width(file->handle), height = heif.height(file->handle);
+    const int width = heif.width(*ret), height = heif.height(*ret);
     return decode_set_size(photo, width > 0 ? (size_t)width : 0, height > 0 ? (size_t)height : 0,
                            err);
 }
 
-static enum status heif_read_pixels(struct decode *photo, const struct heif_file *file,
+static enum status heif_read_pixels(struct decode *photo, const struct heif_image_handle *handle,
                                     struct error *err)
 {
     enum { DECODERS = 8 }; /* bytes per pixel: planes of decoder and libheif, and RGB */
     struct heif_image *image = NULL;
     const size_t row = (size_t)photo->width * 3;
-    const size_t sample = heif.luma_bits(file->handle) > 8 ? 2 : 1;
+    const size_t sample = heif.luma_bits(handle) > 8 ? 2 : 1;
     int stride = 0;
     TRY(decode_reserve(photo, 3, (size_t)photo->width * photo->height * DECODERS * sample, err));
     struct heif_options *options = heif.options();
     TRY(check_memory(options, "to decode a picture", err));
     options->to_8_bits = 1;
     const struct heif_error cause =
-        heif.decode(file->handle, &image, HEIF_COLOURS_RGB, HEIF_INTERLEAVED_RGB, options);
+        heif.decode(handle, &image, HEIF_COLOURS_RGB, HEIF_INTERLEAVED_RGB, options);
     heif.options_free(options);
     if (cause.code != 0)
         return heif_failure(photo->name, cause, err);
@@ -258,13 +250,14 @@ static enum status heif_read_pixels(struct decode *photo, const struct heif_file
 
 enum status heif_decode(struct decode *photo, struct error *err)
 {
-    struct heif_file file = {NULL, NULL};
-    enum status status = heif_open(photo, &file, err);
+    struct heif_image_handle *handle = NULL;
+    struct heif_context *context = heif.alloc();
+    TRY(check_memory(context, "to decode a picture", err));
+    enum status status = heif_open(photo, context, &handle, err);
     if (photo->decoder)
-        IF_OK(status, heif_read_pixels(photo, &file, err));
-    if (file.handle)
-        heif.release(file.handle);
-    if (file.context)
-        heif.free(file.context);
+        IF_OK(status, heif_read_pixels(photo, handle, err));
+    if (handle)
+        heif.release(handle);
+    heif.free(context);
     return status;
 }
