@@ -58,7 +58,6 @@ static const char *webp_chunk(const uint8_t *data, size_t size, size_t *at, cons
 
 /* The image to decode, and its position on the canvas. */
 struct webp_frame {
-    uint32_t width, height; /* size of the canvas */
     uint32_t left, top;
     struct webp_features features;
     const uint8_t *data;
@@ -71,15 +70,15 @@ static enum status webp_damaged(struct error *err)
                      "the WebP is damaged or ends early; send the whole, intact file");
 }
 
-/* Finds the first frame of an animation. */
-static enum status webp_first_frame(const uint8_t *data, size_t size, struct webp_frame *frame,
+static enum status webp_first_frame(const struct decode *photo, struct webp_frame *frame,
                                     struct error *err)
 {
     enum { FRAME_HEADER = 16 };
     size_t at = RIFF_HEADER, length = 0;
     const uint8_t *chunk = NULL;
     const char *name;
-    while ((name = webp_chunk(data, size, &at, &chunk, &length)) && memcmp(name, "ANMF", 4) != 0)
+    while ((name = webp_chunk(photo->data, photo->size, &at, &chunk, &length)) &&
+           memcmp(name, "ANMF", 4) != 0)
         continue;
     if (!name || length < FRAME_HEADER)
         return webp_damaged(err);
@@ -89,8 +88,8 @@ static enum status webp_first_frame(const uint8_t *data, size_t size, struct web
     frame->size = length - FRAME_HEADER;
     if (webp.features(frame->data, frame->size, &frame->features, WEBP_ABI) != WEBP_OK ||
         frame->features.has_animation ||
-        frame->left + (uint32_t)frame->features.width > frame->width ||
-        frame->top + (uint32_t)frame->features.height > frame->height)
+        frame->left + (uint32_t)frame->features.width > photo->width ||
+        frame->top + (uint32_t)frame->features.height > photo->height)
         return webp_damaged(err);
     return STATUS_OK;
 }
@@ -118,11 +117,10 @@ static enum status webp_read_head(struct decode *photo, struct webp_frame *ret, 
     struct webp_frame frame = {.data = photo->data, .size = photo->size};
     if (webp.features(photo->data, photo->size, &frame.features, WEBP_ABI) != WEBP_OK)
         return webp_damaged(err);
-    frame.width = (uint32_t)frame.features.width; /* at most 2^14; in an animation 2^24 */
-    frame.height = (uint32_t)frame.features.height;
-    TRY(decode_set_size(photo, frame.width, frame.height, err));
+    /* at most 2^14; in an animation 2^24 */
+    TRY(decode_set_size(photo, (size_t)frame.features.width, (size_t)frame.features.height, err));
     if (frame.features.has_animation)
-        TRY(webp_first_frame(photo->data, photo->size, &frame, err));
+        TRY(webp_first_frame(photo, &frame, err));
     *ret = frame;
     photo->orientation = webp_orientation(photo->data, photo->size);
     return STATUS_OK;
@@ -143,9 +141,9 @@ enum status webp_decode(struct decode *photo, struct error *err)
                                                              : 0;
     TRY(decode_reserve(photo, 3, working, err));
     uint8_t *pixels = photo->decoder->stored.data;
-    const size_t stride = (size_t)frame.width * 3, bytes = stride * frame.height;
+    const size_t stride = (size_t)photo->width * 3, bytes = stride * photo->height;
     const size_t begin = frame.top * stride + (size_t)frame.left * 3;
-    if (count != (size_t)frame.width * frame.height)
+    if (count != (size_t)photo->width * photo->height)
         memset(pixels, 0, bytes);
     return webp.decode(frame.data, frame.size, pixels + begin, bytes - begin, (int)stride)
                ? STATUS_OK
