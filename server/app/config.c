@@ -613,8 +613,6 @@ static enum status read_task_options(struct config *config, struct error *err)
                  {"classes", config->classes},
                  {"masks", config->masks}};
     struct task_options *options = &config->task_options;
-    *options = TASK_OPTIONS_NONE;
-    options->max_detections = (int)config->max_detections;
     options->agnostic = config->agnostic ? 1 : -1;
     options->normalize = config->normalize ? 1 : -1;
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
@@ -710,7 +708,7 @@ enum status config_read(enum command command, int argc, char *const *argv, struc
 {
     struct config *config = ret;
     struct config_reading state = {.config = config}, *reading = &state;
-    *config = (struct config){.command = command};
+    *config = (struct config){.command = command, .task_options = TASK_OPTIONS_NONE};
     assert(config_option_count <= COUNT_OF(reading->set));
     char **words = alloc_array((size_t)argc, sizeof *words);
     TRY(check_memory(words, NULL, err));

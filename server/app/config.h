@@ -63,9 +63,9 @@ struct config {
     char **arguments; /* predict, embed: photos; key: the NAME; pull: the model */
     size_t argument_count;
     char *confidence, *iou, *classes, *masks; /* as the user wrote them; NULL: not given */
-    int64_t max_detections;                   /* 0: not given */
     bool agnostic, normalize;
-    struct task_options task_options; /* the values of `confidence` … `normalize` */
+    struct task_options
+        task_options;   /* max_detections, and the values of `confidence` … `normalize` */
     char *text;         /* predict, embed: the text to embed instead of photos; NULL: none */
     char *annotate;     /* predict: destination of drawn photos; NULL: none */
     char *size;         /* predict, embed: "640x480"; NULL: not given */

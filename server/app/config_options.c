@@ -90,7 +90,7 @@ const struct option config_options[] = {
     {"iou", TEXT(LABELS, iou), NULL, "N", TASK,
      "detectors: drop a box that overlaps a better one of its class by more than N (intersection "
      "over union), 0 to 1"},
-    {"max-detections", NUMBER(LABELS, max_detections, 1, 1000), NULL, "N", TASK,
+    {"max-detections", NUMBER(LABELS, task_options.max_detections, 1, 1000), NULL, "N", TASK,
      "detectors: maximum number of boxes per image"},
     {"classes", TEXT(LABELS, classes), NULL, "CLASS,CLASS", TASK,
      "detectors and segmenters: answer with only these classes (indices or labels)"},
