@@ -1,6 +1,7 @@
 /* Checks the limits of pictures, reuses the decoders' pixel memory and applies the EXIF
  * orientation. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/size.h"
 #include "server/image/decode.h"
@@ -80,51 +81,30 @@ void pixel_buffer_done(struct pixel_buffer *buffer)
     *buffer = (struct pixel_buffer){.data = NULL};
 }
 
-/* How to read an upright picture from the stored one: the first pixel is at `start`, the next
- * column is column_step farther, the next row row_step. */
-struct orientation_map {
-    ptrdiff_t start, column_step, row_step; /* bytes */
-    uint32_t columns, rows;                 /* of the upright picture */
-};
-
 /* Orientations 2, 3, 7 and 8 reverse the stored columns, 3, 4, 6 and 7 the stored rows; 5 … 8
- * exchange rows and columns. */
-static struct orientation_map orientation_map_of(size_t stride, uint32_t width, uint32_t height,
-                                                 int orientation)
-{
-    const unsigned bit = 1u << orientation;
-    const bool is_mirrored = bit & (1u << 2 | 1u << 3 | 1u << 7 | 1u << 8);
-    const bool is_flipped = bit & (1u << 3 | 1u << 4 | 1u << 6 | 1u << 7);
-    const ptrdiff_t across = is_mirrored ? -3 : 3;
-    const ptrdiff_t down = is_flipped ? -(ptrdiff_t)stride : (ptrdiff_t)stride;
-    const ptrdiff_t start = (is_mirrored ? ((ptrdiff_t)width - 1) * 3 : 0) +
-                            (is_flipped ? (ptrdiff_t)(height - 1) * (ptrdiff_t)stride : 0);
-    return orientation < 5 ? (struct orientation_map){start, across, down, width, height}
-                           : (struct orientation_map){start, down, across, height, width};
-}
-
-static void orient_tile(const uint8_t *src, const struct orientation_map *map, uint32_t x0,
-                        uint32_t x1, uint32_t y0, uint32_t y1, uint8_t *dst)
-{
-    for (uint32_t y = y0; y < y1; y++) {
-        const uint8_t *from =
-            src + map->start + y * map->row_step + (ptrdiff_t)x0 * map->column_step;
-        uint8_t *to = dst + ((size_t)y * map->columns + x0) * 3;
-        for (uint32_t x = x0; x < x1; x++, from += map->column_step, to += 3) {
-            to[0] = from[0];
-            to[1] = from[1];
-            to[2] = from[2];
-        }
-    }
-}
-
+ * exchange rows and columns. Copies tile by tile, because the columns of a turned picture are far
+ * apart in memory. */
 void image_orient(const uint8_t *src, size_t stride, uint32_t width, uint32_t height,
                   int orientation, uint8_t *dst)
 {
     enum { TILE = 32 };
-    const struct orientation_map map = orientation_map_of(stride, width, height, orientation);
-    for (uint32_t y = 0; y < map.rows; y += TILE)
-        for (uint32_t x = 0; x < map.columns; x += TILE)
-            orient_tile(src, &map, x, x + TILE < map.columns ? x + TILE : map.columns, y,
-                        y + TILE < map.rows ? y + TILE : map.rows, dst);
+    const unsigned bit = 1u << orientation;
+    const bool is_mirrored = bit & (1u << 2 | 1u << 3 | 1u << 7 | 1u << 8);
+    const bool is_flipped = bit & (1u << 3 | 1u << 4 | 1u << 6 | 1u << 7);
+    const bool is_turned = orientation >= 5;
+    const ptrdiff_t across = is_mirrored ? -3 : 3;
+    const ptrdiff_t down = is_flipped ? -(ptrdiff_t)stride : (ptrdiff_t)stride;
+    const ptrdiff_t column_step = is_turned ? down : across, row_step = is_turned ? across : down;
+    const uint32_t columns = is_turned ? height : width, rows = is_turned ? width : height;
+    src += (is_mirrored ? ((size_t)width - 1) * 3 : 0) + (is_flipped ? (height - 1) * stride : 0);
+    for (uint32_t top = 0; top < rows; top += TILE)
+        for (uint32_t left = 0; left < columns; left += TILE)
+            for (uint32_t y = top; y < rows && y < top + TILE; y++) {
+                const uint8_t *from = src + y * row_step + left * column_step;
+                uint8_t *to = dst + ((size_t)y * columns + left) * 3;
+                for (uint32_t x = left; x < columns && x < left + TILE; x++, to += 3) {
+                    memcpy(to, from, 3);
+                    from += column_step;
+                }
+            }
 }
