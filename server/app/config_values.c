@@ -26,23 +26,18 @@ static bool config_read_number(const char *text, int64_t *ret, const char **ret_
 
 bool config_read_bytes(const char *text, int64_t *ret)
 {
+    static const char suffixes[] = "KMG";
     const char *rest;
-    int64_t value = -1, unit = 1;
-    bool known = config_read_number(text, &value, &rest);
-    if (known && *rest) {
-        static const char suffixes[] = "KMG";
-        const char *suffix = strchr(suffixes, toupper((unsigned char)*rest));
-        known = suffix != NULL;
-        for (const char *p = suffixes; known && p <= suffix; p++)
-            unit *= 1024;
-        rest++;
-        if (*rest == 'i')
-            rest++;
-        if (*rest == 'B')
-            rest++;
-        known = known && !*rest;
+    int64_t value;
+    if (!config_read_number(text, &value, &rest))
+        return false;
+    const char *suffix = *rest ? strchr(suffixes, toupper((unsigned char)*rest)) : NULL;
+    const int64_t unit = suffix ? INT64_C(1024) << 10 * (suffix - suffixes) : 1;
+    if (suffix) {
+        rest += rest[1] == 'i' ? 2 : 1;
+        rest += *rest == 'B';
     }
-    return known && !__builtin_mul_overflow(value, unit, ret);
+    return !*rest && !__builtin_mul_overflow(value, unit, ret);
 }
 
 /* Reads a number, bytes or a time. */
