@@ -127,6 +127,10 @@ static enum status offer_to_runner(const struct node_runner *runner, const struc
     return runner->run(runner->context, args, ret_taken, err);
 }
 
+static enum status run_body(struct interpreter *interpreter, struct graph *body,
+                            struct tensor *const *inputs, struct tensor **outputs,
+                            struct error *err);
+
 static enum status call_kernel(struct interpreter *interpreter, const struct node *node,
                                const struct operands *operands, struct error *err)
 {
@@ -139,6 +143,7 @@ static enum status call_kernel(struct interpreter *interpreter, const struct nod
                                      .in = operands->in,
                                      .out = operands->out,
                                      .budget = interpreter->budget,
+                                     .run_body = run_body,
                                      .interpreter = interpreter,
                                      .constant = operands->constant,
                                      .stop = interpreter->limits.stop,
@@ -354,8 +359,9 @@ enum status interpret(struct graph *graph, struct tensor *const *inputs, struct 
 
 /* Exporters often declare wrong shapes for body inputs, and a state may change its shape between
  * iterations, so only dtypes are checked. */
-enum status interpret_body(struct interpreter *interpreter, struct graph *body,
-                           struct tensor *const *inputs, struct tensor **outputs, struct error *err)
+static enum status run_body(struct interpreter *interpreter, struct graph *body,
+                            struct tensor *const *inputs, struct tensor **outputs,
+                            struct error *err)
 {
     if (interpreter->depth >= MOST_DEPTH)
         return error_set(err, STATUS_MODEL, "bodies of If, Loop and Scan are nested deeper than %d",
