@@ -120,13 +120,6 @@ static void update_host(struct metrics *metrics)
                 (double)(available < total ? total - available : 0));
 }
 
-void process_metrics_update(struct metrics *metrics)
-{
-    update_from_stat(metrics);
-    update_files(metrics);
-    update_host(metrics);
-}
-
 static void gpu_show(struct metrics *metrics, const struct gpu_reading *gpu)
 {
     const struct {
@@ -153,9 +146,12 @@ static void gpu_show(struct metrics *metrics, const struct gpu_reading *gpu)
                        rows[i].value);
 }
 
-void gpu_metrics_update(struct metrics *metrics)
+void process_metrics_update(struct metrics *metrics)
 {
     struct gpu_reading gpus[DEVICE_MAX];
+    update_from_stat(metrics);
+    update_files(metrics);
+    update_host(metrics);
     const size_t count = nvml_read(gpus, COUNT_OF(gpus));
     for (size_t i = 0; i < count; i++)
         gpu_show(metrics, &gpus[i]);

@@ -12,9 +12,6 @@
 
 #include "server/observe/metrics.h"
 
-/* Sets the process_* and nv_cpu_* series from /proc. A series whose value cannot be read does not
- * change. Any thread. */
+/* Sets the series above from /proc and, if it is installed, NVIDIA's management library. A series
+ * whose value cannot be read does not change. Any thread. */
 void process_metrics_update(struct metrics *metrics);
-
-/* Sets the nv_gpu_* series from NVIDIA's management library, if it is installed. Any thread. */
-void gpu_metrics_update(struct metrics *metrics);

@@ -156,7 +156,6 @@ void metrics_handle(struct exchange *x)
                                "People in the registry of faces.", ""),
                    (double)faces_count(x->server->options.faces));
     process_metrics_update(metrics);
-    gpu_metrics_update(metrics);
     char *text = all_metrics(x, &size);
     respond_text(x, 200, TYPE_METRICS, text, size);
 }
