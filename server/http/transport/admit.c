@@ -9,6 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "engine/base/size.h"
 #include "server/http/transport/connections.h"
 #include "server/http/transport/respond.h"
 
@@ -353,6 +354,19 @@ static void check_room(struct exchange *x)
         respond_refusal(
             x, 503, "too_many_connections",
             "all connections are in use; try again soon, or raise the limit (--max-connections)");
+}
+
+/* Returns the key in Authorization: Bearer KEY or Token KEY, else in the other header; or NULL. */
+static const char *key_given(const char *authorization, const char *x_api_key)
+{
+    static const char *const schemes[] = {"Bearer", "Token"};
+    for (size_t i = 0; authorization && i < COUNT_OF(schemes); i++) {
+        const size_t length = strlen(schemes[i]);
+        if (!strncasecmp(authorization, schemes[i], length) &&
+            (authorization[length] == ' ' || authorization[length] == '\t'))
+            return authorization + length + strspn(authorization + length, " \t");
+    }
+    return x_api_key;
 }
 
 static void check_access(struct exchange *x)

@@ -139,8 +139,11 @@ enum status grpc_start(struct http_server *http, struct error *err)
     grpc->epoll_fd = -1;
     (void)inbox_init(&grpc->inbox, true);
     grpc->log = request_log_create(http->options.metrics, http->options.grpc_routes);
-    TRY(check_memory(grpc->log && (!http->tls || tls_credentials(&grpc->credentials)),
+    TRY(check_memory(grpc->log && (!http->tls || gnutls_certificate_allocate_credentials(
+                                                     &grpc->credentials) >= 0),
                      "for --grpc-port", err));
+    if (http->tls)
+        gnutls_certificate_set_retrieve_function2(grpc->credentials, tls_on_handshake);
     grpc->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (http->options.proxy_protocol)
         grpc->proxied = proxy_pending_create(&http->proxies, http->options.metrics);

@@ -13,7 +13,6 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
-#include "engine/base/size.h"
 #include "engine/base/thread.h"
 
 #define HASH_BYTES   32
@@ -373,16 +372,4 @@ enum status key_make(const char *name, const char *rate, const char *burst, stru
     snprintf(ret->line, sizeof ret->line, "%s sha256:%s%s", name, hex, limits);
     gnutls_memset(secret, 0, sizeof secret);
     return STATUS_OK;
-}
-
-const char *key_given(const char *authorization, const char *x_api_key)
-{
-    static const char *const schemes[] = {"Bearer", "Token"};
-    for (size_t i = 0; authorization && i < COUNT_OF(schemes); i++) {
-        const size_t length = strlen(schemes[i]);
-        if (!strncasecmp(authorization, schemes[i], length) &&
-            (authorization[length] == ' ' || authorization[length] == '\t'))
-            return authorization + length + strspn(authorization + length, " \t");
-    }
-    return x_api_key;
 }

@@ -71,7 +71,3 @@ struct key_made {
 };
 enum status key_make(const char *name, const char *rate, const char *burst, struct key_made *ret,
                      struct error *err) MUST_USE;
-
-/* Returns the key in `Authorization: Bearer KEY` or `Token KEY`, else in `X-API-Key: KEY`; NULL if
- * there is none. The result points into an argument. */
-const char *key_given(const char *authorization, const char *x_api_key);

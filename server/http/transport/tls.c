@@ -243,14 +243,6 @@ int tls_on_handshake(gnutls_session_t session, const gnutls_datum_t *names, int 
     return 0;
 }
 
-bool tls_credentials(gnutls_certificate_credentials_t *ret)
-{
-    if (gnutls_certificate_allocate_credentials(ret) < 0)
-        return false;
-    gnutls_certificate_set_retrieve_function2(*ret, tls_on_handshake);
-    return true;
-}
-
 bool tls_session(gnutls_certificate_credentials_t credentials, int fd, const char *protocol,
                  gnutls_session_t *ret)
 {

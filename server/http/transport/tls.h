@@ -48,10 +48,8 @@ int tls_on_handshake(gnutls_session_t session, const gnutls_datum_t *names, int 
                      const gnutls_pk_algorithm_t *algorithms, int algorithm_count,
                      gnutls_pcert_st **ret_chain, unsigned *ret_count, gnutls_privkey_t *ret_key);
 
-/* For connections that lensd drives without libmicrohttpd. tls_credentials() returns credentials;
- * call gnutls_certificate_free_credentials() after the last connection. tls_session() returns a
- * session for a non-blocking socket, which negotiates `protocol` by ALPN; call gnutls_deinit(). */
-bool tls_credentials(gnutls_certificate_credentials_t *ret);
+/* For connections that lensd drives without libmicrohttpd: returns a session for a non-blocking
+ * socket, which negotiates `protocol` by ALPN; call gnutls_deinit(). */
 bool tls_session(gnutls_certificate_credentials_t credentials, int fd, const char *protocol,
                  gnutls_session_t *ret);
 
