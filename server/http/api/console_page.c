@@ -1,5 +1,6 @@
 /* GET /: the console, from server/console. The page shows the models and how to call them, even
- * without JavaScript. Its script adds the rest, with the list of models in GET /console.json.
+ * without JavaScript. Its script adds the rest, with the list of models in GET /console.json. Other
+ * paths here have answers that never change.
  *
  * The template is part of the binary; put_slot() writes what replaces {{name}}. All text from
  * models, clients or the command line is escaped. */
@@ -7,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/size.h"
 #include "engine/base/text.h"
 #include "lensd_version.h"
 #include "proto/writer.h"
@@ -197,7 +199,7 @@ static void put_slot(FILE *out, const struct exchange *x, const char *name, size
         put_routes(out, x->server->options.routes);
 }
 
-void page_handle(struct exchange *x)
+static void respond_console(struct exchange *x)
 {
     char *text = NULL;
     size_t size = 0;
@@ -240,4 +242,62 @@ void console_json_handle(struct exchange *x)
     free(models);
     write_members(&w, w.root, "zmq=%s", x->server->options.zmq_port);
     respond_json(x, 200, write_finish(&w));
+}
+
+/* ---- fixed texts, and files that are part of the binary ---- */
+
+#define TYPE_YAML "application/yaml"
+
+/* Texts; the build adds a 0 byte. proto/openapi.py makes those of openapi.yaml. */
+extern const unsigned char openapi_yaml[], openapi_json[], openapi_page[];
+extern const unsigned char console_css[], console_icon[], console_js[];
+
+static const struct asset {
+    const char *path, *type;
+    const unsigned char *text;
+} assets[] = {
+    {"/docs", TYPE_HTML, openapi_page},
+    {"/openapi.yaml", TYPE_YAML, openapi_yaml},
+    {"/openapi.json", TYPE_JSON, openapi_json},
+    {"/console.css", TYPE_CSS, console_css},
+    {"/console.js", TYPE_JS, console_js},
+    {"/favicon.ico", TYPE_SVG, console_icon}, /* browsers request this path */
+};
+
+static void respond_file(struct exchange *x, const char *path)
+{
+    for (size_t i = 0; i < COUNT_OF(assets); i++) {
+        const char *text = (const char *)assets[i].text;
+        if (!strcmp(path, assets[i].path))
+            respond_page(x, assets[i].type, strdup(text), strlen(text));
+    }
+}
+
+void fixed_handle(struct exchange *x)
+{
+    respond_json(x, 200, strdup(x->route->fixed));
+}
+
+void absent_handle(struct exchange *x)
+{
+    respond_refusal(x, 501, "not_implemented", "%s", x->route->fixed);
+}
+
+void asset_handle(struct exchange *x)
+{
+    respond_file(x, x->route->path);
+}
+
+/* GET returns the console. OPTIONS, which TorchServe's clients send, returns the description of the
+ * API. With --immich, clients that do not accept HTML get the answer of Immich's service. */
+void root_handle(struct exchange *x)
+{
+    const char *accept = exchange_header(x, "Accept");
+    static const char immich[] = "{\"message\":\"Immich ML\"}";
+    if (!strcmp(x->method, "OPTIONS"))
+        respond_file(x, "/openapi.json");
+    else if (x->server->options.is_immich && !(accept && strstr(accept, "text/html")))
+        respond_json(x, 200, strdup(immich));
+    else
+        respond_console(x);
 }

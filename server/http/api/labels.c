@@ -350,7 +350,7 @@ static void encode_labels(struct exchange *x)
     submission_with(x, work->labels.texts.model, NULL, find_or_encode);
 }
 
-void request_labels_begin(struct exchange *x, void (*run)(struct exchange *exchange))
+void request_labels_begin(struct exchange *x, exchange_fn *run)
 {
     struct predict_work *work = x->work;
     struct request_labels *labels = &work->labels;

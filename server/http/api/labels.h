@@ -19,8 +19,8 @@ struct request_labels {
     struct word_input input; /* of a detector, for labels; its `form` is WORDS_NONE if the model is
                                 a classifier */
     float *rows;             /* owned: vectors for all rows of `input` */
-    void (*run)(struct exchange *exchange); /* the argument of request_labels_begin() */
-    uint16_t *of_tokens; /* owned: the label's index for each token; words.words borrows it */
+    exchange_fn *run;        /* the argument of request_labels_begin() */
+    uint16_t *of_tokens;     /* owned: the label's index for each token; words.words borrows it */
 
     /* The texts of labels whose vectors are not cached. */
     struct request_texts texts;
@@ -41,6 +41,6 @@ enum status request_labels_set_prompt(struct request_labels *labels, const char 
 /* Encodes the labels of exchange->work, a struct predict_work, for the model of its request. Then
  * calls `run`, perhaps on another thread, to submit the photos. On failure it answers with the
  * error. The caller must not touch the exchange afterwards. */
-void request_labels_begin(struct exchange *x, void (*run)(struct exchange *exchange));
+void request_labels_begin(struct exchange *x, exchange_fn *run);
 
 void request_labels_done(struct request_labels *labels);

@@ -150,8 +150,8 @@ static void submission_done(struct predict_request *request)
     }
 }
 
-void *submission_create(struct exchange *x, size_t size, void (*finish)(struct exchange *exchange),
-                        void (*free_work)(struct exchange *exchange))
+void *submission_create(struct exchange *x, size_t size, exchange_fn *finish,
+                        exchange_fn *free_work)
 {
     struct predict_request *request = calloc(1, size);
     struct error err;
@@ -276,7 +276,7 @@ enum status submission_images(struct predict_request *request, size_t count, str
     return STATUS_OK;
 }
 
-void submission_handle(struct exchange *x, void (*start)(struct exchange *exchange))
+void submission_handle(struct exchange *x, exchange_fn *start)
 {
     /* Decide by the size only: no header of a client may choose the thread that reads megabytes. */
     if (x->body.size < SUBMISSION_LARGE_BODY)
@@ -332,8 +332,7 @@ static void submission_loaded(struct predict_request *request)
     exchange_offload(x, SIZE_MAX, x->awaited); /* a long job: `awaited` may tokenize texts */
 }
 
-void submission_await(struct exchange *x, struct predict_request *request,
-                      void (*run)(struct exchange *exchange))
+void submission_await(struct exchange *x, struct predict_request *request, exchange_fn *run)
 {
     struct model_host *host = x->server->options.model_host;
     struct error err;
@@ -352,7 +351,7 @@ void submission_await(struct exchange *x, struct predict_request *request,
 }
 
 void submission_when_loaded(struct exchange *x, const char *model, const char *version,
-                            void (*run)(struct exchange *exchange))
+                            exchange_fn *run)
 {
     struct predict_request *request = x->work;
     struct error err;

@@ -28,9 +28,8 @@ void store_in_cache(struct exchange *exchange);
 
 /* Allocates `size` zeroed bytes as exchange->work and prepares the request at their beginning for
  * submit_work(). When out of memory, answers and returns NULL; do not touch the exchange then. */
-void *submission_create(struct exchange *exchange, size_t size,
-                        void (*finish)(struct exchange *exchange),
-                        void (*free_work)(struct exchange *exchange));
+void *submission_create(struct exchange *exchange, size_t size, exchange_fn *finish,
+                        exchange_fn *free_work);
 
 /* Frees the request's results and images; for the endpoint's free_work. */
 void submission_free(struct exchange *exchange);
@@ -41,7 +40,7 @@ enum status submission_images(struct predict_request *request, size_t count,
 
 /* For a route's handler: calls `start` on this thread or, for a large body, on an offload thread.
  * `start` must answer, or call a function of this header that submits. */
-void submission_handle(struct exchange *exchange, void (*start)(struct exchange *exchange));
+void submission_handle(struct exchange *exchange, exchange_fn *start);
 
 /* Returns the maximum number of bytes that `rows` rows of an output occupy until they are sent: the
  * tensors and their text, as JSON or bytes. If the output's shape depends on data, only the part
@@ -73,8 +72,7 @@ void submission_with(struct exchange *exchange, const char *model, const char *v
 /* Calls `run` if the model that `request` names is loaded. Otherwise requests its load, and calls
  * `run` on an offload thread when the load has ended. Sets request->on_done. Answers with the error
  * if the model cannot be loaded in time. Do not touch the exchange afterwards. */
-void submission_await(struct exchange *exchange, struct predict_request *request,
-                      void (*run)(struct exchange *exchange));
+void submission_await(struct exchange *exchange, struct predict_request *request, exchange_fn *run);
 
 /* Returns STATUS_INVALID if the model is a pipeline, for APIs whose answers cannot show crops.
  * `model` NULL means the default model, `version` NULL the newest version. STATUS_NO_MEMORY. */
@@ -86,7 +84,7 @@ enum status refuse_pipeline(const struct exchange *exchange, const char *model, 
  * submission_handle(), `run` must answer or submit. Refuses the request if the model cannot be
  * loaded in time. Do not touch the exchange afterwards. */
 void submission_when_loaded(struct exchange *exchange, const char *model, const char *version,
-                            void (*run)(struct exchange *exchange));
+                            exchange_fn *run);
 
 /* Replaces *deployment, which the caller has acquired, by the model compiled for the height and
  * width of a tensor of this shape. If the model does not support the size, *deployment stays, and

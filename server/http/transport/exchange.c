@@ -32,8 +32,7 @@ const char *exchange_client(const struct exchange *x)
     return address ? address : x->key_name;
 }
 
-void exchange_wait(struct exchange *x, struct predict_request *request,
-                   void (*finish)(struct exchange *exchange))
+void exchange_wait(struct exchange *x, struct predict_request *request, exchange_fn *finish)
 {
     if (x->state != EXCHANGE_SUSPENDED) /* else the connection's thread may be reading x->state */
         x->state = EXCHANGE_SUSPENDED;
@@ -41,7 +40,7 @@ void exchange_wait(struct exchange *x, struct predict_request *request,
     connections_watch(x, request);
 }
 
-void exchange_offload(struct exchange *x, size_t bytes, void (*run)(struct exchange *exchange))
+void exchange_offload(struct exchange *x, size_t bytes, exchange_fn *run)
 {
     if (x->state != EXCHANGE_SUSPENDED)
         exchange_wait(x, NULL, x->finish);

@@ -140,16 +140,15 @@ struct exchange {
     bool is_cached; /* the answer came from the response cache */
 
     /* Members for handlers that wait. */
-    void *work;                                   /* malloc'ed; owned */
-    void (*finish)(struct exchange *exchange);    /* answers; called if there is no answer yet */
-    void (*free_work)(struct exchange *exchange); /* frees what `work` owns; or NULL */
-    struct offload_job offload;                   /* private to exchange_offload() */
-    void (*awaited)(struct exchange *exchange);   /* called when the requested model is loaded */
-    prepare_fn *use;                              /* the argument of submission_to_model() */
-    struct predict_request *watched;              /* for connections.c only, like the next member */
-    bool is_abandoned;                            /* nobody waits for the answer */
-    void (*next)(struct exchange *exchange);      /* called when all parts of a divided request are
-                                                     done; NULL: exchange_answer() */
+    void *work;                      /* malloc'ed; owned */
+    exchange_fn *finish;             /* answers; called if there is no answer yet */
+    exchange_fn *free_work;          /* frees what `work` owns; or NULL */
+    struct offload_job offload;      /* private to exchange_offload() */
+    exchange_fn *awaited;            /* called when the requested model is loaded */
+    prepare_fn *use;                 /* the argument of submission_to_model() */
+    struct predict_request *watched; /* for connections.c only, like the next member */
+    bool is_abandoned;               /* nobody waits for the answer */
+    exchange_fn *next; /* called after the last part of a request; NULL: exchange_answer() */
 
     char key_name[KEY_NAME_MAX + 1];  /* the name of the API key; "" without a key */
     char forwarded[INET6_ADDRSTRLEN]; /* the client that a trusted proxy names; or "" */
@@ -185,15 +184,13 @@ static inline const char *exchange_header(const struct exchange *exchange, const
  * thread may call it again when there is a request to watch. If the client hangs up, or already
  * has, the request is cancelled. After exchange_resume(), `finish` is called if there is no
  * answer. */
-void exchange_wait(struct exchange *exchange, struct predict_request *request,
-                   void (*finish)(struct exchange *exchange));
+void exchange_wait(struct exchange *exchange, struct predict_request *request, exchange_fn *finish);
 
 /* Calls `run` on an offload thread (offload.h); from any thread. The exchange waits from now on, if
  * it does not wait already. `run` then owns the exchange, and must call exchange_resume() or pass
  * the exchange on. `bytes`: roughly how many bytes `run` reads or writes; this distinguishes long
  * jobs from short ones. */
-void exchange_offload(struct exchange *exchange, size_t bytes,
-                      void (*run)(struct exchange *exchange));
+void exchange_offload(struct exchange *exchange, size_t bytes, exchange_fn *run);
 
 /* The dialect of the request, its answer and its errors; NULL: lensd's own. */
 static inline const struct dialect *exchange_dialect(const struct exchange *exchange)

@@ -6,14 +6,13 @@
 #include <stdbool.h>
 #include <sys/queue.h>
 
-#include "engine/base/status.h"
+#include "server/http/transport/routes.h"
 
-struct exchange;
 struct offload;
 
 /* Owned by the caller until `run` is called. */
 struct offload_job {
-    void (*run)(struct exchange *exchange);
+    exchange_fn *run;
     struct exchange *exchange;
     bool is_long;                     /* more than about ten milliseconds */
     STAILQ_ENTRY(offload_job) queued; /* for offload.c only */

@@ -10,6 +10,13 @@
 struct dialect;
 struct exchange;
 
+/* A handler, or a later step of its work. */
+typedef void exchange_fn(struct exchange *exchange);
+
+/* Checks before the body is read whether the request can be handled now; an error becomes the
+ * answer. It may also answer the request and return STATUS_OK. */
+typedef enum status admit_fn(struct exchange *exchange, struct error *err);
+
 enum method {
     METHOD_GET = 1u << 0,
     METHOD_HEAD = 1u << 1,
@@ -39,11 +46,9 @@ struct route {
     const char *path;
     unsigned methods; /* bits of enum method */
     bool takes_body;
-    /* Checks before the body is read whether the request can be handled now; an error becomes the
-     * answer. It may also answer the request and return STATUS_OK. May be NULL. */
-    enum status (*admit)(struct exchange *exchange, struct error *err);
+    admit_fn *admit; /* or NULL */
     /* Called with the complete body: answers (respond.h), or waits (exchange_wait). */
-    void (*handle)(struct exchange *exchange);
+    exchange_fn *handle;
     const char *about; /* a description, for GET / */
     enum route_access access;
     const char *advice;            /* advice for a client that used another method; or NULL */
@@ -53,7 +58,7 @@ struct route {
     bool is_message;               /* uses Open Inference Protocol messages, not JSON */
     bool streams;                  /* gRPC: any number of messages in both directions */
     /* gRPC: called when the message that names a model has been read; NULL: `handle` reads it. */
-    void (*handle_named)(struct exchange *exchange);
+    exchange_fn *handle_named;
     int document; /* enum v2_document, for routes whose answer describes a model */
 };
 
