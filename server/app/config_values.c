@@ -80,27 +80,23 @@ static int64_t find_choice(const char *list, const char *text)
     return -1;
 }
 
-static enum status config_set_text(const char *text, char **ret, struct error *err)
-{
-    char *copy = strdup(text);
-    TRY(check_memory(copy, NULL, err));
-    free(*ret);
-    *ret = copy;
-    return STATUS_OK;
-}
-
 enum status config_set(struct config *config, const struct option *option, const char *origin,
                        const char *text, struct error *err)
 {
     void *field = (char *)config + option->offset;
     int64_t value = 0;
+    char *copy;
     switch (option->kind) {
     case OPTION_TEXT:
         if (!*text)
             return error_set(err, STATUS_CONFIG, "%s is empty; leave it out, or give a value%s%s%s",
                              origin, option->fallback ? " (" : "",
                              option->fallback ? option->fallback : "", option->fallback ? ")" : "");
-        return config_set_text(text, field, err);
+        copy = strdup(text);
+        TRY(check_memory(copy, NULL, err));
+        free(*(char **)field);
+        *(char **)field = copy;
+        return STATUS_OK;
     case OPTION_NUMBER:
     case OPTION_BYTES:
     case OPTION_SECONDS:

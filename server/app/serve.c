@@ -607,7 +607,6 @@ static const char *wait_for_end(struct serve *serve)
 static enum status serve_check(struct serve *serve, struct error *err)
 {
     struct http_warnings warnings;
-    serve->loaded_fd = -1;
     TRY(process_find_user(serve->config->user, &serve->user, err));
     TRY(create_services(serve, err));
     TRY(http_server_check(&serve->parts, &warnings, err));
@@ -646,9 +645,8 @@ int command_serve(const struct config *config)
     static const char *const events[CONFIG_NOTES] = {"environment", "memory", "threads"};
     struct serve serve = {.config = config, .signal_fd = -1, .loaded_fd = -1};
     struct error err;
-    bool json = config->log_format == CONFIG_LOG_JSON ||
-                (config->log_format == CONFIG_LOG_AUTO && !isatty(STDERR_FILENO));
-    log_as_json = json;
+    log_as_json = config->log_format == CONFIG_LOG_JSON ||
+                  (config->log_format == CONFIG_LOG_AUTO && !isatty(STDERR_FILENO));
     log_lowest = (enum log_level)config->log_level;
     for (size_t i = 0; i < CONFIG_NOTES; i++)
         if (config->notes[i][0])
