@@ -119,33 +119,29 @@ ALWAYS_INLINE void activate_block(const struct depthwise *d, vec sum[ROWS][PIXEL
     }
 }
 
-/* Stores the results that are inside the tile, and adds them to `sums` unless `sums` is NULL. With
- * `silu`, applies SiLU first: stores and divisions then overlap. */
+/* Stores the results that are inside the tile, and adds them to `sums` unless `sums` is NULL. */
 ALWAYS_INLINE void store_block(const struct depthwise *d, const struct depthwise_tile *t, size_t at,
-                               vec sum[ROWS][PIXELS], float *sums, const bool bf16, const bool silu)
+                               const vec sum[ROWS][PIXELS], float *sums, const bool bf16)
 {
     const size_t row = d->out_width * d->channels;
-    const vec slope = vec_set(d->row.alpha * MINUS_LOG2E);
     vec total = vec_zero();
     FOR_RESULTS(r, p)
     {
         const size_t to = at + (size_t)r * row + (size_t)p * d->channels;
         if ((size_t)r >= t->rows || (size_t)p >= t->pixels)
             continue;
-        const vec v = silu ? vec_silu(sum[r][p], slope) : sum[r][p];
         if (bf16 && d->narrow_result)
-            vec_narrow_n((uint16_t *)t->y + to, v, VEC);
+            vec_narrow_n((uint16_t *)t->y + to, sum[r][p], VEC);
         else
-            vec_store((float *)t->y + to, v);
-        total = vec_add(total, v);
+            vec_store((float *)t->y + to, sum[r][p]);
+        total = vec_add(total, sum[r][p]);
     }
     if (sums)
         vec_store(sums, vec_add(vec_load(sums), total));
 }
 
 ALWAYS_INLINE void depthwise_run_tile(const struct depthwise *d, const struct depthwise_tile *t,
-                                      const int taps, const int stride, const bool bf16,
-                                      const bool silu)
+                                      const int taps, const int stride, const bool bf16)
 {
     for (size_t b = t->first; b < t->last; b++) {
         const size_t channel = smaller(b * VEC, d->channels - VEC);
@@ -157,39 +153,26 @@ ALWAYS_INLINE void depthwise_run_tile(const struct depthwise *d, const struct de
             sum[r][p] = bias;
         }
         add_rows(d, t, t->x_at + (ptrdiff_t)channel, w, sum, taps, stride, bf16);
-        if (!silu)
-            activate_block(d, sum);
-        store_block(d, t, t->y_at + channel, sum, t->sums ? t->sums + b * VEC : NULL, bf16, silu);
+        activate_block(d, sum);
+        store_block(d, t, t->y_at + channel, sum, t->sums ? t->sums + b * VEC : NULL, bf16);
     }
 }
 
-/* SiLU has its own function, because its many constants then stay in registers. The structs are
- * copied, because the compiler must assume that a store to the result changes the originals. */
-#define TILE(taps, stride, kind, bf16, silu)                                                       \
+/* The structs are copied, because the compiler must assume that a store to the result changes the
+ * originals. */
+#define TILE(taps, stride, kind, bf16)                                                             \
     static void tile_##taps##_##stride##_##kind(const struct depthwise *d,                         \
                                                 const struct depthwise_tile *t)                    \
     {                                                                                              \
         const struct depthwise own = *d;                                                           \
         const struct depthwise_tile tile = *t;                                                     \
-        depthwise_run_tile(&own, &tile, taps, stride, bf16, silu);                                 \
+        depthwise_run_tile(&own, &tile, taps, stride, bf16);                                       \
     }
-#define TILES_BF16(taps, stride) TILE(taps, stride, bf16, true, false)
-#if defined __AVX512BF16__
-#define TILES TILES_BF16
+#define TILES(taps, stride) TILE(taps, stride, f32, false) TILE(taps, stride, bf16, true)
 #define ENTRIES(taps, stride)                                                                      \
     {                                                                                              \
-        NULL, NULL, tile_##taps##_##stride##_bf16                                                  \
+        tile_##taps##_##stride##_f32, tile_##taps##_##stride##_bf16                                \
     }
-#else
-#define TILES(taps, stride)                                                                        \
-    TILE(taps, stride, f32, false, false)                                                          \
-    TILE(taps, stride, silu, false, true)                                                          \
-    TILES_BF16(taps, stride)
-#define ENTRIES(taps, stride)                                                                      \
-    {                                                                                              \
-        tile_##taps##_##stride##_f32, tile_##taps##_##stride##_silu, tile_##taps##_##stride##_bf16 \
-    }
-#endif
 TILES(3, 1)
 TILES(3, 2)
 TILES(5, 1)
@@ -197,7 +180,7 @@ TILES(5, 2)
 TILES(7, 1)
 TILES(7, 2)
 
-static void (*const tiles[3][2][3])(const struct depthwise *, const struct depthwise_tile *) = {
+static void (*const tiles[3][2][2])(const struct depthwise *, const struct depthwise_tile *) = {
     {ENTRIES(3, 1), ENTRIES(3, 2)}, {ENTRIES(5, 1), ENTRIES(5, 2)}, {ENTRIES(7, 1), ENTRIES(7, 2)}};
 
 /* Finds the taps inside [0, size) among `count` taps from position `at` on (negative: padding). */
@@ -211,13 +194,6 @@ static void clip(ptrdiff_t at, size_t count, size_t size, size_t *ret_first, siz
 void SIMD_NAMED(depthwise)(const struct depthwise *d, const void *x, void *y, size_t first,
                            size_t rows, size_t first_block, size_t last_block, float *sums)
 {
-#if defined __AVX512BF16__
-    if (!d->bf16) {
-        simd_avx512_depthwise(d, x, y, first, rows, first_block, last_block, sums);
-        return;
-    }
-#endif
-    const size_t kind = d->bf16 ? 2 : d->row.activation == ACTIVATION_SILU;
     struct depthwise_tile t = {
         .x = x, .y = y, .first = first_block, .last = last_block, .sums = sums};
     for (size_t row = first; row < first + rows; row += ROWS) {
@@ -230,7 +206,7 @@ void SIMD_NAMED(depthwise)(const struct depthwise *d, const void *x, void *y, si
             clip(from, (t.pixels - 1) * d->stride_x + d->kernel_width, d->width, &t.left, &t.right);
             t.x_at = (source * (ptrdiff_t)d->width + from) * (ptrdiff_t)d->channels;
             t.y_at = (row * d->out_width + column) * d->channels;
-            tiles[d->kernel_width / 2 - 1][d->stride_x - 1][kind](d, &t);
+            tiles[d->kernel_width / 2 - 1][d->stride_x - 1][d->bf16](d, &t);
         }
     }
 }
