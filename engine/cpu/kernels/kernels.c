@@ -59,15 +59,10 @@ static void binary(enum binary_kind kind, const float *a, int a_step, const floa
     binary_rows(&(struct binary_rows){kind, a_step, b_step, 0, 0}, a, b, y, 1, n);
 }
 
-static inline float widen(uint16_t x)
-{
-    return float_from_bits((uint32_t)x << 16);
-}
-
 static void widen_bf16(const uint16_t *x, float *y, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        y[i] = widen(x[i]);
+        y[i] = bfloat16_to_float(x[i]);
 }
 
 static void narrow_bf16(const float *x, uint16_t *y, size_t n)

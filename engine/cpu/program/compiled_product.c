@@ -117,14 +117,10 @@ static void gather_row(const struct compiled_product *p, const unsigned char *sr
                        struct product_position at, unsigned char *to)
 {
     const struct product_axis *z = &p->axis[0], *y = &p->axis[1];
-    const size_t taps = (size_t)p->axis[2].kernel;
-    const size_t line = taps * p->channels * operand_bytes(&p->weights);
+    const size_t line = (size_t)p->axis[2].kernel * p->channels * operand_bytes(&p->weights);
     const int64_t size = (int64_t)dtype_size(p->src.dtype);
     const unsigned char *const end = to + p->row_bytes;
-    const unsigned char *const window = p->taps_join ? window_inside(p, src, at) : NULL;
-    for (size_t t = 0; window && t < p->taps; t += taps, to += line)
-        gather_run(p, window + p->tap_offsets[t], taps * p->channels, to);
-    for (int64_t kz = 0; !window && kz < z->kernel; kz++) {
+    for (int64_t kz = 0; kz < z->kernel; kz++) {
         const int64_t iz = tap_position(z, at.z, kz);
         for (int64_t ky = 0; ky < y->kernel; ky++, to += line) {
             const int64_t iy = tap_position(y, at.y, ky);

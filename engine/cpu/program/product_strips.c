@@ -22,8 +22,7 @@ void gather_run(const struct compiled_product *p, const void *from, size_t count
         p->simd->widen_bf16(from, to, count);
     } else if (p->src.dtype == DTYPE_BF16) {
         for (size_t i = 0; i < count; i++)
-            ((float *)to)[i] =
-                float_from_bits((uint32_t)((const uint16_t *)from)[(int64_t)i * step] << 16);
+            ((float *)to)[i] = bfloat16_to_float(((const uint16_t *)from)[(int64_t)i * step]);
     } else if (step == 1) {
         copy_short(from, count * sizeof(float), to);
     } else {
