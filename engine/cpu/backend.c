@@ -53,7 +53,7 @@ static void cpu_close(struct backend *backend)
         return;
     node_programs_free(backend);
     streams_free(backend);
-    weights_free(backend);
+    weights_free_since(backend, NULL);
     arena_leave(backend);
     shared_arena_done(&backend->own_arena);
     (void)pages_resize(&backend->outputs, backend->output_room, 0);

@@ -85,7 +85,7 @@ void program_free(struct program *program)
     for (size_t i = 0; i < program->step_count; i++)
         step_free(program->steps[i]);
     if (is_newest) /* no other program reads the weights that were packed for it */
-        weights_free_since(program->backend, program->backend->weights, program->weights_before);
+        weights_free_since(program->backend, program->weights_before);
     for (size_t i = 0; i < program->constant_count; i++)
         tensor_unref(program->constants[i]);
     plan_done(&program->plan);

@@ -207,10 +207,8 @@ typedef void (*weights_pack)(const void *context, const struct tensor *constant,
 enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
                              size_t bytes, weights_pack pack, const void *context,
                              const float **ret, struct error *err) MUST_USE;
-/* Frees the packed weights from `newest` back to `oldest`, but not `oldest`. Both are present or
- * earlier values of backend->weights. No step may read the freed weights. */
-void weights_free_since(struct backend *backend, struct weight *newest,
-                        const struct weight *oldest);
+/* Frees the weights that were packed since backend->weights was `oldest`; NULL: all. No step may
+ * read the freed weights. */
+void weights_free_since(struct backend *backend, const struct weight *oldest);
 /* Call it after compiling: drops the references to constants that have been packed. */
 void weights_seal(struct backend *backend);
-void weights_free(struct backend *backend);

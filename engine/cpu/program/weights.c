@@ -178,13 +178,6 @@ static void release_mapping(const struct tensor *constant)
         mapping_let_go(mapping);
 }
 
-static void drop(struct backend *backend, struct weight *weight)
-{
-    weight_release(backend, weight);
-    tensor_unref(weight->constant);
-    free(weight);
-}
-
 /* Adds a copy of `made` to backend->weights; made->data then belongs to the copy. */
 static enum status weight_enter(struct backend *backend, const struct weight *made,
                                 struct tensor *constant, struct weight **ret, struct error *err)
@@ -235,18 +228,15 @@ enum status weights_pack_own(struct backend *backend, struct tensor *constant, c
     return STATUS_OK;
 }
 
-void weights_free_since(struct backend *backend, struct weight *newest, const struct weight *oldest)
+void weights_free_since(struct backend *backend, const struct weight *oldest)
 {
-    struct weight **link = &backend->weights;
-    if (newest == oldest)
-        return;
-    while (*link != newest)
-        link = &(*link)->next;
-    while (*link != oldest) {
-        struct weight *weight = *link;
-        *link = weight->next;
+    while (backend->weights != oldest) {
+        struct weight *weight = backend->weights;
+        backend->weights = weight->next;
         backend->weight_bytes -= weight->bytes;
-        drop(backend, weight);
+        weight_release(backend, weight);
+        tensor_unref(weight->constant);
+        free(weight);
     }
 }
 
@@ -256,13 +246,4 @@ void weights_seal(struct backend *backend)
         tensor_unref(w->constant);
         w->constant = NULL;
     }
-}
-
-void weights_free(struct backend *backend)
-{
-    for (struct weight *w = backend->weights, *next; w; w = next) {
-        next = w->next;
-        drop(backend, w);
-    }
-    backend->weights = NULL;
 }
