@@ -62,6 +62,12 @@ enum status conv_shape_init(const struct node *node, const struct shape *x, cons
 enum status pool_window_init(const struct node *node, const struct shape *x, bool channels_last,
                              struct window *ret, struct error *err) MUST_USE;
 
+/* Finds the taps *ret_first … *ret_end - 1 along axis i that read the input, for a window whose
+ * first tap is at input position `start`. Returns how many taps lie in the input or the padding;
+ * with ceil_mode, taps may lie beyond the padding. */
+int64_t window_taps(const struct window *w, int i, int64_t start, int64_t *ret_first,
+                    int64_t *ret_end);
+
 /* Computes the shape to which MaxUnpool's indices refer. It is also the output's shape if the
  * operand output_shape is omitted. */
 enum status unpool_shape_init(const struct node *node, const struct shape *x, struct shape *ret,

@@ -5,6 +5,7 @@
  * ceil_mode drops a last window that would start in the end padding (ONNX AveragePool-19, as
  * PyTorch); an auto_pad other than NOTSET wins over pads and ceil_mode. */
 #include "engine/op/families.h"
+#include "engine/op/geometry.h"
 #include "engine/op/nn.h"
 #include "engine/op/operands.h"
 
@@ -130,17 +131,15 @@ size_t window_volume(const int64_t extents[static 3])
     return (size_t)(extents[0] * extents[1] * extents[2]);
 }
 
-/* Finds the taps *first … *end - 1 along axis i that read the input, for a window whose first tap
- * is at input position `start`. Returns how many taps lie in the input or the padding; with
- * ceil_mode, taps may lie beyond the padding. */
-static int64_t find_taps(const struct window *w, int i, int64_t start, int64_t *first, int64_t *end)
+int64_t window_taps(const struct window *w, int i, int64_t start, int64_t *ret_first,
+                    int64_t *ret_end)
 {
     const int64_t room = w->in[i] - start; /* positions from start on that are inside */
     const int64_t padded = room + w->pad_end[i], step = w->dilation[i];
     const int64_t taps = room <= 0 ? 0 : ceil_div(room, step);
     const int64_t all = padded <= 0 ? 0 : ceil_div(padded, step);
-    *first = start >= 0 ? 0 : ceil_div(-start, step);
-    *end = taps < w->kernel[i] ? taps : w->kernel[i];
+    *ret_first = start >= 0 ? 0 : ceil_div(-start, step);
+    *ret_end = taps < w->kernel[i] ? taps : w->kernel[i];
     return all < w->kernel[i] ? all : w->kernel[i];
 }
 
@@ -154,7 +153,7 @@ size_t window_read(const struct window *w, size_t position, const double *plane,
     *ret_padded = 1;
     for (int i = 0; i < 3; i++) {
         start[i] = at[i] * w->stride[i] - w->pad_begin[i];
-        *ret_padded *= (double)find_taps(w, i, start[i], &first[i], &end[i]);
+        *ret_padded *= (double)window_taps(w, i, start[i], &first[i], &end[i]);
     }
     for (int64_t z = first[0]; z < end[0]; z++)
         for (int64_t y = first[1]; y < end[1]; y++) {

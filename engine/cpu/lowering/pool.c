@@ -20,22 +20,6 @@ struct pool_step {
     struct scale_zero from, to; /* quantizations of 8 bits; otherwise scale 1, zero 0 */
 };
 
-/* Returns how many taps along an axis of the window at `start` are inside the image. *ret_first is
- * the first of them; *ret_counted is the number of taps inside the image and its padding. */
-static size_t pool_clip(const struct window *w, int axis, int64_t start, int64_t *ret_first,
-                        int64_t *ret_counted)
-{
-    const int64_t dilation = w->dilation[axis], in = w->in[axis], kernel = w->kernel[axis];
-    const int64_t first = start < 0 ? (-start + dilation - 1) / dilation : 0;
-    const int64_t beyond = start >= in ? 0 : (in - start + dilation - 1) / dilation;
-    const int64_t last = beyond < kernel ? beyond : kernel;
-    const int64_t padded = (in + w->pad_end[axis] - start + dilation - 1) / dilation;
-    *ret_first = first;
-    /* positions that only ceil_mode adds do not count */
-    *ret_counted = padded < 0 ? 0 : padded < kernel ? padded : kernel;
-    return last > first ? (size_t)(last - first) : 0;
-}
-
 /* Writes to `taps` the addresses of the taps of result pixel (oy, ox) that are inside the image,
  * and returns their number. *ret_counted is the number of the window's positions inside the image
  * and its padding. */
@@ -44,18 +28,15 @@ static size_t pool_taps(const struct window *w, const unsigned char *image, size
 {
     const int64_t y0 = oy * w->stride[0] - w->pad_begin[0];
     const int64_t x0 = ox * w->stride[1] - w->pad_begin[1];
-    int64_t first_y, first_x, counted_y, counted_x;
-    const size_t rows = pool_clip(w, 0, y0, &first_y, &counted_y);
-    const size_t columns = pool_clip(w, 1, x0, &first_x, &counted_x);
+    int64_t first_y, end_y, first_x, end_x;
     size_t count = 0;
-    for (size_t r = 0; r < rows; r++) {
-        const int64_t y = y0 + (first_y + (int64_t)r) * w->dilation[0];
-        for (size_t c = 0; c < columns; c++) {
-            const int64_t x = x0 + (first_x + (int64_t)c) * w->dilation[1];
+    *ret_counted =
+        window_taps(w, 0, y0, &first_y, &end_y) * window_taps(w, 1, x0, &first_x, &end_x);
+    for (int64_t r = first_y; r < end_y; r++)
+        for (int64_t c = first_x; c < end_x; c++) {
+            const int64_t y = y0 + r * w->dilation[0], x = x0 + c * w->dilation[1];
             taps[count++] = image + (size_t)(y * w->in[1] + x) * pixel_bytes;
         }
-    }
-    *ret_counted = counted_y * counted_x;
     return count;
 }
 
