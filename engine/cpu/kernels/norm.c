@@ -4,45 +4,27 @@
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec_math.h"
 
-/* Four partial results, because additions to a single register would wait for each other. */
-#define WIDE 4
-
 float SIMD_NAMED(sum_row)(const float *x, size_t n)
 {
-    vec sum[WIDE];
-    size_t i = 0;
-    for (size_t k = 0; k < WIDE; k++)
-        sum[k] = vec_zero();
-    for (; i + WIDE * VEC <= n; i += WIDE * VEC)
-        for (size_t k = 0; k < WIDE; k++)
-            sum[k] = vec_add(sum[k], vec_load(x + i + k * VEC));
-    for (; i < n; i += VEC)
-        sum[0] = vec_add(sum[0], vec_load_n(x + i, n - i < VEC ? n - i : VEC));
-    return vec_sum(vec_add(vec_add(sum[0], sum[1]), vec_add(sum[2], sum[3])));
+    vec sum = vec_zero();
+    FOR_REGISTERS(i, width, n)
+        sum = vec_add(sum, vec_load_n(x + i, width));
+    return vec_sum(sum);
 }
 
 /* Returns the sum of (x - mean)^2. *ret_difference is the sum of x - mean, for norm_row(). */
 static float row_square_sum(const float *x, float mean, size_t n, float *ret_difference)
 {
     const vec m = vec_set(mean);
-    vec sum[WIDE], difference[WIDE];
+    vec sum = vec_zero(), difference = vec_zero();
     size_t i = 0;
-    for (size_t k = 0; k < WIDE; k++)
-        sum[k] = difference[k] = vec_zero();
-    for (; i + WIDE * VEC <= n; i += WIDE * VEC)
-        for (size_t k = 0; k < WIDE; k++) {
-            const vec d = vec_sub(vec_load(x + i + k * VEC), m);
-            difference[k] = vec_add(difference[k], d);
-            sum[k] = vec_fma(d, d, sum[k]);
-        }
     for (; i + VEC <= n; i += VEC) {
         const vec d = vec_sub(vec_load(x + i), m);
-        difference[0] = vec_add(difference[0], d);
-        sum[0] = vec_fma(d, d, sum[0]);
+        difference = vec_add(difference, d);
+        sum = vec_fma(d, d, sum);
     }
-    *ret_difference = vec_sum(
-        vec_add(vec_add(difference[0], difference[1]), vec_add(difference[2], difference[3])));
-    float result = vec_sum(vec_add(vec_add(sum[0], sum[1]), vec_add(sum[2], sum[3])));
+    *ret_difference = vec_sum(difference);
+    float result = vec_sum(sum);
     for (; i < n; i++) {
         *ret_difference += x[i] - mean;
         result += (x[i] - mean) * (x[i] - mean);

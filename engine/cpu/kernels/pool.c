@@ -1,42 +1,25 @@
-/* Maxima and sums over rows of channels, compiled once per instruction set. pool() keeps four
- * registers of results while it reads the rows. */
+/* Maxima and sums over rows of channels, compiled once per instruction set. */
 #include <math.h>
 
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec_8bit.h"
 
-#define WIDE 4
-
-/* Computes `registers` registers of results, each of `width` numbers, from column c on. */
-ALWAYS_INLINE void pool_columns(const struct pool_rows *p, size_t c, size_t width, void *y,
-                                const bool is_max, const enum dtype from, const enum dtype to,
-                                const int registers)
-{
-    const vec low = vec_set(to == DTYPE_I8 ? -128 : 0), high = vec_add(low, vec_set(255));
-    vec result[WIDE];
-    for (int i = 0; i < registers; i++)
-        result[i] = is_max ? vec_set(-INFINITY) : vec_zero();
-    for (size_t t = 0; t < p->count; t++)
-        for (int i = 0; i < registers; i++) {
-            const vec v = load_some(p->taps[t], c + (size_t)i * VEC, width, from);
-            result[i] = is_max ? vec_max(v, result[i]) : vec_add(v, result[i]);
-        }
-    for (int i = 0; i < registers; i++) {
-        vec v = is_max ? result[i] : vec_mul(result[i], vec_set(p->factor));
-        if (to == DTYPE_U8 || to == DTYPE_I8)
-            v = rounded(vec_add(v, vec_set(p->fixed)), low, high);
-        store_some(y, c + (size_t)i * VEC, v, width, to);
-    }
-}
-
 ALWAYS_INLINE void pool_row(const struct pool_rows *p, void *y, size_t n, const bool is_max,
                             const enum dtype from, const enum dtype to)
 {
-    size_t c = 0;
-    for (; c + WIDE * VEC <= n; c += WIDE * VEC)
-        pool_columns(p, c, VEC, y, is_max, from, to, WIDE);
-    for (; c < n; c += VEC)
-        pool_columns(p, c, smaller(n - c, VEC), y, is_max, from, to, 1);
+    const vec low = vec_set(to == DTYPE_I8 ? -128 : 0), high = vec_add(low, vec_set(255));
+    FOR_REGISTERS(c, width, n) {
+        vec result = is_max ? vec_set(-INFINITY) : vec_zero();
+        for (size_t t = 0; t < p->count; t++) {
+            const vec v = load_some(p->taps[t], c, width, from);
+            result = is_max ? vec_max(v, result) : vec_add(v, result);
+        }
+        if (!is_max)
+            result = vec_mul(result, vec_set(p->factor));
+        if (to == DTYPE_U8 || to == DTYPE_I8)
+            result = rounded(vec_add(result, vec_set(p->fixed)), low, high);
+        store_some(y, c, result, width, to);
+    }
 }
 
 #define POOL(max, type, other)                                                                     \
