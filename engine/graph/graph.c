@@ -102,45 +102,43 @@ void node_set_output(struct node *node, size_t i, struct value *value)
 static enum status clone_into(const struct graph *from, struct graph *to, struct graph *outer,
                               struct error *err);
 
-static bool clone_attr(const struct attr *from, struct attr *to, struct graph *graph,
-                       struct error *err, enum status *status)
+static enum status clone_attr(const struct attr *from, struct attr *to, struct graph *graph,
+                              struct error *err)
 {
     struct arena *arena = graph->arena;
+    const void *copy = to; /* NULL when out of memory */
     *to = *from;
-    to->name = arena_copy_text(arena, from->name, strlen(from->name));
     switch (from->kind) {
     case ATTR_STRING:
-        to->s = arena_copy_text(arena, from->s, from->count);
-        return to->name && to->s;
+        copy = to->s = arena_copy_text(arena, from->s, from->count);
+        break;
     case ATTR_INTS:
-        to->ints = arena_copy(arena, from->ints, from->count, sizeof *from->ints);
-        return to->name && to->ints;
+        copy = to->ints = arena_copy(arena, from->ints, from->count, sizeof *from->ints);
+        break;
     case ATTR_FLOATS:
-        to->floats = arena_copy(arena, from->floats, from->count, sizeof *from->floats);
-        return to->name && to->floats;
+        copy = to->floats = arena_copy(arena, from->floats, from->count, sizeof *from->floats);
+        break;
     case ATTR_STRINGS: {
-        const char **copy = arena_alloc(arena, from->count, sizeof *copy);
+        const char **strings = arena_alloc(arena, from->count, sizeof *strings);
+        copy = to->strings = strings;
         for (size_t i = 0; copy && i < from->count; i++)
-            if (!(copy[i] = arena_copy_text(arena, from->strings[i], strlen(from->strings[i]))))
-                return false;
-        to->strings = copy;
-        return to->name && copy;
+            copy = strings[i] = arena_copy_text(arena, from->strings[i], strlen(from->strings[i]));
+        break;
     }
     case ATTR_TENSOR:
         tensor_ref(to->t);
-        return to->name;
-    case ATTR_GRAPH: {
-        to->g = graph_create(graph->budget);
-        if (!to->g)
-            return false;
-        *status = clone_into(from->g, to->g, graph, err);
-        return to->name && *status == STATUS_OK;
-    }
+        break;
+    case ATTR_GRAPH:
+        copy = to->g = graph_create(graph->budget);
+        if (copy)
+            TRY(clone_into(from->g, to->g, graph, err));
+        break;
     case ATTR_INT:
     case ATTR_FLOAT:
         break;
     }
-    return to->name;
+    to->name = arena_copy_text(arena, from->name, strlen(from->name));
+    return check_memory(copy && to->name, "while copying a graph", err);
 }
 
 static enum status clone_node(const struct node *from, struct graph *to, struct error *err)
@@ -169,11 +167,8 @@ static enum status clone_node(const struct node *from, struct graph *to, struct 
     }
     node->attrs = attrs;
     for (size_t i = 0; i < from->attr_count; i++) {
-        enum status status = STATUS_OK;
-        bool ok = clone_attr(&from->attrs[i], &attrs[i], to, err, &status);
         node->attr_count = i + 1; /* graph_free() then releases the attribute */
-        if (!ok)
-            return status != STATUS_OK ? status : error_no_memory(err, "while copying a graph");
+        TRY(clone_attr(&from->attrs[i], &attrs[i], to, err));
     }
     return STATUS_OK;
 }
