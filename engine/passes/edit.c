@@ -37,14 +37,11 @@ bool edit_no_memory(struct edit *edit)
 bool edit_count_readers(struct edit *edit)
 {
     struct graph *graph = edit->graph;
-    if (graph->value_count > edit->reader_capacity || !edit->readers) {
-        free(edit->readers);
-        edit->reader_capacity = graph->value_count * 2 + 64;
-        edit->readers = alloc_array(edit->reader_capacity, sizeof *edit->readers);
-        if (!edit->readers)
-            return edit_no_memory(edit);
-    }
-    memset(edit->readers, 0, edit->reader_capacity * sizeof *edit->readers);
+    free(edit->readers);
+    /* also for values that the pass adds before it counts again */
+    edit->readers = alloc_array(graph->value_count * 2 + 64, sizeof *edit->readers);
+    if (!edit->readers)
+        return edit_no_memory(edit);
     graph_count_readers(graph, edit->readers);
     return true;
 }

@@ -13,7 +13,6 @@ struct edit {
     /* By value->index: how often nodes (as operand or capture) and graph outputs read each value.
      * edit_count_readers() counts; later changes of the graph do not change the counts. */
     uint32_t *readers;
-    size_t reader_capacity;
 };
 
 /* Calls `visit` for each live node in order, until a call fails. `visit` returns true if it has

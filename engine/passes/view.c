@@ -75,7 +75,7 @@ bool view_take_front(struct access_map_group *rest, int64_t extent, struct acces
     return true;
 }
 
-bool view_reshape(struct view *view, const struct shape *shape)
+static bool view_reshape(struct view *view, const struct shape *shape)
 {
     struct access_map_group rest;
     if (!view_group(view, 0, view->rank, &rest))
@@ -87,7 +87,7 @@ bool view_reshape(struct view *view, const struct shape *shape)
     return !rest.count;
 }
 
-void view_transpose(struct view *view, const int64_t *perm)
+static void view_transpose(struct view *view, const int64_t *perm)
 {
     struct access_map_group dims[TENSOR_MAX_RANK];
     memcpy(dims, view->dims, sizeof dims);

@@ -27,8 +27,6 @@ void view_of(struct value *value, bool scaled, struct view *ret);
 /* Applies one node to the view. Returns false if the result is not an access map. */
 bool view_through(struct view *view, const struct node *node, const struct value *output,
                   bool scaled);
-bool view_reshape(struct view *view, const struct shape *shape);
-void view_transpose(struct view *view, const int64_t *perm);
 /* Broadcasts the view to `shape` by numpy's rules. */
 bool view_expand(struct view *view, const struct shape *shape);
 
