@@ -101,16 +101,6 @@ enum status session_specialise(const struct graph *graph, const struct session_o
     return status;
 }
 
-static enum status specialise(struct session *session, struct compiled_size *c, struct error *err)
-{
-    if (c->size == 1 && session->single) {
-        c->graph = session->single;
-        session->single = NULL;
-        return STATUS_OK;
-    }
-    return session_specialise(session->base, &session->options, c->size, &c->graph, err);
-}
-
 const struct value *compiled_output(const struct compiled_size *c, size_t i)
 {
     return c->output_of[i] >= 0 ? c->graph->outputs[c->output_of[i]]
@@ -186,23 +176,23 @@ static enum status check_batch(struct session *session, const struct graph *grap
 
 void compiled_look_at_two(struct session *session)
 {
-    struct compiled_size two = {.size = 2};
+    struct graph *two = NULL;
     struct error err;
-    enum status status = specialise(session, &two, &err);
-    IF_OK(status, check_batch(session, two.graph, two.size, &err));
+    enum status status = session_specialise(session->base, &session->options, 2, &two, &err);
+    IF_OK(status, check_batch(session, two, 2, &err));
     session->info.batched = status == STATUS_OK;
     session->info.rows_mix = session->rows_are_refused;
     if (status != STATUS_OK && !session->fixes_batch)
         snprintf(session->info.note, sizeof session->info.note, "images are run one by one: %.120s",
                  err.message);
-    graph_free(two.graph);
+    graph_free(two);
 }
 
 enum status compiled_create(struct session *session, int size, struct compiled_size *c,
                             struct error *err)
 {
     *c = (struct compiled_size){.size = size};
-    TRY(specialise(session, c, err));
+    TRY(session_specialise(session->base, &session->options, size, &c->graph, err));
     TRY(check_batch(session, c->graph, size, err));
     TRY(optimize_split(c->graph, &c->tail, &c->output_of, err));
     if (c->tail) {
@@ -275,12 +265,12 @@ enum status session_choose_threads(struct session *session, struct error *err)
     double work = 0;
     if (session->options.threads > 0)
         return STATUS_OK;
-    struct compiled_size probe = {.size = 1};
-    enum status status = specialise(session, &probe, err);
-    for (size_t n = 0; status == STATUS_OK && n < probe.graph->node_count; n++)
-        work += node_work(probe.graph->nodes[n]);
-    session->options.threads = status == STATUS_OK && work < small ? 1 : device_cpu_threads();
+    struct graph *one;
+    TRY(session_specialise(session->base, &session->options, 1, &one, err));
+    for (size_t n = 0; n < one->node_count; n++)
+        work += node_work(one->nodes[n]);
+    graph_free(one);
+    session->options.threads = work < small ? 1 : device_cpu_threads();
     session->info.threads = session->options.threads;
-    session->single = probe.graph;
-    return status;
+    return STATUS_OK;
 }

@@ -309,8 +309,7 @@ static enum status build(struct session *session, const struct graph *graph, str
     TRY(describe(session, graph, err));
     TRY(session_prepare_runs(session, err));
     graph_free(session->base);
-    graph_free(session->single); /* not NULL if the file does not allow single images */
-    session->base = session->single = NULL;
+    session->base = NULL;
     TRY(settle_weights(graph, err));
     describe_weights(session);
     describe_batches(session);
@@ -458,7 +457,6 @@ void session_free(struct session *session)
     if (session->tail_backend)
         session->ops->close(session->tail_backend);
     graph_free(session->base);
-    graph_free(session->single);
     FREE_ALL((void *)(uintptr_t)session->info.inputs, (void *)(uintptr_t)session->info.outputs,
              session->wanted, session->all_pixels, session);
 }

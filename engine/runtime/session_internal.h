@@ -48,7 +48,6 @@ struct session {
     struct backend *backend;
     struct session_info info;
     struct graph *base;    /* NULL after session_create() */
-    struct graph *single;  /* the graph for one image, until size 1 is compiled; may be NULL */
     bool fixes_batch;      /* the file fixes the batch size (1 or more) */
     uint64_t rows_hash;    /* batch_is_independent()'s hash for the first size; 0: not proven */
     bool rows_are_refused; /* a size was dropped because images may affect each other */
