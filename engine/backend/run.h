@@ -13,7 +13,7 @@ enum precision {
                        rounded to a 10-bit fraction; sums are float32 */
     PRECISION_BF16,
     PRECISION_FP16, /* GPUs only. Numbers above 65504 become infinite; trials detect this. */
-    PRECISION_INT8, /* products of 8-bit integers, for quantized files (session_is_quantized()) */
+    PRECISION_INT8, /* products of 8-bit integers, for quantized files (optimize_is_quantized()) */
     PRECISION_AUTO,
 };
 #define PRECISION_COUNT PRECISION_AUTO /* number of precisions that a session can have */

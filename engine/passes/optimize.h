@@ -25,7 +25,8 @@ struct optimize_options {
     bool is_int8;      /* arithmetic on stored integers may replace float32 arithmetic */
 };
 
-/* True if the graph stores activations as integers (QuantizeLinear or QLinear… operators). */
+/* True if the graph stores activations as integers (QuantizeLinear or QLinear… operators), which
+ * PRECISION_INT8 requires. QLinear… operators compute in integers at any precision. */
 bool optimize_is_quantized(const struct graph *graph);
 
 /* True if the operator only moves or compares numbers of its first operand, so that it can run on

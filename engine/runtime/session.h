@@ -12,10 +12,6 @@
 
 const char *precision_name(enum precision precision); /* "fp32", "auto" … */
 
-/* True for a file quantized as QDQ or QOperator, which PRECISION_INT8 requires. QLinear… operators
- * compute in integers at any precision. */
-bool session_is_quantized(const struct graph *graph);
-
 /* The caller's layout of the image input (session_options.image_input). */
 enum image_layout {
     IMAGE_AS_DECLARED, /* as the file declares it, for raw tensors */

@@ -413,7 +413,7 @@ enum status session_create(const struct graph *graph, const struct session_optio
         return error_set(err, STATUS_UNSUPPORTED,
                          "the precision %s is for GPUs; use fp32 or bf16 on a CPU",
                          precision_name(options->precision));
-    if (options->precision == PRECISION_INT8 && !session_is_quantized(graph))
+    if (options->precision == PRECISION_INT8 && !optimize_is_quantized(graph))
         return refuse_int8(graph, err);
     if (options->precision == PRECISION_BF16 && options->device.kind == DEVICE_CPU &&
         !device_cpu_has_bf16())

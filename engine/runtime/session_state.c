@@ -9,11 +9,6 @@ const char *precision_name(enum precision precision)
     return names[precision];
 }
 
-bool session_is_quantized(const struct graph *graph)
-{
-    return optimize_is_quantized(graph);
-}
-
 const struct session_info *session_info(const struct session *session)
 {
     return &session->info;

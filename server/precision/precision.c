@@ -7,6 +7,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/text.h"
+#include "engine/passes/optimize.h"
 #include "server/observe/log.h"
 #include "server/precision/internal.h"
 
@@ -135,7 +136,7 @@ static void find_candidates(struct question *question)
     struct device_info device;
     const bool is_cpu = question->session->device.kind == DEVICE_CPU,
                has = has_products(question->model->graph),
-               is_quantized = session_is_quantized(question->model->graph);
+               is_quantized = optimize_is_quantized(question->model->graph);
     question->count = 0;
     question->runs_as_quantized = is_quantized && is_cpu;
     if (is_cpu) {

@@ -234,7 +234,7 @@ static void compare(enum dtype dtype, const struct simd_kernels *kernels)
                                             .image_layout = IMAGE_AS_DECLARED};
     const void *inputs[1] = {input->data};
     const struct tensor *output;
-    cr_assert(session_is_quantized(n.graph));
+    cr_assert(optimize_is_quantized(n.graph));
     cr_assert_eq(session_create(n.graph, &options, &session, &err), STATUS_OK, "%s", err.message);
     cr_assert_eq(session_run(session, BATCH, inputs, &output, &err), STATUS_OK, "%s", err.message);
     cr_assert(shape_equal(&output->shape, &expected->shape));
@@ -271,7 +271,7 @@ Test(quantized, int8_needs_a_quantized_file)
     struct graph *graph = random_graph(1, 9, 9);
     struct session *session = NULL;
     const struct session_options options = {.precision = PRECISION_INT8, .max_batch = 1};
-    cr_assert_not(session_is_quantized(graph));
+    cr_assert_not(optimize_is_quantized(graph));
     cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_UNSUPPORTED);
     cr_assert(strstr(err.message, "int8"));
     graph_free(graph);
