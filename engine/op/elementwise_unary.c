@@ -182,6 +182,14 @@ static struct unary_rows rows_of(const struct node *node, struct parameters *ret
     return unary;
 }
 
+void op_parameters(const struct node *node, double *ret_alpha, double *ret_beta)
+{
+    struct parameters parameters;
+    (void)rows_of(node, &parameters);
+    *ret_alpha = parameters.alpha;
+    *ret_beta = parameters.beta;
+}
+
 bool op_activation(const struct node *node, struct epilogue *ret)
 {
     struct parameters parameters;

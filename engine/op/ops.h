@@ -92,6 +92,10 @@ enum status op_check_operands(const struct node *node, const struct op_info *inf
 struct epilogue;
 bool op_activation(const struct node *node, struct epilogue *ret);
 
+/* The numbers alpha and beta that the attributes of an elementwise node with one operand set; 0 if
+ * the operator has none. IsInf: whether to detect +inf, and -inf. Any thread. */
+void op_parameters(const struct node *node, double *ret_alpha, double *ret_beta);
+
 /* One attribute in op_info.attrs. */
 struct attr_spec {
     const char *name;

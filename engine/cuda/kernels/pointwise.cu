@@ -106,9 +106,6 @@ template <> __device__ inline int64_t unary<int64_t>(const cuda_pointwise &n, in
         x = x < n.lowest ? n.lowest : x;
         return x > n.highest ? n.highest : x;
         CASE(OP_NOT, !x);
-    case OP_IS_NAN:
-    case OP_IS_INF:
-        return 0;
     default:
         return x;
     }

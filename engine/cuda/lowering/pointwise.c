@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "engine/base/size.h"
+#include "engine/op/ops.h"
 
 struct pointwise_step {
     struct cuda_step step;
@@ -24,86 +25,33 @@ CUDA_RUN(pointwise_run)
 
 /* ---- operators ---- */
 
-enum kind {
-    KIND_FLOAT = 1,  /* takes floats */
-    KIND_WHOLE = 2,  /* takes integers and booleans */
-    KIND_DOUBLE = 4, /* converts integers to float64 */
-    KIND_SMOOTH = 8  /* rounding the operands to 16 bits changes the result only a little */
-};
+/* Rounding the operands of these operators to 16 bits changes the result only a little. */
+static const enum op smooth[] = {
+    OP_ABS,  OP_NEG,  OP_SIGN,  OP_ERF,    OP_SOFTPLUS, OP_SOFTSIGN,
+    OP_SELU, OP_CELU, OP_MISH,  OP_SHRINK, OP_ADD,      OP_SUB,
+    OP_MUL,  OP_DIV,  OP_PRELU, OP_MAX,    OP_MIN,      OP_THRESHOLDED_RELU};
 
-struct pointwise_entry {
-    enum op op;
-    int operands; /* without CastLike's target type and Clip's bounds */
-    unsigned kinds;
-    const char *alpha_name, *beta_name; /* names of attributes; NULL: none */
-    double alpha, beta;
-};
+static const enum op others[] = {
+    OP_CAST,          OP_CAST_LIKE,  OP_FLOOR,       OP_CEIL,       OP_ROUND,
+    OP_SQRT,          OP_RECIPROCAL, OP_EXP,         OP_LOG,        OP_SIN,
+    OP_COS,           OP_RELU,       OP_CLIP,        OP_NOT,        OP_IS_NAN,
+    OP_IS_INF,        OP_MOD,        OP_POW,         OP_AND,        OP_OR,
+    OP_XOR,           OP_EQUAL,      OP_GREATER,     OP_LESS,       OP_GREATER_OR_EQUAL,
+    OP_LESS_OR_EQUAL, OP_WHERE,      OP_QLINEAR_ADD, OP_QLINEAR_MUL};
 
-static const struct pointwise_entry table[] = {
-    {OP_CAST, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_CAST_LIKE, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_ABS, 1, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_NEG, 1, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_SIGN, 1, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_FLOOR, 1, KIND_FLOAT, NULL, NULL, 0, 0},
-    {OP_CEIL, 1, KIND_FLOAT, NULL, NULL, 0, 0},
-    {OP_ROUND, 1, KIND_FLOAT, NULL, NULL, 0, 0},
-    {OP_SQRT, 1, KIND_FLOAT, NULL, NULL, 0, 0},
-    {OP_RECIPROCAL, 1, KIND_FLOAT, NULL, NULL, 0, 0},
-    {OP_EXP, 1, KIND_FLOAT, NULL, NULL, 0, 0},
-    {OP_LOG, 1, KIND_FLOAT, NULL, NULL, 0, 0},
-    {OP_SIN, 1, KIND_FLOAT, NULL, NULL, 0, 0},
-    {OP_COS, 1, KIND_FLOAT, NULL, NULL, 0, 0},
-    {OP_ERF, 1, KIND_FLOAT | KIND_DOUBLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_SOFTPLUS, 1, KIND_FLOAT | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_SOFTSIGN, 1, KIND_FLOAT | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_SELU, 1, KIND_FLOAT | KIND_SMOOTH, "alpha", "gamma", 1.67326319217681884765625,
-     1.05070102214813232421875},
-    {OP_CELU, 1, KIND_FLOAT | KIND_SMOOTH, "alpha", NULL, 1, 0},
-    {OP_MISH, 1, KIND_FLOAT | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_SHRINK, 1, KIND_FLOAT | KIND_DOUBLE | KIND_SMOOTH, "lambd", "bias", 0.5, 0},
-    {OP_THRESHOLDED_RELU, 1, KIND_FLOAT | KIND_SMOOTH, "alpha", NULL, 1, 0},
-    {OP_RELU, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_CLIP, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_NOT, 1, KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_IS_NAN, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_IS_INF, 1, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_ADD, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_SUB, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_MUL, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_DIV, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_MOD, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_PRELU, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_POW, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_MAX, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_MIN, 2, KIND_FLOAT | KIND_WHOLE | KIND_SMOOTH, NULL, NULL, 0, 0},
-    {OP_AND, 2, KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_OR, 2, KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_XOR, 2, KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_EQUAL, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_GREATER, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_LESS, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_GREATER_OR_EQUAL, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_LESS_OR_EQUAL, 2, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_WHERE, 3, KIND_FLOAT | KIND_WHOLE, NULL, NULL, 0, 0},
-    {OP_QLINEAR_ADD, 2, 0, NULL, NULL, 0, 0},
-    {OP_QLINEAR_MUL, 2, 0, NULL, NULL, 0, 0},
-};
+static bool is_among(const enum op *ops, size_t count, enum op op)
+{
+    for (size_t i = 0; i < count; i++)
+        if (ops[i] == op)
+            return true;
+    return false;
+}
 
-/* An activation of floats is the epilogue of Identity. */
-static const struct pointwise_entry activation = {
-    .op = OP_IDENTITY, .operands = 1, .kinds = KIND_FLOAT | KIND_SMOOTH};
-
-static const struct pointwise_entry *entry_of(const struct node *node)
+/* True for an activation of floats, which is the epilogue of Identity. */
+static bool is_activation(const struct node *node, struct epilogue *ret)
 {
     const struct value *x = node_input(node, 0);
-    struct epilogue ignored;
-    if (x && is_computed(x->dtype) && optimize_activation(node, &ignored))
-        return &activation;
-    for (size_t i = 0; i < COUNT_OF(table); i++)
-        if (table[i].op == node->op)
-            return &table[i];
-    return NULL;
+    return x && is_computed(x->dtype) && optimize_activation(node, ret);
 }
 
 static bool is_quantized(const struct node *node)
@@ -136,15 +84,20 @@ static bool read_quantized(const struct node *node, struct cuda_pointwise *n)
     return true;
 }
 
+/* Returns the number of operands, without CastLike's target type and Clip's bounds. */
+static int operand_count(const struct node *node)
+{
+    return node->op == OP_WHERE ? 3 : op_has(node->op, OP_BROADCAST) || is_quantized(node) ? 2 : 1;
+}
+
 /* Finds the type to compute in. Returns false if there is none. */
-static bool pointwise_domain_of(const struct node *node, const struct pointwise_entry *entry,
-                                enum cuda_domain *ret)
+static bool pointwise_domain_of(const struct node *node, enum cuda_domain *ret)
 {
     bool narrow = true, whole = true, is_unsigned = false;
     *ret = CUDA_IN_FLOAT;
     if (is_quantized(node))
         return true;
-    for (int i = node->op == OP_WHERE ? 1 : 0; i < entry->operands; i++) {
+    for (int i = node->op == OP_WHERE ? 1 : 0; i < operand_count(node); i++) {
         const enum dtype dtype = node->inputs[i]->dtype;
         narrow = narrow && is_computed(dtype);
         whole = whole && !dtype_is_float(dtype);
@@ -152,12 +105,9 @@ static bool pointwise_domain_of(const struct node *node, const struct pointwise_
     }
     const bool moves = node->op == OP_WHERE || ((node->op == OP_CAST || node->op == OP_CAST_LIKE) &&
                                                 !dtype_is_float(node->outputs[0]->dtype));
-    if (is_unsigned && !(whole && moves)) /* uint64 can exceed int64 */
-        return false;
-    *ret = narrow                                   ? CUDA_IN_FLOAT
-           : whole && !(entry->kinds & KIND_DOUBLE) ? CUDA_IN_WHOLE
-                                                    : CUDA_IN_DOUBLE;
-    return *ret == CUDA_IN_WHOLE ? entry->kinds & KIND_WHOLE : (entry->kinds & KIND_FLOAT) != 0;
+    const bool needs_double = node->op == OP_ERF || node->op == OP_SHRINK; /* of integers */
+    *ret = narrow ? CUDA_IN_FLOAT : whole && !needs_double ? CUDA_IN_WHOLE : CUDA_IN_DOUBLE;
+    return !is_unsigned || (whole && moves); /* uint64 can exceed int64 */
 }
 
 /* True if integer divisors are known not to be zero. Otherwise the host checks them. */
@@ -195,60 +145,46 @@ static bool clip_of(const struct node *node, struct cuda_pointwise *n)
     return true;
 }
 
-/* Sets attributes that are not in the table. */
-static void adjust_number(const struct node *node, struct cuda_pointwise *n)
-{
-    if (node->op == OP_IS_INF) {
-        n->alpha = node_int(node, "detect_positive", 1) != 0;
-        n->beta = node_int(node, "detect_negative", 1) != 0;
-    }
-    if (node->op == OP_MOD)
-        n->alpha = node_int(node, "fmod", 0) != 0;
-}
-
 /* Describes a node's launch without addresses; returns false if no kernel supports the node. */
 static bool pointwise_classify(const struct node *node, struct cuda_pointwise *n)
 {
-    const struct pointwise_entry *entry = entry_of(node);
     const struct value *y = node_output(node, 0);
-    struct epilogue epilogue = node->epilogue; /* optimize_activation() may replace it */
-    if (!entry || !y || (epilogue.activation && (node->op != OP_ADD || !is_computed(y->dtype))) ||
+    struct epilogue epilogue = node->epilogue;
+    bool is_constant = true;
+    if (!y || (epilogue.activation && (node->op != OP_ADD || !is_computed(y->dtype))) ||
         epilogue.residual || y->shape.rank < 0 || shape_count(&y->shape) == 0)
         return false;
-    bool is_constant = true;
-    for (int i = 0; i < entry->operands; i++) {
+    *n = (struct cuda_pointwise){.op = node->op, .operands = operand_count(node)};
+    if (is_activation(node, &epilogue))
+        n->op = OP_IDENTITY;
+    else if (!is_among(smooth, COUNT_OF(smooth), node->op) &&
+             !is_among(others, COUNT_OF(others), node->op))
+        return false;
+    for (int i = 0; i < n->operands; i++) {
         const struct value *x = node_input(node, input_of(node, i));
         if (!x || x->shape.rank < 0)
             return false;
         is_constant = is_constant && x->known;
     }
-    enum cuda_domain domain;
-    if (is_constant || !pointwise_domain_of(node, entry, &domain))
+    if (is_constant || !pointwise_domain_of(node, &n->domain))
         return false;
-    if (entry == &activation)
-        (void)optimize_activation(node, &epilogue);
-    *n = (struct cuda_pointwise){.op = entry->op,
-                                 .domain = domain,
-                                 .operands = entry->operands,
-                                 .activation = (int)epilogue.activation,
-                                 .activation_alpha = epilogue.alpha,
-                                 .activation_beta = epilogue.beta};
-    n->alpha =
-        entry->alpha_name ? (double)node_float(node, entry->alpha_name, (float)entry->alpha) : 0;
-    n->beta = entry->beta_name ? (double)node_float(node, entry->beta_name, (float)entry->beta) : 0;
-    adjust_number(node, n);
-    if ((node->op == OP_DIV || node->op == OP_MOD) && domain == CUDA_IN_WHOLE &&
-        !divides_safely(node))
+    n->activation = (int)epilogue.activation;
+    n->activation_alpha = epilogue.alpha;
+    n->activation_beta = epilogue.beta;
+    op_parameters(node, &n->alpha, &n->beta);
+    if (n->op == OP_MOD)
+        n->alpha = node_int(node, "fmod", 0) != 0;
+    if ((n->op == OP_DIV || n->op == OP_MOD) && n->domain == CUDA_IN_WHOLE && !divides_safely(node))
         return false;
-    return is_quantized(node) ? read_quantized(node, n) : entry->op != OP_CLIP || clip_of(node, n);
+    return is_quantized(node) ? read_quantized(node, n) : n->op != OP_CLIP || clip_of(node, n);
 }
 
 KERNEL_CLAIM(pointwise_claim)
 {
-    struct cuda_pointwise ignored;
-    if (!pointwise_classify(node, &ignored))
+    struct cuda_pointwise n;
+    if (!pointwise_classify(node, &n))
         return false;
-    if (entry_of(node)->kinds & KIND_SMOOTH)
+    if (n.op == OP_IDENTITY || is_among(smooth, COUNT_OF(smooth), n.op))
         ret->narrow = NARROW_SAME;
     ret->in_place = claim_in_place(node, 0, input_of(node, 1));
     return true;
