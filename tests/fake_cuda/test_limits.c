@@ -265,17 +265,17 @@ Test(limits, elements_of_nothing)
         cuda_copy_strided(stream, size, o.x.data, o.y.data, &transposed);
         const struct cuda_pad pad = {.rank = 1, .out = {0}, .kept = {0}, .steps = {1}};
         cuda_pad_any(stream, size, o.x.data, o.y.data, &pad);
-        const struct cuda_tuples tuples = {.depth = 1,
-                                           .index_bytes = 8,
-                                           .extent = {4},
-                                           .step = {1},
-                                           .slice = 1,
-                                           .per_batch = 1,
-                                           .listed = 1};
-        const struct cuda_along along = {map, 8, 4, 1};
-        for (int scatters = 0; scatters < 2; scatters++) {
-            cuda_index_tuples(stream, size, scatters, o.x.data, o.w.data, o.y.data, &tuples);
-            cuda_index_along(stream, size, scatters, o.x.data, o.w.data, o.y.data, &along);
+        struct cuda_tuples tuples = {.map = map,
+                                     .depth = 1,
+                                     .index_bytes = 8,
+                                     .extent = {4},
+                                     .step = {1},
+                                     .slice = 1,
+                                     .listed = 1};
+        for (int i = 0; i < 4; i++) {
+            tuples.map.dims[0] = i / 2; /* no tuples, or no elements of a slice */
+            tuples.slice = (size_t)!tuples.map.dims[0];
+            cuda_index_tuples(stream, size, i % 2, o.x.data, o.w.data, o.y.data, &tuples);
         }
         expect_nothing(&o, "picks");
     }

@@ -40,36 +40,19 @@ __device__ inline int64_t brought_within(int64_t index, int64_t extent)
     return index < 0 ? 0 : index < extent ? index : extent - 1;
 }
 
-__device__ inline size_t slice_of(const void *indices, const cuda_tuples &t, size_t tuple)
-{
-    int64_t at = (int64_t)(tuple / t.per_batch) * t.batch_step;
-    for (int k = 0; k < t.depth; k++) {
-        const int64_t index =
-            index_at(indices, t.index_bytes, tuple % t.listed * (size_t)t.depth + k);
-        at += brought_within(index, t.extent[k]) * t.step[k];
-    }
-    return (size_t)at;
-}
-
 template <typename T>
 __global__ void tuples_kernel(const T *from, const void *indices, T *to, cuda_tuples t,
                               int scatters, size_t count)
 {
     FOR_EACH(i, count) {
-        const size_t at = slice_of(indices, t, i / t.slice) + i % t.slice;
-        to[scatters ? at : i] = from[scatters ? i : at];
-    }
-}
-
-template <typename T>
-__global__ void along_kernel(const T *from, const void *indices, T *to, cuda_along a, int scatters,
-                             size_t count)
-{
-    FOR_EACH(i, count) {
+        const size_t tuple = i / t.slice, first = tuple % t.listed * (size_t)t.depth;
         int64_t at[1];
-        map_at(a.map, i, at);
-        at[0] += brought_within(index_at(indices, a.index_bytes, i), a.extent) * a.axis_step;
-        to[scatters ? (size_t)at[0] : i] = from[scatters ? i : (size_t)at[0]];
+        map_at(t.map, tuple, at);
+        for (int k = 0; k < t.depth; k++)
+            at[0] += brought_within(index_at(indices, t.index_bytes, first + k), t.extent[k]) *
+                     t.step[k];
+        const size_t place = (size_t)at[0] + i % t.slice;
+        to[scatters ? place : i] = from[scatters ? i : place];
     }
 }
 } // namespace
@@ -83,15 +66,7 @@ void cuda_pad_any(cudaStream_t stream, int size, const void *x, void *y, const s
 void cuda_index_tuples(cudaStream_t stream, int size, int scatters, const void *from,
                        const void *indices, void *to, const struct cuda_tuples *t)
 {
-    const size_t count = t->count * t->slice;
+    const size_t count = element_count(t->map.rank, t->map.dims) * t->slice;
     WITH_SIZE(size, LAUNCH(tuples_kernel<T>, blocks_for(count), THREADS, stream, (const T *)from,
                            indices, (T *)to, *t, scatters, count));
-}
-
-void cuda_index_along(cudaStream_t stream, int size, int scatters, const void *from,
-                      const void *indices, void *to, const struct cuda_along *along)
-{
-    const size_t count = element_count(along->map.rank, along->map.dims);
-    WITH_SIZE(size, LAUNCH(along_kernel<T>, blocks_for(count), THREADS, stream, (const T *)from,
-                           indices, (T *)to, *along, scatters, count));
 }

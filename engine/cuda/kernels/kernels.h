@@ -262,31 +262,21 @@ struct cuda_pad {
 void cuda_pad_any(cudaStream_t stream, int size, const void *x, void *y,
                   const struct cuda_pad *pad);
 
-/* Maps each of `count` tuples of indices to a slice of a tensor. Index k is below extent[k], counts
- * from the end if negative, and adds index * step[k] elements. All indices must be in range. */
+/* Maps tuples of indices to slices of a tensor. The map has the tuples' dimensions, and its operand
+ * is the tensor: a slice starts at the tuple's element of the map, plus index * step[k] for each
+ * index k. Index k is below extent[k], and counts from the end if negative. All indices must be in
+ * range. */
 struct cuda_tuples {
+    struct cuda_access_map map;
     int depth, index_bytes; /* depth: indices of a tuple; index_bytes: 4 or 8 */
     int64_t extent[CUDA_MAX_RANK], step[CUDA_MAX_RANK];
-    size_t count, slice; /* count: tuples; slice: elements of a slice */
-    size_t per_batch;    /* tuples of a batch */
-    size_t listed;       /* number of tuples in memory; tuple i is read from entry i % listed */
-    int64_t batch_step;  /* elements of the tensor between batches */
+    size_t slice;  /* elements of a slice */
+    size_t listed; /* number of tuples in memory; tuple i is read from entry i % listed */
 };
-/* Copies slices of `from` to the rows of `to`, which is [count, slice]. With `scatters`, copies the
- * rows of `from`, [count, slice], to slices of `to`; then no two tuples may be equal. */
+/* Copies slices of `from` to the rows of `to`, which is [tuples, slice]. With `scatters`, copies
+ * the rows of `from`, [tuples, slice], to slices of `to`; then no two slices may be equal. */
 void cuda_index_tuples(cudaStream_t stream, int size, int scatters, const void *from,
                        const void *indices, void *to, const struct cuda_tuples *tuples);
-
-/* Indices along an axis of `extent` elements. map.dims are the indices' dimensions, map.steps[0]
- * the tensor's strides, with 0 for the axis. An index adds index * axis_step elements. */
-struct cuda_along {
-    struct cuda_access_map map;
-    int index_bytes; /* of an index: 4 or 8 */
-    int64_t extent, axis_step;
-};
-/* to[…] = from[…, indices[…], …]; `scatters`: to[…, indices[…], …] = from[…], no element twice. */
-void cuda_index_along(cudaStream_t stream, int size, int scatters, const void *from,
-                      const void *indices, void *to, const struct cuda_along *along);
 
 /* ---- images, except Conv and pools (spatial.cu) ---- */
 

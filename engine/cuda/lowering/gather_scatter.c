@@ -12,7 +12,7 @@
 
 struct gather_scatter_step {
     struct cuda_step step;
-    enum { GATHER_PAD, GATHER_REPEAT, GATHER_TUPLES, GATHER_ALONG } kind;
+    enum { GATHER_PAD, GATHER_REPEAT, GATHER_TUPLES } kind;
     int size;
     bool scatters; /* writes `from` into y, a copy of x */
     struct cuda_operand x, from, indices;
@@ -20,7 +20,6 @@ struct gather_scatter_step {
     struct cuda_pad pad;
     struct cuda_access_map map;
     struct cuda_tuples tuples;
-    struct cuda_along along;
 };
 
 CUDA_RUN(gather_scatter_run)
@@ -38,10 +37,8 @@ CUDA_RUN(gather_scatter_run)
         cuda_pad_any(stream, s->size, x, y, &s->pad);
     else if (s->kind == GATHER_REPEAT)
         cuda_copy_strided(stream, s->size, x, y, &s->map);
-    else if (s->kind == GATHER_TUPLES)
-        cuda_index_tuples(stream, s->size, s->scatters, from, indices, y, &s->tuples);
     else
-        cuda_index_along(stream, s->size, s->scatters, from, indices, y, &s->along);
+        cuda_index_tuples(stream, s->size, s->scatters, from, indices, y, &s->tuples);
     return cuda_launched(base, program, err);
 }
 
@@ -95,32 +92,30 @@ static bool read_tile(const struct node *node, struct gather_scatter_step *s)
 
 /* ---- indices ---- */
 
-static bool read_axis(const struct node *node, int64_t *ret)
-{
-    const int rank = node->inputs[0]->shape.rank;
-    *ret = node_axis(node, 0, rank);
-    return *ret >= 0 && *ret < rank && rank <= CUDA_MAX_RANK;
-}
-
-/* Reads a Gather as tuples of one index. All positions before the axis use the same tuples. */
-static bool read_gather(const struct node *node, struct gather_scatter_step *s)
+/* Reads tuples of one index along an axis. All positions before the axis use the same tuples of a
+ * Gather. In GatherElements and ScatterElements a slice is one element. */
+static bool read_axis(const struct node *node, struct gather_scatter_step *s)
 {
     const struct value *x = node->inputs[0], *indices = node->inputs[1];
-    int64_t axis;
-    if (!read_axis(node, &axis) || !indices_stay_within(indices, x->shape.dims[axis]))
-        return false;
+    const int64_t axis = node_axis(node, 0, x->shape.rank), extent = x->shape.dims[axis];
     struct cuda_tuples *t = &s->tuples;
-    const size_t inner = resolve_extent(&x->shape, (int)axis + 1, x->shape.rank);
+    int64_t steps[TENSOR_MAX_RANK] = {0};
+    if (!indices_stay_within(indices, extent))
+        return false;
+    cuda_dense_steps(&x->shape, steps);
     s->kind = GATHER_TUPLES;
-    *t = (struct cuda_tuples){.depth = 1,
-                              .extent = {x->shape.dims[axis]},
-                              .step = {(int64_t)inner},
-                              .listed = shape_count(&indices->shape),
-                              .slice = inner,
-                              .batch_step = x->shape.dims[axis] * (int64_t)inner};
-    t->per_batch = t->listed;
-    t->count = t->listed * resolve_extent(&x->shape, 0, (int)axis);
-    return true;
+    *t = (struct cuda_tuples){.depth = 1, .extent = {extent}, .step = {steps[axis]}, .slice = 1};
+    t->listed = shape_count(&indices->shape);
+    /* A map has room for the dimensions of a tensor. */
+    for (int d = 0; node->op != OP_GATHER && d < x->shape.rank; d++)
+        (void)cuda_map_append(&t->map, indices->shape.dims[d], d == axis ? 0 : steps[d]);
+    if (node->op == OP_GATHER) {
+        t->slice = (size_t)steps[axis];
+        (void)cuda_map_append(&t->map, (int64_t)resolve_extent(&x->shape, 0, (int)axis),
+                              extent * steps[axis]);
+        (void)cuda_map_append(&t->map, (int64_t)t->listed, 0);
+    }
+    return t->listed > 0;
 }
 
 static bool read_tuples(const struct node *node, struct gather_scatter_step *s)
@@ -144,49 +139,26 @@ static bool read_tuples(const struct node *node, struct gather_scatter_step *s)
         t->step[k] = steps[batch_dims + k];
     }
     const size_t batches = resolve_extent(list, 0, batch_dims);
-    t->count = t->listed = resolve_extent(list, 0, list->rank - 1);
+    t->listed = resolve_extent(list, 0, list->rank - 1);
     t->slice = resolve_extent(&x->shape, batch_dims + t->depth, x->shape.rank);
-    t->per_batch = t->count / batches;
-    t->batch_step = (int64_t)resolve_extent(&x->shape, batch_dims, x->shape.rank);
     s->kind = GATHER_TUPLES;
-    return t->count > 0 && t->slice > 0;
+    return t->listed > 0 && t->slice > 0 &&
+           cuda_map_append(&t->map, (int64_t)batches,
+                           (int64_t)resolve_extent(&x->shape, batch_dims, x->shape.rank)) &&
+           cuda_map_append(&t->map, (int64_t)(t->listed / batches), 0);
 }
 
-static bool read_along(const struct node *node, struct gather_scatter_step *s)
-{
-    const struct value *x = node->inputs[0], *indices = node->inputs[1];
-    int64_t axis, steps[TENSOR_MAX_RANK] = {0};
-    if (!read_axis(node, &axis) || !indices_stay_within(indices, x->shape.dims[axis]))
-        return false;
-    cuda_dense_steps(&x->shape, steps);
-    s->kind = GATHER_ALONG;
-    s->along.extent = x->shape.dims[axis];
-    s->along.axis_step = steps[axis];
-    s->along.map.rank = x->shape.rank;
-    for (int d = 0; d < x->shape.rank; d++) {
-        s->along.map.dims[d] = indices->shape.dims[d];
-        s->along.map.steps[0][d] = d == axis ? 0 : steps[d];
-    }
-    return shape_count(&indices->shape) > 0;
-}
-
-/* Returns the element of x that the i-th index of a scatter names, as the kernels compute it. */
-static size_t place_of(const struct gather_scatter_step *s, const struct tensor *indices, size_t i)
+/* Returns the element of x where the slice of tuple i starts, as the kernel computes it. */
+static size_t place_of(const struct cuda_tuples *t, const struct tensor *indices, size_t i)
 {
     int64_t at = 0;
-    if (s->kind == GATHER_TUPLES) {
-        for (int k = 0; k < s->tuples.depth; k++) {
-            const int64_t index = tensor_int(indices, i * (size_t)s->tuples.depth + (size_t)k);
-            at += (index < 0 ? index + s->tuples.extent[k] : index) * s->tuples.step[k];
-        }
-        return (size_t)at;
+    for (int k = 0; k < t->depth; k++) {
+        const int64_t index = tensor_int(indices, i * (size_t)t->depth + (size_t)k);
+        at += (index < 0 ? index + t->extent[k] : index) * t->step[k];
     }
-    const int64_t index = tensor_int(indices, i);
-    at = (index < 0 ? index + s->along.extent : index) * s->along.axis_step;
-    for (int d = s->along.map.rank - 1; d >= 0; d--) {
-        const size_t extent = s->along.map.dims[d] > 0 ? (size_t)s->along.map.dims[d] : 1;
-        at += (int64_t)(i % extent) * s->along.map.steps[0][d];
-        i /= extent;
+    for (int d = t->map.rank - 1; d >= 0; d--) {
+        at += (int64_t)i % t->map.dims[d] * t->map.steps[0][d];
+        i /= (size_t)t->map.dims[d];
     }
     return (size_t)at;
 }
@@ -196,11 +168,10 @@ static bool goes_nowhere_twice(const struct node *node, const struct gather_scat
     const struct tensor *indices = node->inputs[1]->known;
     if (!indices || strcmp(node_string(node, "reduction", "none"), "none") != 0)
         return false;
-    const size_t count = s->kind == GATHER_TUPLES ? s->tuples.count : shape_count(&indices->shape);
     bool *taken = calloc(shape_count(&node->inputs[0]->shape), sizeof *taken);
     bool once = taken != NULL;
-    for (size_t i = 0; i < count && once; i++) {
-        const size_t place = place_of(s, indices, i);
+    for (size_t i = 0; i < s->tuples.listed && once; i++) {
+        const size_t place = place_of(&s->tuples, indices, i);
         once = !taken[place];
         taken[place] = true;
     }
@@ -217,11 +188,11 @@ static const struct {
 } readers[] = {{OP_PAD, read_pad, false},
                {OP_CENTER_CROP_PAD, read_pad, false},
                {OP_TILE, read_tile, false},
-               {OP_GATHER, read_gather, false},
-               {OP_GATHER_ELEMENTS, read_along, false},
+               {OP_GATHER, read_axis, false},
+               {OP_GATHER_ELEMENTS, read_axis, false},
                {OP_GATHER_ND, read_tuples, false},
                {OP_SCATTER_ND, read_tuples, true},
-               {OP_SCATTER_ELEMENTS, read_along, true}};
+               {OP_SCATTER_ELEMENTS, read_axis, true}};
 
 static bool gather_scatter_classify(const struct node *node, struct gather_scatter_step *s)
 {
@@ -257,9 +228,9 @@ CUDA_CREATE(lower_gather_scatter)
     s->bytes = shape_count(&x->shape) * dtype_size(x->dtype);
     s->step.bytes = 2 * shape_count(&y->shape) * dtype_size(y->dtype);
     TRY(cuda_operand_of(compile, x, x->dtype, &s->x, err));
-    if (s->kind != GATHER_TUPLES && s->kind != GATHER_ALONG)
+    if (s->kind != GATHER_TUPLES)
         return STATUS_OK;
-    s->along.index_bytes = s->tuples.index_bytes = (int)dtype_size(node->inputs[1]->dtype);
+    s->tuples.index_bytes = (int)dtype_size(node->inputs[1]->dtype);
     TRY(cuda_operand_of(compile, node->inputs[1], node->inputs[1]->dtype, &s->indices, err));
     if (!s->scatters)
         return STATUS_OK;
