@@ -150,8 +150,10 @@ static struct conv_case make_conv_case(uint32_t *seed, struct cuda_conv conv, en
     t.bias = make_array(DTYPE_F32, (size_t)conv.m, seed);
     t.residual = make_array(y_dtype, outputs, seed);
     t.workspace = make_array(DTYPE_F32, outputs * 64, NULL);
-    t.epilogue =
-        (struct cuda_epilogue){.activation = pick_activation(seed), .alpha = -0.5f, .beta = 0.75f};
+    t.epilogue = (struct cuda_epilogue){.activation = pick_activation(seed),
+                                        .alpha = -0.5f,
+                                        .beta = 0.75f,
+                                        .y_dtype = (int)y_dtype};
     if (t.epilogue.activation == ACTIVATION_SILU)
         t.epilogue.alpha = 1.25f;
     if (random_below(seed, 3))
@@ -222,8 +224,8 @@ static void try_tensor(uint32_t seed, struct cuda_conv conv, enum dtype dtype, e
         cr_assert_leq(candidates[i].workspace, t.workspace.count * 4, "%s", what);
         prepare_y(&t);
         memset(t.workspace.data, 0xFF, t.workspace.count * 4);
-        cuda_conv_tensor(stream, (int)dtype, t.x.data, t.weights.data, t.y.data, (int)y_dtype,
-                         &conv, &t.epilogue, &candidates[i], t.workspace.data);
+        cuda_conv_tensor(stream, (int)dtype, t.x.data, t.weights.data, t.y.data, &conv, &t.epilogue,
+                         &candidates[i], t.workspace.data);
         check_conv(&t, what);
     }
     free_conv_case(&t);
@@ -302,7 +304,7 @@ Test(kernels, convolutions_on_ordinary_cores)
         struct conv_case t = make_conv_case(&seed, c, ORDINARY, dtype, y_dtype);
         prepare_y(&t);
         (i % 2 ? cuda_conv_direct : cuda_conv_simt)(stream, (int)dtype, t.x.data, t.weights.data,
-                                                    t.y.data, (int)y_dtype, &c, &t.epilogue);
+                                                    t.y.data, &c, &t.epilogue);
         check_conv(&t, i % 2 ? "direct" : "simt");
         free_conv_case(&t);
     }
@@ -326,8 +328,8 @@ Test(kernels, depthwise_convolutions)
         }
         struct conv_case t = make_conv_case(&seed, c, DEPTHWISE, dtype, y_dtype);
         prepare_y(&t);
-        cuda_conv_depthwise(stream, (int)dtype, t.x.data, t.weights.data, t.y.data, (int)y_dtype,
-                            &c, &t.epilogue);
+        cuda_conv_depthwise(stream, (int)dtype, t.x.data, t.weights.data, t.y.data, &c,
+                            &t.epilogue);
         check_conv(&t, "depthwise");
         free_conv_case(&t);
     }

@@ -65,8 +65,9 @@ static void try_simt(uint32_t seed, struct cuda_conv c)
     const float *x = random_floats(&x_block, (size_t)(c.n * c.c), &seed);
     const float *w = random_floats(&w_block, (size_t)(c.m * cg), &seed);
     float *y = random_floats(&y_block, (size_t)(c.n * c.m), &seed);
-    const struct cuda_epilogue none = {0};
-    cuda_conv_simt(stream, DTYPE_F32, x, w, y, DTYPE_F32, &c, &none);
+    const struct cuda_epilogue none = {.y_dtype = DTYPE_F32};
+    c.row = cg;
+    cuda_conv_simt(stream, DTYPE_F32, x, w, y, &c, &none);
     finished("a convolution on ordinary cores");
     for (int i = 0; i < c.n * c.m; i++) {
         const int n = i / c.m, m = i % c.m;
@@ -245,19 +246,19 @@ Test(limits, elements_of_nothing)
     const struct cuda_access_map map = {
         .rank = 2, .dims = {0, 8}, .steps[0] = {8, 1}, .steps[1] = {0, 1}};
     const struct cuda_access_map transposed = {.rank = 2, .dims = {8, 0}, .steps[0] = {1, 8}};
-    const struct cuda_epilogue none = {0};
     const float *w = (const float *)o.w.data;
     for (int t = 0; t < 3; t++) {
         const int dtype = (int)dtypes[t];
+        const struct cuda_epilogue shift = {.bias = w, .y_dtype = dtype};
         struct cuda_parts parts = {.rows = 4, .pitch = 16, .parts = {{o.x.data, 16, 0, NULL}}};
-        cuda_scale_parts(stream, dtype, w, o.y.data, &parts, &(struct cuda_epilogue){.bias = w});
+        cuda_scale_parts(stream, w, o.y.data, &parts, &shift);
         parts.count = 1;
         parts.rows = 0;
-        cuda_scale_parts(stream, dtype, w, o.y.data, &parts, &(struct cuda_epilogue){.bias = w});
+        cuda_scale_parts(stream, w, o.y.data, &parts, &shift);
         parts.rows = 4;
         parts.parts[0].width = 0;
-        cuda_scale_parts(stream, dtype, w, o.y.data, &parts, &(struct cuda_epilogue){.bias = w});
-        cuda_apply_epilogue(stream, dtype, o.y.data, 0, 3, 3, &none);
+        cuda_scale_parts(stream, w, o.y.data, &parts, &shift);
+        cuda_apply_epilogue(stream, o.y.data, 0, 3, 3, &shift);
         expect_nothing(&o, "elements");
     }
     for (int size = 1; size <= 8; size *= 2) {
@@ -359,22 +360,20 @@ Test(limits, rows_and_axes_of_nothing)
 Test(limits, products_of_nothing)
 {
     struct operands o = operands_create();
-    const struct cuda_epilogue none = {0};
+    const struct cuda_epilogue none = {.y_dtype = DTYPE_F32};
     struct cuda_conv_candidate candidate;
     for (int e = 0; e < 3; e++) { /* no image, no places, no outputs */
         struct cuda_conv c = conv_of_rows(1, 8, 8);
         *(e == 0 ? &c.n : e == 1 ? &c.oh : &c.m) = 0;
         cr_assert_eq(cuda_conv_candidates(DTYPE_F16, &c, (size_t)227 << 10, 132, &candidate, 1), 0);
         cr_assert_eq(cuda_conv_candidates(DTYPE_I8, &c, (size_t)227 << 10, 132, &candidate, 1), 0);
-        cuda_conv_simt(stream, DTYPE_F32, o.x.data, o.w.data, o.y.data, DTYPE_F32, &c, &none);
-        cuda_conv_direct(stream, DTYPE_F16, o.x.data, o.w.data, o.y.data, DTYPE_F32, &c, &none);
+        cuda_conv_simt(stream, DTYPE_F32, o.x.data, o.w.data, o.y.data, &c, &none);
+        cuda_conv_direct(stream, DTYPE_F16, o.x.data, o.w.data, o.y.data, &c, &none);
         if (e < 2) {
             struct cuda_conv d = c;
             d.groups = 8;
-            cuda_conv_depthwise(stream, DTYPE_F32, o.x.data, o.w.data, o.y.data, DTYPE_F32, &d,
-                                &none);
-            cuda_conv_transposed(stream, DTYPE_F32, o.x.data, o.w.data, o.y.data, DTYPE_F32, &c,
-                                 &none);
+            cuda_conv_depthwise(stream, DTYPE_F32, o.x.data, o.w.data, o.y.data, &d, &none);
+            cuda_conv_transposed(stream, DTYPE_F32, o.x.data, o.w.data, o.y.data, &c, &none);
         }
     }
     expect_nothing(&o, "convolutions");
@@ -382,9 +381,9 @@ Test(limits, products_of_nothing)
     struct cuda_conv c = conv_of_rows(2, 3, 0);
     float bias[3] = {1, 2, 3};
     memcpy(o.w.data, bias, sizeof bias);
-    const struct cuda_epilogue more = {.bias = (const float *)o.w.data};
+    const struct cuda_epilogue more = {.bias = (const float *)o.w.data, .y_dtype = DTYPE_F32};
     cr_assert_eq(cuda_conv_candidates(DTYPE_F16, &c, (size_t)227 << 10, 132, &candidate, 1), 0);
-    cuda_conv_simt(stream, DTYPE_F32, o.x.data, o.x.data, o.y.data, DTYPE_F32, &c, &more);
+    cuda_conv_simt(stream, DTYPE_F32, o.x.data, o.x.data, o.y.data, &c, &more);
     finished("a product of no depth");
     for (int i = 0; i < 6; i++)
         cr_assert_eq(((float *)o.y.data)[i], bias[i % 3]);
@@ -454,7 +453,7 @@ Test(limits, one_number)
     const void *const numbers[CUDA_OPERANDS] = {o.x.data, w};
     const struct cuda_pointwise minus = {
         .op = OP_SUB, .operands = 2, .dtypes = {DTYPE_F32, DTYPE_F32}, .y_dtype = DTYPE_F32};
-    const struct cuda_epilogue none = {0};
+    const struct cuda_epilogue none = {.y_dtype = DTYPE_F32};
     const struct cuda_parts parts = {
         .count = 1, .rows = 1, .pitch = 4, .parts = {{o.x.data, 4, 0, NULL}}};
     const struct cuda_conv c = conv_of_rows(1, 1, 1);
@@ -480,16 +479,17 @@ Test(limits, one_number)
             cr_assert_eq(o.y.data[i], 0xFF, #call);                                                \
     } while (0)
     EXPECT(cuda_compute_pointwise(stream, numbers, y, &minus), 1.5);
-    EXPECT(cuda_scale_parts(stream, DTYPE_F32, w, y, &parts, &(struct cuda_epilogue){.bias = w}),
+    EXPECT(cuda_scale_parts(stream, w, y, &parts,
+                            &(struct cuda_epilogue){.bias = w, .y_dtype = DTYPE_F32}),
            1.5);
     EXPECT(cuda_copy_strided(stream, 4, o.x.data, y, &map), 2);
     EXPECT(cuda_norm_rows(stream, DTYPE_F32, o.x.data, w, w, y, 1, 1, 1e-5f, 0), 0.5);
     EXPECT(cuda_pool_global(stream, DTYPE_F32, o.x.data, y, 1, 1, 1, false, &pool.scales), 2);
     EXPECT(cuda_pool2d(stream, DTYPE_F32, o.x.data, y, &pool), 2);
-    EXPECT(cuda_conv_simt(stream, DTYPE_F32, o.x.data, w, y, DTYPE_F32, &c, &none), 1);
-    EXPECT(cuda_conv_direct(stream, DTYPE_F32, o.x.data, w, y, DTYPE_F32, &c, &none), 1);
-    EXPECT(cuda_conv_depthwise(stream, DTYPE_F32, o.x.data, w, y, DTYPE_F32, &c, &none), 1);
-    EXPECT(cuda_conv_transposed(stream, DTYPE_F32, o.x.data, w, y, DTYPE_F32, &c, &none), 1);
+    EXPECT(cuda_conv_simt(stream, DTYPE_F32, o.x.data, w, y, &c, &none), 1);
+    EXPECT(cuda_conv_direct(stream, DTYPE_F32, o.x.data, w, y, &c, &none), 1);
+    EXPECT(cuda_conv_depthwise(stream, DTYPE_F32, o.x.data, w, y, &c, &none), 1);
+    EXPECT(cuda_conv_transposed(stream, DTYPE_F32, o.x.data, w, y, &c, &none), 1);
     EXPECT(cuda_fold_axes(stream, o.x.data, y, &fold), 2);
     EXPECT(cuda_softmax_axis(stream, o.x.data, y, &axis, 0), 1);
     EXPECT(

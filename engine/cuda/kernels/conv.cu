@@ -4,9 +4,9 @@
  *
  * where p is an output position, m an output channel, and k = (row, column, channel) of the window.
  * These kernels use no tensor cores. They run float32 without TF32, and convolutions that
- * conv_tensor.cu refuses, except depthwise convolutions (depthwise.cu). For groups of few channels
- * a thread computes an output. */
-#include "engine/cuda/kernels/device.cuh"
+ * conv_tensor.cu refuses, except depthwise convolutions (depthwise.cu). For groups of few channels,
+ * and for 8-bit integers, a thread computes an output. */
+#include "engine/cuda/kernels/int8.cuh"
 
 /* The window of an output position: its image n in x, and its first row and column, which may be
  * negative. */
@@ -37,8 +37,9 @@ __device__ static inline const T *window_at(const T *x, const cuda_conv &c, cons
 
 enum { SIMT_TILE = 64, SIMT_DEPTH = 16, SIMT_THREADS = 256, SIMT_EACH = 4 };
 
-template <typename T, typename Y>
-__global__ void conv_simt_kernel(const T *x, const T *weights, Y *y, cuda_conv c, cuda_epilogue e)
+template <typename T>
+__global__ void conv_simt_kernel(const T *x, const T *weights, void *y, cuda_conv c,
+                                 cuda_epilogue e)
 {
     __shared__ float a_tile[SIMT_DEPTH][SIMT_TILE + 4], b_tile[SIMT_DEPTH][SIMT_TILE + 4];
     const size_t positions = (size_t)c.n * c.oh * c.ow;
@@ -79,13 +80,14 @@ __global__ void conv_simt_kernel(const T *x, const T *weights, Y *y, cuda_conv c
         size_t p = p0 + (size_t)(ty * SIMT_EACH + i);
         for (int j = 0; j < SIMT_EACH; j++) {
             int m = m0 + tx * SIMT_EACH + j;
+            float v[1] = {sums[i][j]};
             if (p < positions && m < mg)
-                finish(y, output_at(c, p, group * mg + m), group * mg + m, sums[i][j], e);
+                finish_all<T>(y, output_at(c, p, group * mg + m), group * mg + m, v, e);
         }
     }
 }
 
-template <typename T, typename Y>
+template <typename T>
 static void conv_simt(cudaStream_t stream, const void *x, const void *weights, void *y,
                       const struct cuda_conv *c, const struct cuda_epilogue *e)
 {
@@ -93,27 +95,27 @@ static void conv_simt(cudaStream_t stream, const void *x, const void *weights, v
     int mg = c->m / c->groups;
     dim3 grid((unsigned)((positions + SIMT_TILE - 1) / SIMT_TILE),
               (unsigned)((mg + SIMT_TILE - 1) / SIMT_TILE), (unsigned)c->groups);
-    LAUNCH_BLOCK((conv_simt_kernel<T, Y>), grid, SIMT_THREADS, stream, (const T *)x,
-                 (const T *)weights, (Y *)y, *c, *e);
+    LAUNCH_BLOCK(conv_simt_kernel<T>, grid, SIMT_THREADS, stream, (const T *)x, (const T *)weights,
+                 y, *c, *e);
 }
 
 void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
-                    int y_dtype, const struct cuda_conv *conv, const struct cuda_epilogue *epilogue)
+                    const struct cuda_conv *conv, const struct cuda_epilogue *epilogue)
 {
     const int mg = conv->m / conv->groups;
     if (conv->groups > GRID_MOST || (mg + SIMT_TILE - 1) / SIMT_TILE > GRID_MOST)
-        return cuda_conv_direct(stream, dtype, x, weights, y, y_dtype, conv, epilogue);
-    WITH_TYPES(dtype, y_dtype, (conv_simt<T, Y>(stream, x, weights, y, conv, epilogue)));
+        return cuda_conv_direct(stream, dtype, x, weights, y, conv, epilogue);
+    WITH_TYPE(dtype, (conv_simt<T>(stream, x, weights, y, conv, epilogue)));
 }
 
 /* ---- one thread per output: groups of few channels, uncommon depthwise convolutions ---- */
 
 /* A thread reads EACH neighbouring channels at once. With IS_DEPTHWISE it computes EACH outputs,
  * one from each channel. Otherwise it computes one output, and EACH divides the channels of a
- * group. */
-template <typename T, typename Y, int EACH, bool IS_DEPTHWISE>
-__global__ void conv_direct_kernel(const T *x, const T *weights, Y *y, cuda_conv c, cuda_epilogue e,
-                                   size_t count)
+ * group. Sums are S: float, or int of 8-bit integers, which are also read from the padding. */
+template <typename S, int EACH, bool IS_DEPTHWISE, typename T, typename W, typename Epilogue>
+__global__ void conv_direct_kernel(const T *x, const W *weights, void *y, cuda_conv c, Epilogue e,
+                                   const T *padding, size_t count)
 {
     constexpr int OUTPUTS = IS_DEPTHWISE ? EACH : 1;
     const int cg = c.c / c.groups, mg = c.m / c.groups, tap_step = IS_DEPTHWISE ? c.c : cg;
@@ -121,52 +123,62 @@ __global__ void conv_direct_kernel(const T *x, const T *weights, Y *y, cuda_conv
         const size_t p = i * OUTPUTS / (size_t)c.m;
         const int m = (int)(i * OUTPUTS - p * (size_t)c.m), first = m / mg * cg;
         const position at = position_of(c, p);
-        const T *w = weights + (IS_DEPTHWISE ? (size_t)m : (size_t)m * c.kh * c.kw * cg);
-        float sums[OUTPUTS] = {};
-        for (int r = 0; r < c.kh; r++) {
-            const int h = at.h + r * c.dilation_h;
-            for (int s = 0; s < c.kw && h >= 0 && h < c.h; s++) {
-                const int column = at.w + s * c.dilation_w;
-                if (column < 0 || column >= c.w)
+        const W *tap = weights + (size_t)m * (size_t)(IS_DEPTHWISE ? 1 : c.row);
+        S sums[OUTPUTS] = {};
+        for (int h = at.h, r = 0; r < c.kh; r++, h += c.dilation_h)
+            for (int w = at.w, s = 0; s < c.kw; s++, w += c.dilation_w, tap += tap_step) {
+                const bool has = h >= 0 && h < c.h && w >= 0 && w < c.w;
+                if (!has && !is_whole<S>)
                     continue;
-                const T *from = x + (((size_t)at.n * c.h + h) * c.w + column) * c.c + first;
-                const T *tap = w + (size_t)(r * c.kw + s) * tap_step;
+                const size_t from = has ? (((size_t)at.n * c.h + h) * c.w + w) * c.c + first : 0;
                 for (int k = 0; k < cg; k += EACH / OUTPUTS) {
-                    float v[EACH], t[EACH];
-                    load_all(v, from + k);
+                    S v[EACH], t[EACH];
+                    load_all(v, has ? x + from + k : padding);
                     load_all(t, tap + k);
                     UNROLLED(j, EACH)
-                        sums[IS_DEPTHWISE ? j : 0] += v[j] * t[j];
+                        sums[IS_DEPTHWISE ? j : 0] =
+                            wrapping_sum(sums[IS_DEPTHWISE ? j : 0], v[j] * t[j]);
                 }
             }
-        }
-        finish_all(y, output_at(c, p, m), m, sums, e);
+        finish_all<T>(y, output_at(c, p, m), m, sums, e);
     }
 }
 
-template <typename T, typename Y, int EACH, bool IS_DEPTHWISE>
-static void conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
-                        const struct cuda_conv *c, const struct cuda_epilogue *e)
+template <typename S, typename T, typename W, typename Epilogue>
+static void conv_direct(cudaStream_t stream, const T *x, const W *weights, void *y,
+                        const struct cuda_conv *c, const Epilogue *e, const void *padding)
 {
     const size_t outputs = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
-    const size_t count = outputs / (IS_DEPTHWISE ? EACH : 1);
-    LAUNCH((conv_direct_kernel<T, Y, EACH, IS_DEPTHWISE>), blocks_for(count), THREADS, stream,
-           (const T *)x, (const T *)weights, (Y *)y, *c, *e, count);
+    const int cg = c->c / c->groups;
+#define START_DIRECT(each, is_depthwise, count)                                                    \
+    LAUNCH((conv_direct_kernel<S, each, is_depthwise, T, W, Epilogue>), blocks_for(count),         \
+           THREADS, stream, x, weights, y, *c, *e, (const T *)padding, count)
+    if (c->groups == c->c && c->m == c->c && c->c % 8 == 0)
+        START_DIRECT(8, true, outputs / 8);
+    else if (c->groups == c->c && c->m == c->c)
+        START_DIRECT(1, true, outputs);
+    else if (cg % 4 == 0)
+        START_DIRECT(4, false, outputs);
+    else if (cg % 2 == 0)
+        START_DIRECT(2, false, outputs);
+    else
+        START_DIRECT(1, false, outputs);
+#undef START_DIRECT
 }
 
 void cuda_conv_direct(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
-                      int y_dtype, const struct cuda_conv *c, const struct cuda_epilogue *e)
+                      const struct cuda_conv *c, const struct cuda_epilogue *e)
 {
-    const int cg = c->c / c->groups;
-    const bool is_depthwise = c->groups == c->c && c->m == c->c;
-    if (is_depthwise && c->c % 8 == 0)
-        WITH_TYPES(dtype, y_dtype, (conv_direct<T, Y, 8, true>(stream, x, weights, y, c, e)));
-    else if (is_depthwise)
-        WITH_TYPES(dtype, y_dtype, (conv_direct<T, Y, 1, true>(stream, x, weights, y, c, e)));
-    else if (cg % 4 == 0)
-        WITH_TYPES(dtype, y_dtype, (conv_direct<T, Y, 4, false>(stream, x, weights, y, c, e)));
-    else if (cg % 2 == 0)
-        WITH_TYPES(dtype, y_dtype, (conv_direct<T, Y, 2, false>(stream, x, weights, y, c, e)));
+    WITH_TYPE(dtype,
+              conv_direct<float>(stream, (const T *)x, (const T *)weights, y, c, e, nullptr));
+}
+
+void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
+                           const struct cuda_conv *c, const struct cuda_int8_epilogue *e)
+{
+    const int16_t *const w = (const int16_t *)weights;
+    if (e->x_type == DTYPE_I8)
+        conv_direct<int>(stream, (const int8_t *)x, w, y, c, e, e->padding);
     else
-        WITH_TYPES(dtype, y_dtype, (conv_direct<T, Y, 1, false>(stream, x, weights, y, c, e)));
+        conv_direct<int>(stream, (const uint8_t *)x, w, y, c, e, e->padding);
 }

@@ -8,21 +8,6 @@
 #include "engine/cuda/kernels/conv_tiles.cuh"
 #include "engine/cuda/kernels/int8.cuh"
 
-namespace
-{
-/* Makes results from int32 sums. */
-struct int8_finish {
-    cuda_int8_epilogue e;
-
-    template <typename T, int COUNT>
-    __device__ inline void finish(int (&v)[COUNT], void *y, const cuda_conv &c, size_t p,
-                                  int column, bool whole, int count) const
-    {
-        finish_sums(v, y, p * (size_t)c.m + (size_t)column, column, whole, count, e);
-    }
-};
-} // namespace
-
 void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weights, void *y,
                            const struct cuda_conv *conv, const struct cuda_int8_epilogue *epilogue,
                            const struct cuda_conv_candidate *candidate, void *workspace)
@@ -30,15 +15,9 @@ void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weigh
     const struct cuda_conv pairs = in_halves(DTYPE_I8, conv);
 #define START_INT8(T)                                                                              \
     start_tile(candidate->tile, pairs,                                                             \
-               conv_launch<T, int, int8_finish>{stream,                                            \
-                                                x,                                                 \
-                                                weights,                                           \
-                                                epilogue->padding,                                 \
-                                                y,                                                 \
-                                                pairs,                                             \
-                                                {*epilogue},                                       \
-                                                candidate->splits,                                 \
-                                                workspace})
+               conv_launch<T, int, cuda_int8_epilogue>{stream, x, weights, epilogue->padding, y,   \
+                                                       pairs, *epilogue, candidate->splits,        \
+                                                       workspace})
     if (epilogue->x_type == DTYPE_I8)
         START_INT8(s8_pair);
     else

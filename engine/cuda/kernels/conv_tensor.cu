@@ -7,38 +7,6 @@
 
 namespace
 {
-/* The C++ type of y's elements if y has x's dtype. */
-template <typename T> struct result_of {
-    using type = T;
-};
-template <> struct result_of<tf32_half> {
-    using type = float;
-};
-
-/* Makes results from float32 sums. */
-struct float_finish {
-    cuda_epilogue e;
-    bool y_is_float;
-
-    template <typename T, int COUNT>
-    __device__ inline void finish(float (&v)[COUNT], void *y, const cuda_conv &c, size_t p,
-                                  int column, bool whole, int count) const
-    {
-        using Y = typename result_of<T>::type;
-        const size_t at = output_at(c, p, column);
-        add_all(v, e.bias ? e.bias + column : nullptr, whole, count);
-        if (y_is_float)
-            add_all(v, e.residual ? (const float *)e.residual + at : nullptr, whole, count);
-        else
-            add_all(v, e.residual ? (const Y *)e.residual + at : nullptr, whole, count);
-        activate_all(v, e.activation, e.alpha, e.beta);
-        if (y_is_float)
-            store_all((float *)y + at, v, whole, count);
-        else
-            store_all((Y *)y + at, v, whole, count);
-    }
-};
-
 /* ---- candidates ---- */
 
 struct tile_traits {
@@ -151,15 +119,14 @@ int cuda_conv_candidates(int dtype, const struct cuda_conv *conv, size_t shared_
 }
 
 void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
-                      int y_dtype, const struct cuda_conv *c, const struct cuda_epilogue *e,
+                      const struct cuda_conv *c, const struct cuda_epilogue *e,
                       const struct cuda_conv_candidate *candidate, void *workspace)
 {
     const struct cuda_conv halves = in_halves(dtype, c);
-    const float_finish finish = {*e, y_dtype == DTYPE_F32};
 #define START_TENSOR(T)                                                                            \
     start_tile(candidate->tile, halves,                                                            \
-               conv_launch<T, float, float_finish>{stream, x, weights, nullptr, y, halves, finish, \
-                                                   candidate->splits, workspace})
+               conv_launch<T, float, cuda_epilogue>{stream, x, weights, nullptr, y, halves, *e,    \
+                                                    candidate->splits, workspace})
     if (dtype == DTYPE_BF16)
         START_TENSOR(__nv_bfloat16);
     else if (dtype == DTYPE_F16)

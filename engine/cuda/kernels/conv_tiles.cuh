@@ -44,6 +44,9 @@ template <typename T> constexpr bool padding_is_stored = false;
 template <> constexpr bool padding_is_stored<s8_pair> = true;
 template <> constexpr bool padding_is_stored<u8_pair> = true;
 
+/* The type of y's elements if y has the dtype of x, which has numbers T. */
+template <typename T> using result_of = std::conditional_t<std::is_same_v<T, tf32_half>, float, T>;
+
 template <int POSITIONS_, int CHANNELS_, int DEPTH_, int WARP_POSITIONS_, int WARP_CHANNELS_,
           int STAGES_, int BLOCKS_>
 struct conv_tile {
@@ -338,13 +341,12 @@ __device__ static inline void store_tile(S *shared, const sums_of<Tile, S> &sums
     }
 }
 
-/* e.finish<T>() makes results from sums of type S: COUNT neighbours from channel `column` of
- * position p on, of which `count` are valid. If several blocks share a tile's k (splits), each
+/* finish_all() makes results from sums of type S. If several blocks share a tile's k (splits), each
  * stores its sums instead. */
-template <typename T, typename Tile, int VEC, typename S, typename Finish>
+template <typename T, typename Tile, int VEC, typename S, typename Epilogue>
 __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
-    conv_tile_kernel(const T *x, const T *weights, void *y, cuda_conv c, Finish e, conv_split<S> g,
-                     const T *padding)
+    conv_tile_kernel(const T *x, const T *weights, void *y, cuda_conv c, Epilogue e,
+                     conv_split<S> g, const T *padding)
 {
     SHARED_MEMORY(memory);
     const int p0 = (int)blockIdx.x / g.tiles_across * Tile::POSITIONS;
@@ -359,7 +361,8 @@ __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
         S v[8];
         load_same(v, from);
         if (!g.sums)
-            return e.template finish<T>(v, y, c, p, column, whole, mg - m);
+            return finish_all<result_of<T>>(y, output_at(c, p, column), column, v, e, whole,
+                                            mg - m);
         const size_t outputs = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
         store_same(g.sums + blockIdx.z * outputs + p * (size_t)c.m + (size_t)column, v, whole,
                    mg - m);
@@ -367,9 +370,9 @@ __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
 }
 
 /* Adds up the sums of all splits, and makes results from the totals. */
-template <typename T, int EACH, typename S, typename Finish>
+template <typename T, int EACH, typename S, typename Epilogue>
 __global__ void split_sum_kernel(const S *sums, int splits, size_t count, cuda_conv c, void *y,
-                                 Finish e)
+                                 Epilogue e)
 {
     FOR_EACH(i, count / EACH) {
         S total[EACH], more[EACH];
@@ -380,17 +383,18 @@ __global__ void split_sum_kernel(const S *sums, int splits, size_t count, cuda_c
                 total[k] = wrapping_sum(total[k], more[k]);
         }
         const size_t p = i * EACH / (size_t)c.m;
-        e.template finish<T>(total, y, c, p, (int)(i * EACH - p * (size_t)c.m), true, EACH);
+        const int column = (int)(i * EACH - p * (size_t)c.m);
+        finish_all<result_of<T>>(y, output_at(c, p, column), column, total, e);
     }
 }
 
 /* A convolution for start_tile(); `c` counts channels in numbers of two bytes. */
-template <typename T, typename S, typename Finish> struct conv_launch {
+template <typename T, typename S, typename Epilogue> struct conv_launch {
     cudaStream_t stream;
     const void *x, *weights, *padding;
     void *y;
     const struct cuda_conv &c;
-    Finish e;
+    Epilogue e;
     int splits;
     void *workspace;
 
@@ -399,13 +403,13 @@ template <typename T, typename S, typename Finish> struct conv_launch {
         const conv_split<S> g = split_of<Tile, S>(c, splits, workspace);
         const size_t count = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
         if (Tile::BLOCKS > 1)
-            prefer_shared(conv_tile_kernel<T, Tile, VEC, S, Finish>);
-        LAUNCH_SHARED((conv_tile_kernel<T, Tile, VEC, S, Finish>), grid_of<Tile>(c, g),
+            prefer_shared(conv_tile_kernel<T, Tile, VEC, S, Epilogue>);
+        LAUNCH_SHARED((conv_tile_kernel<T, Tile, VEC, S, Epilogue>), grid_of<Tile>(c, g),
                       Tile::THREADS_, Tile::SHARED, stream, (const T *)x, (const T *)weights, y, c,
                       e, g, (const T *)padding);
         if (g.sums)
             WITH_EACH(c.m % 8 == 0,
-                      LAUNCH((split_sum_kernel<T, EACH, S, Finish>), blocks_for(count / EACH),
+                      LAUNCH((split_sum_kernel<T, EACH, S, Epilogue>), blocks_for(count / EACH),
                              THREADS, stream, (const S *)g.sums, g.splits, count, c, y, e));
     }
 };

@@ -11,8 +11,8 @@ namespace
  * eight neighbouring channels of WIDE neighbouring outputs of a row; their first window starts at
  * (top, left), both of which may be negative. */
 template <typename T, int KERNEL, int STRIDE, int WIDE>
-__global__ void depthwise_kernel(const T *x, const T *weights, T *y, cuda_conv c, cuda_epilogue e,
-                                 size_t count)
+__global__ void depthwise_kernel(const T *x, const T *weights, void *y, cuda_conv c,
+                                 cuda_epilogue e, size_t count)
 {
     constexpr int COLUMNS = (WIDE - 1) * STRIDE + KERNEL;
     FOR_EACH(i, count) {
@@ -43,13 +43,13 @@ __global__ void depthwise_kernel(const T *x, const T *weights, T *y, cuda_conv c
         }
         UNROLLED(o, WIDE)
             if (first + o < c.ow)
-                finish_all(y, (((size_t)at.n * c.oh + at.oh) * c.ow + first + o) * c.c + channel,
-                           channel, sums[o], e);
+                finish_all<T>(y, (((size_t)at.n * c.oh + at.oh) * c.ow + first + o) * c.c + channel,
+                              channel, sums[o], e);
     }
 }
 
 template <typename T, int KERNEL, int STRIDE>
-void depthwise_launch(cudaStream_t stream, const T *x, const T *weights, T *y,
+void depthwise_launch(cudaStream_t stream, const T *x, const T *weights, void *y,
                       const struct cuda_conv *c, const struct cuda_epilogue *e)
 {
     constexpr int WIDE = 4;
@@ -65,14 +65,14 @@ void depthwise_launch(cudaStream_t stream, const T *x, const T *weights, T *y,
 
 /* Starts a kernel for the windows of common networks; returns false for other windows. */
 template <typename T>
-bool depthwise_common(cudaStream_t stream, const T *x, const T *weights, T *y,
+bool depthwise_common(cudaStream_t stream, const T *x, const T *weights, void *y,
                       const struct cuda_conv *c, const struct cuda_epilogue *e)
 {
     if (c->kh != c->kw || c->stride_h != c->stride_w || c->dilation_h != 1 || c->dilation_w != 1 ||
         c->c % 8 != 0 || c->stride_h > 2)
         return false;
     const int form = c->kh * 10 + c->stride_h;
-    void (*const run)(cudaStream_t, const T *, const T *, T *, const struct cuda_conv *,
+    void (*const run)(cudaStream_t, const T *, const T *, void *, const struct cuda_conv *,
                       const struct cuda_epilogue *) = form == 31   ? depthwise_launch<T, 3, 1>
                                                       : form == 32 ? depthwise_launch<T, 3, 2>
                                                       : form == 51 ? depthwise_launch<T, 5, 1>
@@ -87,13 +87,12 @@ bool depthwise_common(cudaStream_t stream, const T *x, const T *weights, T *y,
 } // namespace
 
 void cuda_conv_depthwise(cudaStream_t stream, int dtype, const void *x, const void *weights,
-                         void *y, int y_dtype, const struct cuda_conv *conv,
+                         void *y, const struct cuda_conv *conv,
                          const struct cuda_epilogue *epilogue)
 {
-    bool is_common = false;
-    if (y_dtype == dtype)
-        WITH_TYPE(dtype, is_common = depthwise_common(stream, (const T *)x, (const T *)weights,
-                                                      (T *)y, conv, epilogue));
+    bool is_common;
+    WITH_TYPE(dtype, is_common = depthwise_common(stream, (const T *)x, (const T *)weights, y, conv,
+                                                  epilogue));
     if (!is_common)
-        cuda_conv_direct(stream, dtype, x, weights, y, y_dtype, conv, epilogue);
+        cuda_conv_direct(stream, dtype, x, weights, y, conv, epilogue);
 }

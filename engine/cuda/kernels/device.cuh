@@ -362,6 +362,8 @@ __device__ static inline void activate_all(float (&v)[COUNT], int activation, fl
     }
 }
 
+template <typename C> constexpr bool is_whole = (C)0.5 == (C)0;
+
 /* ---- vector access ----
  *
  * These functions load and store COUNT neighbours at once if `whole`; their address is then a
@@ -407,15 +409,19 @@ __device__ static inline void store_same(void *to, const T (&from)[COUNT], bool 
             ((T *)to)[i] = from[i];
 }
 
-/* Load and store numbers of any type as float32. */
-template <typename T, int COUNT>
-__device__ static inline void load_all(float (&to)[COUNT], const T *from, bool whole = true,
+/* Load and store numbers of any type as float32; load integers also as int. */
+template <typename N, typename T, int COUNT>
+__device__ static inline void load_all(N (&to)[COUNT], const T *from, bool whole = true,
                                        int count = COUNT)
 {
     T narrow[COUNT];
     load_same(narrow, from, whole, count);
-    UNROLLED(i, COUNT)
-        to[i] = to_float(narrow[i]);
+    UNROLLED(i, COUNT) {
+        if constexpr (is_whole<N>)
+            to[i] = narrow[i];
+        else
+            to[i] = to_float(narrow[i]);
+    }
 }
 
 template <typename T, int COUNT>
@@ -441,23 +447,23 @@ __device__ static inline void add_all(float (&v)[EACH], const T *from, bool whol
         v[i] += more[i];
 }
 
-/* y[at + i] = activation(v[i] + bias[column + i] + residual[at + i]). */
-template <typename Y, int EACH>
-__device__ static inline void finish_all(Y *y, size_t at, int column, float (&v)[EACH],
-                                         const cuda_epilogue &e)
+/* y[at + i] = activation(v[i] + bias[column + i] + residual[at + i]); T: the operands' type. */
+template <typename T, int EACH>
+__device__ static inline void finish_all(void *y, size_t at, int column, float (&v)[EACH],
+                                         const cuda_epilogue &e, bool whole = true,
+                                         int count = EACH)
 {
-    add_all(v, e.bias ? e.bias + column : nullptr);
-    add_all(v, e.residual ? (const Y *)e.residual + at : nullptr);
+    const bool is_float = e.y_dtype == DTYPE_F32;
+    add_all(v, e.bias ? e.bias + column : nullptr, whole, count);
+    if (is_float)
+        add_all(v, e.residual ? (const float *)e.residual + at : nullptr, whole, count);
+    else
+        add_all(v, e.residual ? (const T *)e.residual + at : nullptr, whole, count);
     activate_all(v, e.activation, e.alpha, e.beta);
-    store_all(y + at, v);
-}
-
-template <typename Y>
-__device__ static inline void finish(Y *y, size_t at, int column, float value,
-                                     const cuda_epilogue &e)
-{
-    float v[1] = {value};
-    finish_all(y, at, column, v, e);
+    if (is_float)
+        store_all((float *)y + at, v, whole, count);
+    else
+        store_all((T *)y + at, v, whole, count);
 }
 
 /* Returns the offset in y of channel m of an output position. */
@@ -465,8 +471,6 @@ __device__ static inline size_t output_at(const cuda_conv &c, size_t position, i
 {
     return position * (size_t)(c.y_row ? c.y_row : c.m) + (size_t)m;
 }
-
-template <typename C> constexpr bool is_whole = (C)0.5 == (C)0;
 
 /* Adds numbers, integers as unsigned, so that they wrap. */
 template <typename C> __device__ static inline C wrapping_sum(C a, C b)
@@ -535,15 +539,3 @@ template <typename C> __device__ static inline C wrapping_sum(C a, C b)
             WITH_TYPE(dtype, __VA_ARGS__);                                                         \
         }                                                                                          \
     } while (0)
-
-/* Runs `call` with the types T of a product's operands and Y, T or float, of its result. */
-#define WITH_TYPES(dtype, y_dtype, call)                                                           \
-    WITH_TYPE(                                                                                     \
-        dtype,                                                                                     \
-        if ((y_dtype) == DTYPE_F32) {                                                              \
-            using Y = float;                                                                       \
-            call;                                                                                  \
-        } else {                                                                                   \
-            using Y = T;                                                                           \
-            call;                                                                                  \
-        })

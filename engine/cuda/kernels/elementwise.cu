@@ -8,17 +8,18 @@ __global__ void epilogue_kernel(T *y, size_t columns, size_t pitch, size_t count
         const size_t row = i * EACH / columns, column = i * EACH - row * columns;
         float v[EACH];
         load_all(v, y + row * pitch + column);
-        finish_all(y, row * pitch + column, (int)column, v, e);
+        finish_all<T>(y, row * pitch + column, (int)column, v, e);
     }
 }
 
-void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, size_t columns,
-                         size_t pitch, const struct cuda_epilogue *epilogue)
+void cuda_apply_epilogue(cudaStream_t stream, void *y, size_t rows, size_t columns, size_t pitch,
+                         const struct cuda_epilogue *epilogue)
 {
     size_t count = rows * columns;
     WITH_EACH(columns % 8 == 0 && pitch % 8 == 0,
-              WITH_TYPE(dtype, LAUNCH((epilogue_kernel<T, EACH>), blocks_for(count / EACH), THREADS,
-                                      stream, (T *)y, columns, pitch, count / EACH, *epilogue)));
+              WITH_TYPE(epilogue->y_dtype,
+                        LAUNCH((epilogue_kernel<T, EACH>), blocks_for(count / EACH), THREADS,
+                               stream, (T *)y, columns, pitch, count / EACH, *epilogue)));
 }
 
 template <typename T>
@@ -185,13 +186,13 @@ __global__ void scale_parts_kernel(const float *scale, T *y, cuda_parts p, cuda_
     }
 }
 
-void cuda_scale_parts(cudaStream_t stream, int dtype, const float *scale, void *y,
-                      const struct cuda_parts *p, const struct cuda_epilogue *epilogue)
+void cuda_scale_parts(cudaStream_t stream, const float *scale, void *y, const struct cuda_parts *p,
+                      const struct cuda_epilogue *epilogue)
 {
     size_t widest;
-    const size_t all = parts_sizes(y, p, &widest), size = dtype == DTYPE_F32 ? 4 : 2;
+    const size_t all = parts_sizes(y, p, &widest), size = epilogue->y_dtype == DTYPE_F32 ? 4 : 2;
     WITH_EACH(all % (8 * size) == 0,
-              WITH_TYPE(dtype,
+              WITH_TYPE(epilogue->y_dtype,
                         LAUNCH((scale_parts_kernel<T, EACH>),
                                dim3(blocks_for(p->rows * widest / size / EACH), (unsigned)p->count),
                                THREADS, stream, scale, (T *)y, *p, *epilogue)));

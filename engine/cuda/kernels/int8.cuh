@@ -1,7 +1,7 @@
 /* Functions that the kernels on 8-bit integers share: conversion of a sum to a stored number. */
 #pragma once
 
-#include "engine/cuda/kernels/tensor_core.cuh"
+#include "engine/cuda/kernels/device.cuh"
 
 /* These functions round each product and sum, as the CPU does; nvcc would fuse a product and a sum
  * to an fma. */
@@ -66,11 +66,11 @@ __device__ static inline void finish_stored(const int (&v)[COUNT], void *y, size
     store_same((unsigned char *)y + at, bytes, whole, count);
 }
 
-/* Applies the epilogue to COUNT neighbouring sums, of which `count` are valid. `whole`: all are
- * valid, and addresses are multiples of their size. */
-template <int COUNT>
-__device__ static inline void finish_sums(int (&v)[COUNT], void *y, size_t at, int column,
-                                          bool whole, int count, const cuda_int8_epilogue &e)
+/* Applies the epilogue to COUNT neighbouring sums, like finish_all() of floats. */
+template <typename T, int COUNT>
+__device__ static inline void finish_all(void *y, size_t at, int column, int (&v)[COUNT],
+                                         const cuda_int8_epilogue &e, bool whole = true,
+                                         int count = COUNT)
 {
     int more[COUNT];
     if (e.bias) {

@@ -23,6 +23,7 @@ struct cuda_epilogue {
     const void *residual; /* shaped like y, with y's dtype, or NULL; may be y itself */
     int activation;       /* enum activation */
     float alpha, beta;
+    int y_dtype; /* float32, or the operands' dtype */
 };
 
 #define CUDA_OPERANDS 3
@@ -101,8 +102,8 @@ struct cuda_attention_data {
 
 /* Applies an epilogue in a separate pass, in place over y [rows, columns], whose rows are `pitch`
  * numbers apart. With a residual, `pitch` must be `columns`. */
-void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, size_t columns,
-                         size_t pitch, const struct cuda_epilogue *epilogue);
+void cuda_apply_epilogue(cudaStream_t stream, void *y, size_t rows, size_t columns, size_t pitch,
+                         const struct cuda_epilogue *epilogue);
 /* Copies elements of 1, 2, 4 or 8 bytes of x, the map's only operand. x, y: 16-byte aligned. */
 void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
                        const struct cuda_access_map *map);
@@ -122,9 +123,9 @@ struct cuda_parts {
     struct cuda_part parts[CUDA_PARTS];
 };
 void cuda_copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts *parts);
-/* Joins parts of `dtype` in y, without tables: a number x of column c becomes activation(x *
+/* Joins parts of y's dtype in y, without tables: a number x of column c becomes activation(x *
  * scale[c] + bias[c]). A part may be y itself. */
-void cuda_scale_parts(cudaStream_t stream, int dtype, const float *scale, void *y,
+void cuda_scale_parts(cudaStream_t stream, const float *scale, void *y,
                       const struct cuda_parts *parts, const struct cuda_epilogue *epilogue);
 /* Lists candidates, the most promising first, for a device with `processors` multiprocessors and
  * `shared_limit` bytes of shared memory per block; returns their number. Returns 0 if an image is
@@ -136,21 +137,18 @@ int cuda_conv_candidates(int dtype, const struct cuda_conv *conv, size_t shared_
  * are rounded to TF32 (both sm_80 and later). weights: rows of conv->row numbers: [kh, kw, c /
  * groups], then finite padding. All pointers are aligned to 16 bytes. y: x's dtype or float32. */
 void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
-                      int y_dtype, const struct cuda_conv *conv,
-                      const struct cuda_epilogue *epilogue,
+                      const struct cuda_conv *conv, const struct cuda_epilogue *epilogue,
                       const struct cuda_conv_candidate *candidate, void *workspace);
 /* A convolution without tensor cores; weights: [m, kh, kw, c / groups] of x's dtype. */
 void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
-                    int y_dtype, const struct cuda_conv *conv,
-                    const struct cuda_epilogue *epilogue);
+                    const struct cuda_conv *conv, const struct cuda_epilogue *epilogue);
 /* A convolution with one thread per output, and weights as for cuda_conv_simt. If groups == c == m,
  * weights are as for cuda_conv_depthwise; a thread computes eight channels if eight divides c. */
 void cuda_conv_direct(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
-                      int y_dtype, const struct cuda_conv *conv,
-                      const struct cuda_epilogue *epilogue);
+                      const struct cuda_conv *conv, const struct cuda_epilogue *epilogue);
 /* A convolution with groups == c == m; weights: [kh, kw, c]. */
 void cuda_conv_depthwise(cudaStream_t stream, int dtype, const void *x, const void *weights,
-                         void *y, int y_dtype, const struct cuda_conv *conv,
+                         void *y, const struct cuda_conv *conv,
                          const struct cuda_epilogue *epilogue);
 /* A pool of images; dtype: also U8, I8. */
 void cuda_pool2d(cudaStream_t stream, int dtype, const void *x, void *y,
@@ -307,7 +305,7 @@ void cuda_normalise_groups(cudaStream_t stream, int dtype, const void *x, const 
 /* ConvTranspose; h, w, c describe x, and oh, ow, m describe y. x[h] contributes to y[oh] where oh =
  * h * stride + tap * dilation - pad. weights: [kh, kw, c, m / groups] of x's dtype. */
 void cuda_conv_transposed(cudaStream_t stream, int dtype, const void *x, const void *weights,
-                          void *y, int y_dtype, const struct cuda_conv *conv,
+                          void *y, const struct cuda_conv *conv,
                           const struct cuda_epilogue *epilogue);
 
 /* GridSample, linear and with zeros as padding: x [n, c, h, w], grid [n, oh, ow, 2] (column, row),
@@ -319,7 +317,7 @@ struct cuda_grid_sample {
 void cuda_sample_grid(cudaStream_t stream, int dtype, const void *x, const void *grid, void *y,
                       const struct cuda_grid_sample *sample);
 
-/* ---- 8-bit integers (int8.cu, conv_int8.cu, int8_rows.cu) ----
+/* ---- 8-bit integers (conv.cu, conv_int8.cu, int8_rows.cu) ----
  *
  * A tensor of 8-bit integers represents (stored - zero) * scale. Types are of enum dtype: U8, I8,
  * I32, F32, F16, BF16. Numbers are rounded half to even and saturate. */

@@ -191,9 +191,9 @@ __device__ static inline int transposed_from(int at, int tap, int dilation, int 
     return reach < 0 || reach % stride || reach / stride >= extent ? -1 : (int)(reach / stride);
 }
 
-template <typename T, typename Y, int EACH>
-__global__ void transposed_kernel(const T *x, const T *weights, Y *y, cuda_conv c, cuda_epilogue e,
-                                  size_t count)
+template <typename T, int EACH>
+__global__ void transposed_kernel(const T *x, const T *weights, void *y, cuda_conv c,
+                                  cuda_epilogue e, size_t count)
 {
     const int cg = c.c / c.groups, mg = c.m / c.groups;
     FOR_EACH(i, count) {
@@ -217,21 +217,19 @@ __global__ void transposed_kernel(const T *x, const T *weights, Y *y, cuda_conv 
                 }
             }
         }
-        finish_all(y, i * EACH, m, sums, e);
+        finish_all<T>(y, i * EACH, m, sums, e);
     }
 }
 } // namespace
 
 void cuda_conv_transposed(cudaStream_t stream, int dtype, const void *x, const void *weights,
-                          void *y, int y_dtype, const struct cuda_conv *c,
-                          const struct cuda_epilogue *e)
+                          void *y, const struct cuda_conv *c, const struct cuda_epilogue *e)
 {
     const size_t count = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
-    WITH_EACH(
-        c->m / c->groups % 8 == 0,
-        WITH_TYPES(dtype, y_dtype,
-                   LAUNCH((transposed_kernel<T, Y, EACH>), blocks_for(count / EACH), THREADS,
-                          stream, (const T *)x, (const T *)weights, (Y *)y, *c, *e, count / EACH)));
+    WITH_EACH(c->m / c->groups % 8 == 0,
+              WITH_TYPE(dtype,
+                        LAUNCH((transposed_kernel<T, EACH>), blocks_for(count / EACH), THREADS,
+                               stream, (const T *)x, (const T *)weights, y, *c, *e, count / EACH)));
 }
 
 /* ---- GridSample ---- */

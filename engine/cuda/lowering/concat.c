@@ -20,7 +20,6 @@ struct cuda_concat_step {
     struct cuda_parts form;
     const void *scale;             /* of a ScaleShift, float32; NULL: another operator */
     struct cuda_epilogue epilogue; /* of a ScaleShift, with its shift as bias */
-    enum dtype dtype;
 };
 
 CUDA_RUN(concat_run)
@@ -34,8 +33,8 @@ CUDA_RUN(concat_run)
                 (void *)(uintptr_t)cuda_operand_at(program, &s->parts[p].operand),
                 s->parts[p].width, s->parts[p].offset, s->parts[p].table};
         if (s->scale)
-            cuda_scale_parts(program->backend->stream, (int)s->dtype, s->scale,
-                             program->data[s->whole], &parts, &s->epilogue);
+            cuda_scale_parts(program->backend->stream, s->scale, program->data[s->whole], &parts,
+                             &s->epilogue);
         else
             cuda_copy_parts(program->backend->stream, program->data[s->whole], &parts);
     }
@@ -132,12 +131,12 @@ CUDA_CREATE(lower_concat)
     if (is_plain && !s->count)
         s->step.kernel = "written by its inputs";
     if (is_scale) {
-        s->dtype = whole->dtype;
         const struct epilogue *e = &node->epilogue;
         const void *shift;
         TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &s->scale, err));
         TRY(cuda_weights_of(compile->backend, node->inputs[2], DTYPE_F32, &shift, err));
-        s->epilogue = (struct cuda_epilogue){shift, NULL, (int)e->activation, e->alpha, e->beta};
+        s->epilogue = (struct cuda_epilogue){shift,    NULL,    (int)e->activation,
+                                             e->alpha, e->beta, (int)whole->dtype};
     }
     return STATUS_OK;
 }

@@ -21,7 +21,7 @@ struct conv_step {
     struct cuda_conv conv;
     struct cuda_epilogue epilogue;
     const void *weights;
-    enum dtype x_dtype, y_dtype;
+    enum dtype x_dtype;
     /* On tensor cores: candidate 0 is `product` unless that is NULL; candidates of `tiles` follow.
      */
     struct cuda_step *product;
@@ -42,9 +42,8 @@ static void run_tensor(struct conv_step *s, struct cuda_program *program, const 
     unsigned char *workspace = backend->arena + program->value_bytes;
     x = conv_pad_channels(backend->stream, &s->tiles, &s->conv, dtype_size(s->x_dtype), x,
                           &workspace);
-    cuda_conv_tensor(backend->stream, (int)s->x_dtype, x, s->weights, y, (int)s->y_dtype, &s->conv,
-                     epilogue, &s->tiles.candidates[s->candidate - (s->product ? 1 : 0)],
-                     workspace);
+    cuda_conv_tensor(backend->stream, (int)s->x_dtype, x, s->weights, y, &s->conv, epilogue,
+                     &s->tiles.candidates[s->candidate - (s->product ? 1 : 0)], workspace);
 }
 
 CUDA_RUN(conv_run)
@@ -56,7 +55,7 @@ CUDA_RUN(conv_run)
     void *y = program->data[base->y];
     epilogue.residual = program->data[base->residual];
     if (s->plain)
-        s->plain(stream, (int)s->x_dtype, x, s->weights, y, (int)s->y_dtype, &s->conv, &epilogue);
+        s->plain(stream, (int)s->x_dtype, x, s->weights, y, &s->conv, &epilogue);
     else if (s->product && s->candidate == 0)
         return s->product->run(s->product, program, err);
     else
@@ -69,7 +68,7 @@ CUDA_RUN(conv_tune)
     struct conv_step *s = (struct conv_step *)base;
     struct conv_key key = {.conv = s->conv,
                            .x_dtype = (int32_t)s->x_dtype,
-                           .y_dtype = (int32_t)s->y_dtype,
+                           .y_dtype = s->epilogue.y_dtype,
                            .has_residual = program->data[base->residual] != NULL,
                            .activation = s->epilogue.activation,
                            .unpadded = s->tiles.unpadded,
@@ -102,7 +101,6 @@ static enum status conv_create(const struct cuda_lowering *compile, struct conv_
     const struct cuda_conv *conv = &form->conv;
     form->step.free = conv_free;
     form->x_dtype = node->inputs[0]->dtype;
-    form->y_dtype = y->dtype;
     TRY(cuda_epilogue_of(compile, node_bias(node), &form->epilogue, err));
     struct conv_step *s = cuda_step_create(compile, form, sizeof *s, conv_run, ret, err);
     TRY(allocated(s));

@@ -46,9 +46,8 @@ static enum status copy_up(struct host_step *s, struct cuda_program *program, st
         const size_t columns = y->rank ? (size_t)y->dims[y->rank - 1] : 1;
         struct cuda_epilogue epilogue = s->epilogue;
         epilogue.residual = program->data[s->step.residual];
-        cuda_apply_epilogue(backend->stream, (int)bound->out[0]->dtype,
-                            program->data[bound->node.outputs[0]->index], shape_count(y) / columns,
-                            columns, columns, &epilogue);
+        cuda_apply_epilogue(backend->stream, program->data[bound->node.outputs[0]->index],
+                            shape_count(y) / columns, columns, columns, &epilogue);
         TRY(cuda_launched(&s->step, program, err));
     }
     /* Waits, because the next run overwrites the host tensors. */

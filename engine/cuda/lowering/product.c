@@ -118,7 +118,7 @@ CUDA_RUN(product_run)
         epilogue.residual = NULL;
     }
     if (s->fused != FUSED_ALL)
-        cuda_apply_epilogue(backend->stream, (int)s->product.y_dtype, y, s->rows, s->columns,
+        cuda_apply_epilogue(backend->stream, y, s->rows, s->columns,
                             s->product.y_row ? (size_t)s->product.y_row : s->columns, &epilogue);
     return cuda_launched(base, program, err);
 }

@@ -13,7 +13,7 @@
 struct spatial_step {
     struct cuda_step step;
     struct cuda_operand grid;
-    enum dtype dtype, y_dtype;
+    enum dtype dtype;
     enum {
         SPATIAL_ROWS,
         SPATIAL_POOL,
@@ -67,8 +67,7 @@ CUDA_RUN(spatial_run)
                               program->backend->arena + program->value_bytes);
         break;
     case SPATIAL_CONV:
-        cuda_conv_transposed(stream, dtype, x, s->weights, y, (int)s->y_dtype, &s->conv,
-                             &s->epilogue);
+        cuda_conv_transposed(stream, dtype, x, s->weights, y, &s->conv, &s->epilogue);
         break;
     case SPATIAL_SAMPLE:
         cuda_sample_grid(stream, dtype, x, cuda_operand_at(program, &s->grid), y, &s->sample);
@@ -97,14 +96,12 @@ static struct spatial_step *spatial_create(const struct cuda_lowering *compile,
                                            const char *kernel, struct cuda_step **ret,
                                            struct error *err)
 {
-    const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
     struct spatial_step *s = cuda_step_create(compile, form, sizeof *s, spatial_run, ret, err);
     if (!s)
         return NULL;
     s->kind = kind;
     s->step.kernel = kernel;
-    s->dtype = x->dtype;
-    s->y_dtype = y->dtype;
+    s->dtype = compile->node->inputs[0]->dtype;
     return s;
 }
 

@@ -300,7 +300,7 @@ enum status cuda_epilogue_of(const struct cuda_lowering *compile, const struct v
     const void *data = NULL;
     if (bias)
         TRY(cuda_weights_get(compile->backend, bias->known, layout, DTYPE_F32, &data, err));
-    *ret = (struct cuda_epilogue){data, NULL, (int)e->activation, e->alpha, e->beta};
+    *ret = (struct cuda_epilogue){data, NULL, (int)e->activation, e->alpha, e->beta, (int)dtype};
     return STATUS_OK;
 }
 

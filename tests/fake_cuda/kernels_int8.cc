@@ -1,1 +1,0 @@
-#include "engine/cuda/kernels/int8.cu"
