@@ -389,7 +389,8 @@ Test(kernels, rows)
         struct array scale = make_array(DTYPE_F32, row, &seed),
                      bias = make_array(DTYPE_F32, row, &seed);
         double *expected = malloc(x.count * sizeof *expected);
-        const struct cuda_axis axis = {rows, row, 1, (int)dtype, CUDA_IN_FLOAT};
+        const struct cuda_axis axis = {rows,         row, 1, (int)dtype, (int)dtype_size(dtype),
+                                       CUDA_IN_FLOAT};
         cuda_softmax_axis(stream, x.data, y.data, &axis, 0);
         expect_softmax(&x, row, expected);
         check(&y, expected, 1e-6, "softmax");

@@ -264,7 +264,7 @@ Test(limits, elements_of_nothing)
     for (int size = 1; size <= 8; size *= 2) {
         cuda_copy_strided(stream, size, o.x.data, o.y.data, &map);
         cuda_copy_strided(stream, size, o.x.data, o.y.data, &transposed);
-        const struct cuda_pad pad = {.rank = 1, .out = {0}, .kept = {0}, .steps = {1}};
+        const struct cuda_pad pad = {.rank = 1, .out = {0}, .in = {0}, .steps = {1}};
         cuda_pad_any(stream, size, o.x.data, o.y.data, &pad);
         struct cuda_tuples tuples = {.map = map,
                                      .depth = 1,
@@ -302,11 +302,11 @@ Test(limits, rows_and_axes_of_nothing)
     for (int t = 0; t < 3; t++) {
         const int dtype = (int)dtypes[t];
         for (size_t row = 0; row <= 2048; row = row ? row * 16 : 1) {
-            const struct cuda_axis axis = {0, row, 1, dtype, CUDA_IN_FLOAT};
+            const struct cuda_axis axis = {0, row, 1, dtype, 4, CUDA_IN_FLOAT};
             cuda_softmax_axis(stream, o.x.data, o.y.data, &axis, 0);
             cuda_norm_rows(stream, dtype, o.x.data, w, w, o.y.data, 0, row, 1e-5f, 0);
         }
-        const struct cuda_axis empty = {3, 0, 1, dtype, CUDA_IN_FLOAT};
+        const struct cuda_axis empty = {3, 0, 1, dtype, 4, CUDA_IN_FLOAT};
         cuda_softmax_axis(stream, o.x.data, o.y.data, &empty, 0);
         cuda_norm_rows(stream, dtype, o.x.data, w, w, o.y.data, 3, 0, 1e-5f, 0);
         const struct cuda_scales scales = {1, 1, 0, 0};
@@ -457,7 +457,8 @@ Test(limits, one_number)
     const struct cuda_parts parts = {
         .count = 1, .rows = 1, .pitch = 4, .parts = {{o.x.data, 4, 0, NULL}}};
     const struct cuda_conv c = conv_of_rows(1, 1, 1);
-    const struct cuda_axis axis = {.outer = 1, .extent = 1, .inner = 1, .dtype = DTYPE_F32};
+    const struct cuda_axis axis = {
+        .outer = 1, .extent = 1, .inner = 1, .dtype = DTYPE_F32, .size = 4};
     const struct cuda_reduce_axes fold = {.dtype = DTYPE_F32, .count = 1, .each = 1};
     const struct cuda_pool pool = {.window.n = 1,
                                    .window.h = 1,

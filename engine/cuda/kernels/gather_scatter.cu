@@ -10,9 +10,9 @@ __global__ void pad_kernel(const T *x, T *y, cuda_pad pad, T fill, size_t count)
         int64_t from = 0;
         bool is_inside = true;
         for_each_index(i, pad.rank, pad.out, [&](int d, size_t index) {
-            const int64_t p = (int64_t)index - pad.before[d];
-            is_inside = is_inside && p >= 0 && p < pad.kept[d];
-            from += (pad.first[d] + p) * pad.steps[d];
+            const int64_t p = (int64_t)index - pad.begin[d];
+            is_inside = is_inside && p >= 0 && p < pad.in[d];
+            from += p * pad.steps[d];
         });
         y[i] = is_inside ? x[from] : fill;
     }

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define CUDA_MAX_RANK 8
+#define CUDA_MAX_RANK 8 /* that of a tensor */
 
 /* Operations after a product: y = activation(y + bias[column] + residual). */
 struct cuda_epilogue {
@@ -228,7 +228,7 @@ void cuda_fold_axes(cudaStream_t stream, const void *x, void *y,
 /* An axis of a dense tensor: [outer, extent, inner]. */
 struct cuda_axis {
     size_t outer, extent, inner;
-    int dtype;
+    int dtype, size; /* size: bytes of an element */
     enum cuda_domain domain;
 };
 
@@ -249,11 +249,11 @@ void cuda_top_k(cudaStream_t stream, const void *x, void *values, int64_t *indic
 
 /* ---- elements of 1 to 8 bytes: padding, gathers, scatters (gather_scatter.cu) ---- */
 
-/* y[…, i, …] = x[…, first + i - before, …] in each dimension, `fill` outside of the `kept`
- * elements. */
+/* y[…, i, …] = x[…, i - begin, …] in each dimension, `fill` outside of x. */
 struct cuda_pad {
     int rank;
-    int64_t out[CUDA_MAX_RANK], kept[CUDA_MAX_RANK], first[CUDA_MAX_RANK], before[CUDA_MAX_RANK];
+    int64_t out[CUDA_MAX_RANK], in[CUDA_MAX_RANK]; /* dimensions of y and x */
+    int64_t begin[CUDA_MAX_RANK];
     int64_t steps[CUDA_MAX_RANK]; /* strides of x, in elements */
     uint64_t fill;                /* the element, in the first bytes */
 };

@@ -253,7 +253,7 @@ __device__ inline uint64_t key_of(const void *x, int dtype, enum cuda_domain dom
 }
 
 __global__ void top_k_kernel(const void *x, unsigned char *values, int64_t *indices, cuda_axis axis,
-                             int item, size_t k, int is_least, chosen *workspace, size_t lines)
+                             size_t k, int is_least, chosen *workspace, size_t lines)
 {
     __shared__ unsigned counts[DIGITS];
     __shared__ size_t greater[THREADS], equal[THREADS];
@@ -320,11 +320,9 @@ __global__ void top_k_kernel(const void *x, unsigned char *values, int64_t *indi
             const size_t at = (l / axis.inner * k + place) * axis.inner + l % axis.inner;
             if (indices)
                 indices[at] = mine[i].index;
-            const unsigned char *from =
-                (const unsigned char *)x +
-                (size_t)(base + mine[i].index * (int64_t)axis.inner) * (size_t)item;
-            for (int b = 0; values && b < item; b++)
-                values[at * (size_t)item + (size_t)b] = from[b];
+            const int64_t from = (base + mine[i].index * (int64_t)axis.inner) * axis.size;
+            for (int b = 0; values && b < axis.size; b++)
+                values[at * (size_t)axis.size + b] = ((const unsigned char *)x)[from + b];
         }
         __syncthreads();
     }
@@ -334,14 +332,6 @@ unsigned top_k_blocks(const struct cuda_axis *axis)
 {
     const size_t lines = axis->outer * axis->inner;
     return (unsigned)(lines < 1024 ? lines : 1024);
-}
-
-int item_of(int dtype)
-{
-    return dtype == DTYPE_F64 || dtype == DTYPE_I64 || dtype == DTYPE_U64   ? 8
-           : dtype == DTYPE_F32 || dtype == DTYPE_I32 || dtype == DTYPE_U32 ? 4
-           : dtype == DTYPE_U8 || dtype == DTYPE_I8 || dtype == DTYPE_BOOL  ? 1
-                                                                            : 2;
 }
 } // namespace
 
@@ -354,6 +344,5 @@ void cuda_top_k(cudaStream_t stream, const void *x, void *values, int64_t *indic
                 const struct cuda_axis *axis, size_t k, int is_least, void *workspace)
 {
     LAUNCH_BLOCK(top_k_kernel, top_k_blocks(axis), THREADS, stream, x, (unsigned char *)values,
-                 indices, *axis, item_of(axis->dtype), k, is_least, (chosen *)workspace,
-                 axis->outer * axis->inner);
+                 indices, *axis, k, is_least, (chosen *)workspace, axis->outer * axis->inner);
 }

@@ -3,6 +3,8 @@
 
 #include "engine/op/strided.h"
 
+_Static_assert(CUDA_MAX_RANK == TENSOR_MAX_RANK, "an access map has room for a tensor");
+
 void cuda_dense_steps(const struct shape *shape, int64_t steps[TENSOR_MAX_RANK])
 {
     int64_t step = 1;

@@ -127,11 +127,8 @@ static bool of_arithmetic(int *visited, const struct node *node, struct bounds *
 static bool of_extent(const struct node *node, int64_t otherwise, struct bounds *ret)
 {
     const struct shape *x = &node->inputs[0]->shape;
-    const int64_t axis = node_axis(node, otherwise, x->rank);
-    if (axis < 0 || axis >= x->rank || x->dims[axis] < 1)
-        return false;
-    *ret = (struct bounds){0, x->dims[axis] - 1};
-    return true;
+    *ret = (struct bounds){0, x->dims[node_axis(node, otherwise, x->rank)] - 1};
+    return ret->high >= 0;
 }
 
 /* True if all values fit the dtype, which has up to 64 bits with a sign; others would wrap. */

@@ -148,7 +148,7 @@ const void *conv_pad_channels(cudaStream_t stream, const struct conv_tiles *tile
 {
     const int64_t positions = (int64_t)conv->n * conv->h * conv->w, from = tiles->unpadded;
     const struct cuda_pad pad = {
-        .rank = 2, .out = {positions, conv->c}, .kept = {positions, from}, .steps = {from, 1}};
+        .rank = 2, .out = {positions, conv->c}, .in = {positions, from}, .steps = {from, 1}};
     void *padded = *workspace;
     if (!tiles->unpadded)
         return x;

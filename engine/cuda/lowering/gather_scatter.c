@@ -49,9 +49,8 @@ static bool read_pad(const struct node *node, struct gather_scatter_step *s)
     const struct value *x = node->inputs[0];
     struct padding padding;
     struct cuda_pad *p = &s->pad;
-    int64_t steps[TENSOR_MAX_RANK] = {0};
-    if (x->known || !resolve_is_known(node) || x->shape.rank > CUDA_MAX_RANK ||
-        resolve_padding(node, &padding, NULL) != STATUS_OK || padding.mode != PAD_CONSTANT)
+    if (x->known || !resolve_is_known(node) || resolve_padding(node, &padding, NULL) != STATUS_OK ||
+        padding.mode != PAD_CONSTANT)
         return false;
     const struct tensor *fill = node->op == OP_PAD ? resolve_contents(node, 2) : NULL;
     if (fill && fill->bytes && fill->dtype != x->dtype)
@@ -59,14 +58,11 @@ static bool read_pad(const struct node *node, struct gather_scatter_step *s)
     if (fill && fill->bytes)
         memcpy(&p->fill, fill->data, dtype_size(fill->dtype));
     p->rank = x->shape.rank;
-    cuda_dense_steps(&x->shape, steps);
+    cuda_dense_steps(&x->shape, p->steps);
     for (int d = 0; d < p->rank; d++) {
-        const int64_t begin = padding.begin[d], end = padding.end[d];
         p->out[d] = node->outputs[0]->shape.dims[d];
-        p->first[d] = begin < 0 ? -begin : 0;
-        p->before[d] = begin > 0 ? begin : 0;
-        p->kept[d] = x->shape.dims[d] - p->first[d] + (end < 0 ? end : 0);
-        p->steps[d] = steps[d];
+        p->in[d] = x->shape.dims[d];
+        p->begin[d] = padding.begin[d];
     }
     s->kind = GATHER_PAD;
     return true;

@@ -162,14 +162,6 @@ static enum status product_layout(const struct cuda_backend *backend, enum dtype
                       backend->device, "a matrix layout", err);
 }
 
-static enum status product_set(const struct cuda_backend *backend, cublasLtMatmulDesc_t desc,
-                               cublasLtMatmulDescAttributes_t attribute, const void *value,
-                               size_t size, struct error *err)
-{
-    return blas_check(cublasLtMatmulDescSetAttribute(desc, attribute, value, size), backend->device,
-                      "a matrix product", err);
-}
-
 /* Returns cuBLASLt's name for an epilogue; its GELU is the tanh form. */
 static cublasLtEpilogue_t fused_epilogue(bool bias, int activation)
 {
@@ -200,21 +192,22 @@ static enum status product_describe(const struct cuda_backend *backend,
                                                                       : CUBLAS_COMPUTE_32F;
     TRY(blas_check(cublasLtMatmulDescCreate(&s->desc, compute, CUDA_R_32F), backend->device,
                    "a matrix product", err));
-    if (p->trans_b)
-        TRY(product_set(backend, s->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                        sizeof transposed, err));
-    if (p->trans_a)
-        TRY(product_set(backend, s->desc, CUBLASLT_MATMUL_DESC_TRANSB, &transposed,
-                        sizeof transposed, err));
-    if (epilogue != CUBLASLT_EPILOGUE_DEFAULT)
-        TRY(product_set(backend, s->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue,
-                        err));
-    if (bias) {
-        TRY(product_set(backend, s->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias,
-                        err));
-        TRY(product_set(backend, s->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
-                        sizeof bias_type, err));
-    }
+    const struct {
+        cublasLtMatmulDescAttributes_t attribute;
+        const void *value;
+        size_t size;
+        bool applies;
+    } settings[] = {{CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed, p->trans_b},
+                    {CUBLASLT_MATMUL_DESC_TRANSB, &transposed, sizeof transposed, p->trans_a},
+                    {CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue,
+                     epilogue != CUBLASLT_EPILOGUE_DEFAULT},
+                    {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias, bias},
+                    {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type, bias}};
+    for (size_t i = 0; i < COUNT_OF(settings); i++)
+        if (settings[i].applies)
+            TRY(blas_check(cublasLtMatmulDescSetAttribute(s->desc, settings[i].attribute,
+                                                          settings[i].value, settings[i].size),
+                           backend->device, "a matrix product", err));
     TRY(product_layout(backend, p->dtype, p->trans_a ? p->k : p->m, a_columns, a_columns, p->batch,
                        p->a_step, &s->a, err));
     TRY(product_layout(backend, p->dtype, p->trans_b ? p->n : p->k, b_columns,

@@ -49,17 +49,14 @@ static bool axes_domain_of(enum dtype dtype, enum cuda_domain *ret)
     return dtype != DTYPE_U64;
 }
 
-static bool axis_of(const struct node *node, int64_t axis, struct cuda_axis *ret)
+static bool axis_of(const struct node *node, int64_t otherwise, struct cuda_axis *ret)
 {
     const struct value *x = node->inputs[0];
-    if (axis < 0)
-        axis += x->shape.rank;
-    if (axis < 0 || axis >= x->shape.rank)
-        return false;
-    *ret = (struct cuda_axis){.outer = resolve_extent(&x->shape, 0, (int)axis),
-                              .extent = (size_t)x->shape.dims[axis],
-                              .inner = resolve_extent(&x->shape, (int)axis + 1, x->shape.rank),
-                              .dtype = (int)x->dtype};
+    const struct axis_layout layout =
+        axis_layout_of(&x->shape, node_axis(node, otherwise, x->shape.rank));
+    *ret = (struct cuda_axis){
+        layout.outer, layout.extent, layout.inner, (int)x->dtype, (int)dtype_size(x->dtype),
+        CUDA_IN_FLOAT};
     return axes_domain_of(x->dtype, &ret->domain);
 }
 
@@ -73,7 +70,7 @@ static bool read_fold(const struct node *node, struct axis_step *s)
     int64_t steps[TENSOR_MAX_RANK];
     if (y->dtype != x->dtype || !resolve_is_known(node))
         return false;
-    if (x->shape.rank > CUDA_MAX_RANK || !axes_domain_of(x->dtype, &r->domain) ||
+    if (!axes_domain_of(x->dtype, &r->domain) ||
         resolve_reduction(node, &reduction, NULL) != STATUS_OK)
         return false;
     if (r->domain == CUDA_IN_WHOLE && (r->fold == OP_REDUCE_MEAN || r->fold == OP_REDUCE_L2))
@@ -84,7 +81,6 @@ static bool read_fold(const struct node *node, struct axis_step *s)
     for (int d = 0; d < x->shape.rank; d++) {
         const int64_t dim = x->shape.dims[d];
         const bool is_reduced = reduction.axes & 1u << d;
-        /* x has at most CUDA_MAX_RANK dimensions. */
         (void)cuda_map_append(is_reduced ? &r->reduced : &r->kept, dim, steps[d]);
         *(is_reduced ? &r->each : &r->count) *= (size_t)dim;
     }
@@ -94,8 +90,7 @@ static bool read_fold(const struct node *node, struct axis_step *s)
 static bool read_softmax(const struct node *node, struct axis_step *s)
 {
     s->is_log = node->op == OP_LOG_SOFTMAX;
-    return is_computed(node->inputs[0]->dtype) &&
-           axis_of(node, node_int(node, "axis", -1), &s->axis);
+    return is_computed(node->inputs[0]->dtype) && axis_of(node, -1, &s->axis);
 }
 
 static bool read_top(const struct node *node, struct axis_step *s)
@@ -105,8 +100,7 @@ static bool read_top(const struct node *node, struct axis_step *s)
         return false;
     const int64_t k = tensor_int(count->known, 0);
     s->is_least = !node_int(node, "largest", 1);
-    if (!axis_of(node, node_int(node, "axis", -1), &s->axis) || k < 1 || k > MOST_TOP ||
-        (size_t)k > s->axis.extent)
+    if (!axis_of(node, -1, &s->axis) || k < 1 || k > MOST_TOP)
         return false;
     s->k = (size_t)k;
     return true;
@@ -116,7 +110,7 @@ static bool read_extreme(const struct node *node, struct axis_step *s)
 {
     s->is_least = node->op == OP_ARG_MIN;
     s->is_last = node_int(node, "select_last_index", 0) != 0;
-    return axis_of(node, node_int(node, "axis", 0), &s->axis);
+    return axis_of(node, 0, &s->axis);
 }
 
 static const struct {
