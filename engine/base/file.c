@@ -61,24 +61,6 @@ bool file_read_start(const char *path, char *text, size_t size)
     return n > 0;
 }
 
-/* Reads up to `size` bytes. Returns false with errno on failure. */
-static bool read_up_to(int fd, uint8_t *data, size_t size, size_t *ret)
-{
-    size_t done = 0;
-    while (done < size) {
-        ssize_t n = read(fd, data + done, size - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return false;
-        if (n == 0)
-            break;
-        done += (size_t)n;
-    }
-    *ret = done;
-    return true;
-}
-
 /* Closes a descriptor, if there is one, and keeps errno. */
 static void close_quietly(int fd)
 {
@@ -115,22 +97,20 @@ static enum status check_opened(int fd, size_t limit, size_t *ret_size, struct e
 
 static enum status read_opened(int fd, size_t size, uint8_t **ret, struct error *err)
 {
-    size_t got = 0;
     uint8_t *data = malloc(size + 1);
     if (!data)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for its %zu bytes", size);
-    enum status status = STATUS_OK;
-    if (!read_up_to(fd, data, size, &got)) {
-        status = error_set(err, STATUS_IO, "%s", strerror(errno));
-    } else if (got < size) {
-        errno = 0;
-        status = error_set(err, STATUS_IO, "it became shorter while it was read");
+    for (size_t done = 0; done < size;) {
+        const ssize_t n = TEMP_FAILURE_RETRY(read(fd, data + done, size - done));
+        if (n <= 0) {
+            errno = n ? errno : 0;
+            free(data); /* keeps errno */
+            return error_set(err, STATUS_IO, "%s",
+                             n ? strerror(errno) : "it became shorter while it was read");
+        }
+        done += (size_t)n;
     }
-    if (status != STATUS_OK) {
-        free(data); /* keeps errno */
-        return status;
-    }
-    data[got] = 0;
+    data[size] = 0;
     *ret = data;
     return STATUS_OK;
 }

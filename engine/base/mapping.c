@@ -32,13 +32,12 @@ struct source {
 };
 
 struct mapping {
-    struct guard *guard;
+    struct guard *guard; /* NULL after mapping_settle() */
     struct source *source;
     char *pages; /* page-aligned */
     size_t page_bytes;
     size_t lead;                /* position of the mapped bytes in `pages` */
     size_t tail_at, tail_bytes; /* position and size of the last page's bytes in `pages` */
-    bool settled;
     char tail[]; /* a copy of the last page: if the file ends inside it, reads raise no signal */
 };
 
@@ -258,7 +257,7 @@ static enum status replace_pages(const struct mapping *mapping, char *copy, stru
 
 enum status mapping_settle(struct mapping *mapping, struct error *err)
 {
-    if (mapping->settled)
+    if (!mapping->guard)
         return STATUS_OK;
     if (mapping_torn(mapping))
         return torn(err);
@@ -270,12 +269,11 @@ enum status mapping_settle(struct mapping *mapping, struct error *err)
     give_source(mapping->source);
     mapping->guard = NULL;
     mapping->source = NULL;
-    mapping->settled = true;
     return STATUS_OK;
 }
 
 void mapping_let_go(struct mapping *mapping)
 {
-    if (!mapping->settled)
+    if (mapping->guard)
         madvise(mapping->pages, mapping->page_bytes, MADV_DONTNEED);
 }
