@@ -1,4 +1,4 @@
-/* Private to the reference kernels: element types and conversions of rows of elements.
+/* Element types, and conversions of rows of elements.
  *
  * Integers wrap when they become narrower integers. Floats become integers by truncation toward
  * zero and saturation; NaN becomes 0. bool means "not equal to zero", also for NaN. Floats that

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "engine/base/array.h"
-#include "engine/tensor/floats.h"
+#include "engine/op/convert.h"
 
 void task_buffer_done(struct task_buffer *buffer)
 {
@@ -38,10 +38,11 @@ enum status task_rows_of(const struct tensor *output, bool has_rows, int batch, 
     TRY(check_memory(array_reserve(&buffer->data, &buffer->capacity, count, sizeof *buffer->data),
                      "for the numbers of an output", err));
     const char *data = (const char *)output->data + first * dtype_size(output->dtype);
-    if (count &&
-        (output->dtype == DTYPE_U8 || !floats_read(output->dtype, data, buffer->data, count)))
+    if (count && !dtype_is_float(output->dtype) && output->dtype != DTYPE_BOOL &&
+        output->dtype != DTYPE_I32 && output->dtype != DTYPE_I64)
         return error_set(err, STATUS_INVALID, "the model's output is %s, not floating point",
                          dtype_name(output->dtype));
+    load_floats(data, output->dtype, buffer->data, count);
     ret->data = buffer->data;
     return STATUS_OK;
 }

@@ -6,13 +6,14 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/tensor/floats.h"
+#include "engine/op/convert.h"
 
 void tensor_copy_in(const struct served_tensor *input, bool is_image, bool last, const void *src,
                     void *dst)
 {
     enum { PIXELS = 256 };
     float numbers[PIXELS], *to = dst;
+    uint64_t raw[PIXELS]; /* aligned, as `src` need not be */
     if (!is_image || (last && input->dtype == DTYPE_F32)) {
         memcpy(dst, src, input->bytes);
         return;
@@ -23,9 +24,8 @@ void tensor_copy_in(const struct served_tensor *input, bool is_image, bool last,
     for (size_t first = 0; first < pixels; first += PIXELS) {
         const size_t count = pixels - first < PIXELS ? pixels - first : PIXELS;
         for (size_t c = 0; c < channels; c++) {
-            /* model_describe() accepts only data types for an image that floats_read() knows. */
-            (void)floats_read(input->dtype, (const char *)src + (c * pixels + first) * size,
-                              numbers, count);
+            memcpy(raw, (const char *)src + (c * pixels + first) * size, count * size);
+            load_floats(raw, input->dtype, numbers, count);
             for (size_t p = 0; p < count; p++)
                 to[(first + p) * channels + c] = numbers[p];
         }
