@@ -2,7 +2,6 @@
  * memory from /proc/meminfo and the cgroup. cpu_x86.c and cpu_arm.c detect instruction sets. */
 #include "engine/base/cpu.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -170,21 +169,10 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static int affinity_cores(void)
 {
-    /* A host may have more CPUs than cpu_set_t's 1024: the set grows until the kernel accepts. */
-    for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
-        cpu_set_t *set = CPU_ALLOC((size_t)cpus);
-        size_t size = CPU_ALLOC_SIZE((size_t)cpus);
-        if (!set)
-            return 1;
-        int failed = sched_getaffinity(0, size, set);
-        int count = failed ? 0 : CPU_COUNT_S(size, set);
-        CPU_FREE(set);
-        if (!failed)
-            return count > 0 ? count : 1;
-        if (errno != EINVAL)
-            return 1;
-    }
-    return 1;
+    cpu_set_t sets[64]; /* 65,536 CPUs; Linux can be built for 8,192 */
+    const int count =
+        sched_getaffinity(0, sizeof sets, sets) == 0 ? CPU_COUNT_S(sizeof sets, sets) : 0;
+    return count > 0 ? count : 1;
 }
 
 static void read_once(void)
