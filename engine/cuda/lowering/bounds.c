@@ -48,12 +48,28 @@ static bool of_union(int *visited, const struct node *node, size_t first, struct
     return node->input_count > first;
 }
 
-static bool of_product(const struct bounds *a, const struct bounds *b, struct bounds *ret)
+static bool computed(enum op op, int64_t a, int64_t b, int64_t *ret)
 {
-    const int64_t left[2] = {a->low, a->high}, right[2] = {b->low, b->high};
+    switch (op) {
+    case OP_ADD:
+        return !__builtin_add_overflow(a, b, ret);
+    case OP_SUB:
+        return !__builtin_sub_overflow(a, b, ret);
+    case OP_MUL:
+        return !__builtin_mul_overflow(a, b, ret);
+    default: /* Div; toward 0 */
+        *ret = b > 0 ? a / b : 0;
+        return b > 0;
+    }
+}
+
+/* Bounds a result that is greatest and least where both operands are greatest or least. */
+static bool of_extremes(enum op op, const struct bounds *a, const struct bounds *b,
+                        struct bounds *ret)
+{
     for (int i = 0; i < 4; i++) {
         int64_t x;
-        if (__builtin_mul_overflow(left[i / 2], right[i % 2], &x))
+        if (!computed(op, i / 2 ? a->high : a->low, i % 2 ? b->high : b->low, &x))
             return false;
         if (i == 0)
             *ret = (struct bounds){x, x};
@@ -81,22 +97,16 @@ enum bounds_rule {
     OF_UNION,
     OF_EXTENT,
     OF_TOP,
-    OF_SUM,
-    OF_DIFFERENCE,
-    OF_PRODUCT,
-    OF_QUOTIENT,
+    OF_EXTREMES,
     OF_REMAINDER
 };
 static const enum bounds_rule rules[OP_COUNT] = {
-    [OP_TOP_K] = OF_TOP,       [OP_ARG_MAX] = OF_EXTENT,
-    [OP_ARG_MIN] = OF_EXTENT,  [OP_STRIDED_COPY] = OF_INPUT,
-    [OP_TILE] = OF_INPUT,      [OP_GATHER_ELEMENTS] = OF_INPUT,
-    [OP_GATHER_ND] = OF_INPUT, [OP_CAST] = OF_INPUT,
-    [OP_WHERE] = OF_CHOICE,    [OP_CONCAT] = OF_UNION,
-    [OP_MAX] = OF_UNION,       [OP_MIN] = OF_UNION,
-    [OP_ADD] = OF_SUM,         [OP_SUB] = OF_DIFFERENCE,
-    [OP_MUL] = OF_PRODUCT,     [OP_DIV] = OF_QUOTIENT,
-    [OP_MOD] = OF_REMAINDER};
+    [OP_TOP_K] = OF_TOP,          [OP_ARG_MAX] = OF_EXTENT, [OP_ARG_MIN] = OF_EXTENT,
+    [OP_STRIDED_COPY] = OF_INPUT, [OP_TILE] = OF_INPUT,     [OP_GATHER_ELEMENTS] = OF_INPUT,
+    [OP_GATHER_ND] = OF_INPUT,    [OP_CAST] = OF_INPUT,     [OP_WHERE] = OF_CHOICE,
+    [OP_CONCAT] = OF_UNION,       [OP_MAX] = OF_UNION,      [OP_MIN] = OF_UNION,
+    [OP_ADD] = OF_EXTREMES,       [OP_SUB] = OF_EXTREMES,   [OP_MUL] = OF_EXTREMES,
+    [OP_DIV] = OF_EXTREMES,       [OP_MOD] = OF_REMAINDER};
 
 static bool of_arithmetic(int *visited, const struct node *node, struct bounds *ret)
 {
@@ -104,24 +114,8 @@ static bool of_arithmetic(int *visited, const struct node *node, struct bounds *
     if (node->input_count != 2 || !of_input(visited, node, 0, &a) ||
         !of_input(visited, node, 1, &b))
         return false;
-    switch (rules[node->op]) {
-    case OF_SUM:
-        return !__builtin_add_overflow(a.low, b.low, &ret->low) &&
-               !__builtin_add_overflow(a.high, b.high, &ret->high);
-    case OF_DIFFERENCE:
-        return !__builtin_sub_overflow(a.low, b.high, &ret->low) &&
-               !__builtin_sub_overflow(a.high, b.low, &ret->high);
-    case OF_PRODUCT:
-        return of_product(&a, &b, ret);
-    case OF_QUOTIENT: /* toward 0 */
-        if (b.low < 1)
-            return false;
-        *ret = (struct bounds){a.low / (a.low < 0 ? b.low : b.high),
-                               a.high / (a.high < 0 ? b.high : b.low)};
-        return true;
-    default:
-        return of_remainder(node, &a, &b, ret);
-    }
+    return rules[node->op] == OF_EXTREMES ? of_extremes(node->op, &a, &b, ret)
+                                          : of_remainder(node, &a, &b, ret);
 }
 
 static bool of_extent(const struct node *node, int64_t otherwise, struct bounds *ret)
