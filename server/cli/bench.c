@@ -143,12 +143,11 @@ static enum status bench_prepare(struct device_bench *bench, struct bench_target
     options.precision = bench->config->model_host.precision;
     options.threads = bench->config->model_host.threads;
     options.max_batch = bench->largest < LATENCY_MAX_BATCH ? bench->largest : LATENCY_MAX_BATCH;
-    options.image_layout = IMAGE_NHWC_F32;
     options.on_progress = on_load_progress;
     options.progress_context = target;
-    const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
-    const struct precision_options how = {
-        .limits = &limits, .cache = bench->config->cache_folder, .trials = TRIALS_NOW};
+    const struct precision_options how = {.limits = &IMAGE_LIMITS_DEFAULT,
+                                          .cache = bench->config->cache_folder,
+                                          .trials = TRIALS_NOW};
     struct precision_choice choice;
     TRY(precision_open(model, &how, &options, &choice, &target->session, err));
     const struct session_info *info = session_info(target->session);

@@ -40,9 +40,8 @@ static enum status profile_open_session(const struct config *config, struct prof
     options.precision = config->model_host.precision;
     options.threads = config->model_host.threads;
     options.max_batch = (int)config->profile_batch;
-    const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     const struct precision_options how = {
-        .limits = &limits, .cache = config->cache_folder, .trials = TRIALS_NOW};
+        .limits = &IMAGE_LIMITS_DEFAULT, .cache = config->cache_folder, .trials = TRIALS_NOW};
     /* precision_open() may store a precision that servers reuse, so its trial needs the batch sizes
      * of a server. */
     if (deployment_may_batch(model) && options.max_batch < PRECISION_TRIAL_BATCH)

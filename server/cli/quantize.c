@@ -305,7 +305,6 @@ static enum status write_model_file(struct quantizing *q, struct error *err)
 static enum status quantize_steps(struct quantizing *q, char **ret_json, struct error *err)
 {
     const struct config *config = q->config;
-    const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     const struct quantize_options options = {
         .threads = config->model_host.threads,
         .weight_max = config->is_for_avx2 ? QUANTIZER_WEIGHT_MAX_AVX2 : QUANTIZER_WEIGHT_MAX,
@@ -322,7 +321,7 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
     free(q->model->calibration);
     q->model->calibration = strdup(config->calibrate);
     TRY(check_memory(q->model->calibration, NULL, err));
-    TRY(calibrate_model(q->model, &limits, options, &q->graph, &q->report, err));
+    TRY(calibrate_model(q->model, &IMAGE_LIMITS_DEFAULT, options, &q->graph, &q->report, err));
     TRY(write_model_file(q, err));
     TRY(model_copy_files(config->model, q->model->labels_source, q->folder, err));
     *ret_json = report_json(q);
