@@ -70,9 +70,8 @@ static enum status read_member(const cJSON *item, const struct json_member *memb
         return read_number(item, member, to, err);
     if (!cJSON_IsString(item))
         return json_wrong(item->string, "a text", err);
-    free(*(char **)to);
-    *(char **)to = strdup(item->valuestring);
-    return check_memory(*(char **)to, "while reading a configuration", err);
+    *(const char **)to = item->valuestring;
+    return STATUS_OK;
 }
 
 static enum status unknown_key(const char *key, const char *what, const struct json_member *members,

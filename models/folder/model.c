@@ -272,31 +272,18 @@ static enum status read_preprocess(const struct model_place *place, const struct
 
 /* ---- task ---- */
 
-static bool metadata_is_true(const struct onnx_model *onnx, const char *key)
-{
-    const char *value = metadata_value(onnx, key);
-    return value && !strcmp(value, "True");
-}
-
-/* Collects the facts in Ultralytics' metadata and the folder's files. Texts are borrowed. */
-static struct task_facts facts_of(const struct onnx_model *onnx, const struct task_config *config)
+/* Adds the facts in Ultralytics' metadata. Texts are borrowed. */
+static void add_metadata(const struct onnx_model *onnx, struct task_facts *facts)
 {
     const char *args = metadata_value(onnx, "args");
     const char *author = metadata_value(onnx, "author");
     /* Other exporters may use other words for a task. */
     const bool is_ultralytics = author && !strcmp(author, "Ultralytics");
-    return (struct task_facts){.configured_task = config->task,
-                               .configured_layout = config->layout,
-                               .configured_output = config->output,
-                               .options = config->options,
-                               .metadata_task =
-                                   is_ultralytics ? metadata_value(onnx, "task") : NULL,
-                               .description = metadata_value(onnx, "description"),
-                               .point_shape = metadata_value(onnx, "kpt_shape"),
-                               .is_final = metadata_is_true(onnx, "end2end") ||
-                                           (args && strstr(args, "'nms': True") != NULL),
-                               .architecture = config->architecture,
-                               .is_headless = config->is_headless};
+    const char *end = metadata_value(onnx, "end2end");
+    facts->metadata_task = is_ultralytics ? metadata_value(onnx, "task") : NULL;
+    facts->description = metadata_value(onnx, "description");
+    facts->point_shape = metadata_value(onnx, "kpt_shape");
+    facts->is_final = (end && !strcmp(end, "True")) || (args && strstr(args, "'nms': True"));
 }
 
 /* Names the key points: by VitPose's labels, else by Ultralytics' metadata, {0: ['nose',
@@ -439,19 +426,20 @@ static enum status fill(struct model *model, const struct model_place *place, co
         model_set_size(model, 1, (int)model->text.length);
     struct task_config config;
     TRY(task_config_read(place, &model->labels, &config, err));
-    if (config.architecture && !strncmp(config.architecture, "Siglip", 6) &&
+    struct task_facts *facts = &config.facts;
+    if (facts->architecture && !strncmp(facts->architecture, "Siglip", 6) &&
         !model->texts.has_scale)
         model->texts.is_sigmoid = true;
-    struct task_facts facts = facts_of(&onnx, &config);
-    facts.text_size = model->texts.count ? model->texts.size : 0;
-    facts.are_characters = are_characters;
-    facts.words = model->words.form;
-    facts.takes_texts = model->text.tokenizer != NULL && facts.words == WORDS_NONE;
-    facts.is_half = is_half;
-    facts.is_encoder = place->is_encoder;
-    facts.makes_masks = model->prompt.is_set;
-    facts.mask_side = model->prompt.is_padded;
-    enum status status = model_describe(model, &config, &facts, err);
+    add_metadata(&onnx, facts);
+    facts->text_size = model->texts.count ? model->texts.size : 0;
+    facts->are_characters = are_characters;
+    facts->words = model->words.form;
+    facts->takes_texts = model->text.tokenizer != NULL && facts->words == WORDS_NONE;
+    facts->is_half = is_half;
+    facts->is_encoder = place->is_encoder;
+    facts->makes_masks = model->prompt.is_set;
+    facts->mask_side = model->prompt.is_padded;
+    enum status status = model_describe(model, &config, err);
     model->task.unclip_ratio = config.unclip_ratio;
     model->task.dilates = config.use_dilation;
     model->load = config.load;

@@ -560,11 +560,11 @@ static void warn_of_labels(struct model *model)
                    model->class_count, model->class_count == 1 ? "" : "es");
 }
 
-enum status model_describe(struct model *model, const struct task_config *config,
-                           struct task_facts *facts, struct error *err)
+enum status model_describe(struct model *model, struct task_config *config, struct error *err)
 {
+    const char *task = config->facts.configured_task;
     find_image_input(model);
-    if (!config->task || strcmp(config->task, "tensors") != 0)
+    if (!task || strcmp(task, "tensors") != 0)
         TRY(model_fill_inputs(model, config->inputs, config->input_count, err));
     if (model->image_input != SIZE_MAX) {
         fit_channels(model);
@@ -580,7 +580,7 @@ enum status model_describe(struct model *model, const struct task_config *config
     }
     struct session_tensor *outputs = alloc_array(model->graph->output_count, sizeof *outputs);
     TRY(check_memory(outputs, NULL, err));
-    enum status status = decide_task(model, facts, outputs, err);
+    enum status status = decide_task(model, &config->facts, outputs, err);
     free(outputs);
     TRY(status);
     word_input_place(model);

@@ -179,20 +179,17 @@ enum prompt_input mask_prompt_input(const char *name);
  * file lacks; STATUS_NO_MEMORY. */
 enum status mask_prompt_prepare(struct model *model, struct error *err) MUST_USE;
 
-/* Settings in a model's lensd.json and config.json. Texts are owned; NULL: not set. */
+/* Settings in a model's lensd.json and config.json. */
 struct task_config {
-    char *task, *layout;         /* lensd.json */
-    char *output;                /* lensd.json: the name of the output with the class scores */
-    struct task_options options; /* lensd.json */
+    struct task_facts facts;                       /* only those from these files */
     struct input_constant inputs[INPUT_CONSTANTS]; /* lensd.json */
     size_t input_count;
     float unclip_ratio;          /* lensd.json; 0: not set */
     int use_dilation;            /* lensd.json */
     enum model_load_when load;   /* lensd.json */
     double idle_unload_s;        /* lensd.json; negative: not set */
-    char *architecture;          /* config.json: the first of "architectures" */
-    bool is_headless;            /* config.json: "num_classes" is 0 */
     const struct labels *labels; /* the labels that "classes" may name; borrowed */
+    struct cJSON *trees[2];      /* of the files; they have the texts of `facts` */
 };
 
 /* Reads lensd.json and config.json (models/folder/task_config.c). STATUS_MODEL names file, key and
@@ -218,11 +215,11 @@ size_t class_output_find(const struct model *model, const struct graph *graph, c
 bool output_is_probabilities(const struct value *output);
 
 /* Determines image input, outputs, classes, task and parameters, and adapts the preprocessing to
- * the input (models/folder/model_describe.c). Fills other inputs by `config`. `facts` has the facts
- * from files and metadata; this function adds those from the graph. The caller has set the other
- * members of the model that come from files. */
-enum status model_describe(struct model *model, const struct task_config *config,
-                           struct task_facts *facts, struct error *err) MUST_USE;
+ * the input (models/folder/model_describe.c). Fills other inputs by `config`. config->facts has the
+ * facts from files and metadata; this function adds those from the graph. The caller has set the
+ * other members of the model that come from files. */
+enum status model_describe(struct model *model, struct task_config *config,
+                           struct error *err) MUST_USE;
 
 /* Parses a file's text; free the tree with cJSON_Delete(). Numbers and names are not checked.
  * STATUS_MODEL says that the text is empty, or gives line and byte of the syntax error. */
@@ -233,7 +230,7 @@ enum status json_parse(const char *text, size_t size, struct cJSON **ret,
 struct json_member {
     const char *key;
     enum {
-        JSON_TEXT, /* char *, malloc'ed */
+        JSON_TEXT, /* const char *, part of the object */
         JSON_FLAG, /* int */
         JSON_FLOAT,
         JSON_DOUBLE,

@@ -8,7 +8,8 @@
 
 void task_config_done(struct task_config *config)
 {
-    FREE_ALL(config->task, config->layout, config->output, config->architecture);
+    cJSON_Delete(config->trees[0]);
+    cJSON_Delete(config->trees[1]);
     *config = (struct task_config){0};
 }
 
@@ -16,7 +17,7 @@ static enum status read_classes(const cJSON *item, void *object, struct error *e
 {
     struct task_config *config = object;
     static const char expected[] = "a list of 1 to 64 class numbers or labels";
-    struct task_options *ret = &config->options;
+    struct task_options *ret = &config->facts.options;
     ret->class_count = 0;
     for (const cJSON *entry = cJSON_IsArray(item) ? item->child : NULL; entry;
          entry = entry->next) {
@@ -39,7 +40,7 @@ static enum status read_classes(const cJSON *item, void *object, struct error *e
 static enum status read_masks(const cJSON *item, void *object, struct error *err)
 {
     struct task_config *config = object;
-    return cJSON_IsString(item) && task_option_set(&config->options, item->string,
+    return cJSON_IsString(item) && task_option_set(&config->facts.options, item->string,
                                                    item->valuestring, NULL) == STATUS_OK
                ? STATUS_OK
                : json_wrong(item->string, "\"rle\", \"polygon\" or \"png\"", err);
@@ -64,16 +65,16 @@ static enum status read_load(const cJSON *item, void *object, struct error *err)
 #define AT(member) offsetof(struct task_config, member)
 
 static const struct json_member lensd_members[] = {
-    {"task", JSON_TEXT, AT(task)},
-    {"layout", JSON_TEXT, AT(layout)},
-    {"output", JSON_TEXT, AT(output)},
+    {"task", JSON_TEXT, AT(facts.configured_task)},
+    {"layout", JSON_TEXT, AT(facts.configured_layout)},
+    {"output", JSON_TEXT, AT(facts.configured_output)},
     {.key = "inputs", .read = read_inputs},
-    {"confidence", JSON_FLOAT, AT(options.confidence), 0, 1},
-    {"iou", JSON_FLOAT, AT(options.iou), 0, 1},
-    {"max_detections", JSON_INT, AT(options.max_detections), 1, TASK_MAX_DETECTIONS},
+    {"confidence", JSON_FLOAT, AT(facts.options.confidence), 0, 1},
+    {"iou", JSON_FLOAT, AT(facts.options.iou), 0, 1},
+    {"max_detections", JSON_INT, AT(facts.options.max_detections), 1, TASK_MAX_DETECTIONS},
     {.key = "classes", .read = read_classes},
-    {"agnostic", JSON_FLAG, AT(options.agnostic)},
-    {"normalize", JSON_FLAG, AT(options.normalize)},
+    {"agnostic", JSON_FLAG, AT(facts.options.agnostic)},
+    {"normalize", JSON_FLAG, AT(facts.options.normalize)},
     {.key = "masks", .read = read_masks},
     {"unclip_ratio", JSON_FLOAT, AT(unclip_ratio), 0.1, 10},
     {"use_dilation", JSON_FLAG, AT(use_dilation)},
@@ -89,37 +90,39 @@ static enum status read_lensd(const cJSON *json, struct task_config *config, str
 /* Reads the config.json of Hugging Face or timm; other files of that name have no task. */
 static enum status read_config(const cJSON *json, struct task_config *config, struct error *err)
 {
+    (void)err;
     const cJSON *list = json_get(json, "architectures");
     const cJSON *first = cJSON_IsArray(list) ? list->child : NULL;
     const cJSON *classes = json_get(json, "num_classes");
-    config->is_headless = json_is_whole(classes, 0, 0);
-    if (!cJSON_IsString(first))
-        return STATUS_OK;
-    config->architecture = strdup(first->valuestring);
-    return check_memory(config->architecture, "while reading a configuration", err);
+    config->facts.is_headless = json_is_whole(classes, 0, 0);
+    config->facts.architecture = cJSON_GetStringValue(first);
+    return STATUS_OK;
 }
 
 typedef enum status (*task_reader)(const cJSON *json, struct task_config *config,
                                    struct error *err);
 
+/* Reads a file, if there is one. *ret_tree is owned by the caller. */
 static enum status read_file(const struct model_place *place, const char *name, task_reader read,
-                             struct task_config *config, struct error *err)
+                             struct task_config *config, cJSON **ret_tree, struct error *err)
 {
     struct side_file file;
     const enum status status = side_json_open(place, name, &file, err);
     if (status == STATUS_NOT_FOUND)
         return STATUS_OK;
     TRY(status);
-    return side_file_close(&file, read(file.json, config, err), err);
+    *ret_tree = file.json;
+    file.json = NULL;
+    return side_file_close(&file, read(*ret_tree, config, err), err);
 }
 
 enum status task_config_read(const struct model_place *place, const struct labels *labels,
                              struct task_config *ret, struct error *err)
 {
-    *ret =
-        (struct task_config){.options = TASK_OPTIONS_NONE, .idle_unload_s = -1, .labels = labels};
-    enum status status = read_file(place, "lensd.json", read_lensd, ret, err);
-    IF_OK(status, read_file(place, "config.json", read_config, ret, err));
+    *ret = (struct task_config){
+        .facts.options = TASK_OPTIONS_NONE, .idle_unload_s = -1, .labels = labels};
+    enum status status = read_file(place, "lensd.json", read_lensd, ret, &ret->trees[0], err);
+    IF_OK(status, read_file(place, "config.json", read_config, ret, &ret->trees[1], err));
     if (status != STATUS_OK)
         task_config_done(ret);
     return status;

@@ -45,20 +45,16 @@ static void try_decide(const uint8_t *head, const struct task_config *config)
     for (size_t i = 0; i < OUTPUTS; i++)
         outputs[i] = make_output(head + 4 + i * OUTPUT_BYTES);
     static const char *const tasks[] = {NULL, "detect", "classify", "segment", "pose", "obb", "x"};
-    struct task_facts facts = {.outputs = outputs,
-                               .output_count = head[0] % (OUTPUTS + 1),
-                               .class_output = head[0] & 8 ? 0 : SIZE_MAX,
-                               .width = 32 * (head[1] % 32),
-                               .height = 32 * (head[1] / 32),
-                               .label_count = head[2] % 128,
-                               .has_exp = head[3] & 1,
-                               .is_final = head[3] & 2,
-                               .configured_task = config->task,
-                               .configured_layout = config->layout,
-                               .options = config->options,
-                               .metadata_task = tasks[(head[3] >> 2) % COUNT_OF(tasks)],
-                               .architecture = config->architecture,
-                               .is_headless = config->is_headless};
+    struct task_facts facts = config->facts;
+    facts.outputs = outputs;
+    facts.output_count = head[0] % (OUTPUTS + 1);
+    facts.class_output = head[0] & 8 ? 0 : SIZE_MAX;
+    facts.width = 32 * (head[1] % 32);
+    facts.height = 32 * (head[1] / 32);
+    facts.label_count = head[2] % 128;
+    facts.has_exp = head[3] & 1;
+    facts.is_final = head[3] & 2;
+    facts.metadata_task = tasks[(head[3] >> 2) % COUNT_OF(tasks)];
     if (facts.class_output >= facts.output_count)
         facts.class_output = SIZE_MAX;
     struct task task;
@@ -97,7 +93,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct version_policy policy;
     struct error err = {0};
     if (task_config_read(&place, &labels, &config, &err) == STATUS_OK) {
-        check_options(&config.options);
+        check_options(&config.facts.options);
         try_decide(data, &config);
         task_config_done(&config);
     } else {
