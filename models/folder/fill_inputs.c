@@ -68,15 +68,6 @@ static const struct known_input *find_known(const struct model *model, const str
     return NULL;
 }
 
-static const struct input_constant *find_named(const struct input_constant *constants, size_t count,
-                                               const char *name)
-{
-    for (size_t i = 0; i < count; i++)
-        if (!strcmp(constants[i].name, name))
-            return &constants[i];
-    return NULL;
-}
-
 /* Returns the dimensions `which` of the image input as a value of `shape`. */
 static struct value *image_sides(struct edit *edit, const struct model *model,
                                  const struct shape *shape, const int64_t *which)
@@ -91,9 +82,10 @@ static struct value *image_sides(struct edit *edit, const struct model *model,
 
 /* Replaces an input by `named`, or by `known` if `named` is NULL. */
 static void fill_input(struct edit *edit, const struct model *model, struct value *input,
-                       const struct known_input *known, const struct input_constant *named)
+                       const struct known_input *known, const cJSON *named)
 {
     const struct shape shape = fill_shape(input);
+    const cJSON *number = cJSON_IsArray(named) ? named->child : named;
     const int rows = model->input_channels_last ? 1 : 2; /* the height's index in the shape */
     struct value *filled;
     size_t at = 0;
@@ -112,11 +104,13 @@ static void fill_input(struct edit *edit, const struct model *model, struct valu
         at = 2;
     } else {
         filled = edit_constant(edit, DTYPE_F32, &shape, NULL);
-        for (size_t i = 0; filled && i < shape_count(&shape); i++)
-            ((float *)filled->known->data)[i] = named ? named->numbers[i]
+        for (size_t i = 0; filled && i < shape_count(&shape); i++) {
+            ((float *)filled->known->data)[i] = named ? (float)number->valuedouble
                                                 : known->count == ZEROS
                                                     ? 0
                                                     : known->numbers[i % known->count];
+            number = named ? number->next : NULL;
+        }
     }
     if (filled)
         filled = edit_insert_cast(edit, at, "filled input", filled, input->dtype);
@@ -124,29 +118,27 @@ static void fill_input(struct edit *edit, const struct model *model, struct valu
         edit_replace(edit->graph, input, filled);
 }
 
-static enum status check_named(const struct model *model, const struct input_constant *constants,
-                               size_t count, struct error *err)
+static enum status check_named(const struct model *model, const cJSON *named, struct error *err)
 {
-    for (size_t i = 0; i < count; i++) {
+    for (const cJSON *entry = named ? named->child : NULL; entry; entry = entry->next) {
         const struct graph *graph = model->graph;
-        const struct value *input =
-            value_named(graph->inputs, graph->input_count, constants[i].name);
+        const struct value *input = value_named(graph->inputs, graph->input_count, entry->string);
+        const size_t count = cJSON_IsArray(entry) ? (size_t)cJSON_GetArraySize(entry) : 1;
         if (!input ||
             (model->image_input != SIZE_MAX && input == graph->inputs[model->image_input]))
             return error_set(
                 err, STATUS_MODEL,
                 "lensd.json: \"inputs\" names '%.60s', but the model has no such input "
                 "beside its image",
-                constants[i].name);
+                entry->string);
         const struct shape shape = fill_shape(input);
         size_t elements;
         if (shape_check(&shape, input->dtype, &elements, NULL, NULL) != STATUS_OK ||
-            elements != constants[i].count)
+            elements != count)
             return error_set(
                 err, STATUS_MODEL,
                 "lensd.json: \"inputs\" gives '%.60s' %zu number%s, but the input's shape is %s",
-                input->name, constants[i].count, constants[i].count == 1 ? "" : "s",
-                SHAPE_STRING(&input->shape));
+                input->name, count, count == 1 ? "" : "s", SHAPE_STRING(&input->shape));
     }
     return STATUS_OK;
 }
@@ -164,21 +156,19 @@ static void drop_input(struct model *model, size_t i)
     model->prompt.labels -= model->prompt.labels > i;
 }
 
-enum status model_fill_inputs(struct model *model, const struct input_constant *constants,
-                              size_t count, struct error *err)
+enum status model_fill_inputs(struct model *model, const cJSON *named, struct error *err)
 {
     struct graph *graph = model->graph;
     struct edit edit = {.graph = graph, .err = err};
     const struct value *stranger = NULL;
-    TRY(check_named(model, constants, count, err));
-    if (count && model->image_input == SIZE_MAX)
+    TRY(check_named(model, named, err));
+    if (named && named->child && model->image_input == SIZE_MAX)
         return error_set(err, STATUS_MODEL,
                          "lensd.json: \"inputs\" is for inputs beside a photo, but this model "
                          "takes no photos; remove it");
     for (size_t i = 0; i < graph->input_count; i++)
         if (i != model->image_input && !word_input_is(model, graph->inputs[i]) &&
-            !find_known(model, graph->inputs[i]) &&
-            !find_named(constants, count, graph->inputs[i]->name))
+            !find_known(model, graph->inputs[i]) && !json_get(named, graph->inputs[i]->name))
             stranger = graph->inputs[i];
     if (stranger && model->image_input != SIZE_MAX && model->lacks_tokenizer)
         model_warn(model, MODEL_NO_TOKENIZER);
@@ -189,42 +179,15 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
                    stranger->name, stranger->name);
     for (size_t i = graph->input_count; i-- > 0;) {
         struct value *input = graph->inputs[i];
-        const struct input_constant *named = find_named(constants, count, input->name);
+        const cJSON *own = json_get(named, input->name);
         /* These inputs stay. With an unknown input (`stranger`) clients send all as tensors. */
         if (i == model->image_input || word_input_is(model, input) ||
-            (!named && !model->prompt.is_set && (stranger || model->image_input == SIZE_MAX)) ||
+            (!own && !model->prompt.is_set && (stranger || model->image_input == SIZE_MAX)) ||
             (model->prompt.is_set && !find_known(model, input)))
             continue;
-        fill_input(&edit, model, input, find_known(model, input), named);
+        fill_input(&edit, model, input, find_known(model, input), own);
         text_append(model->filled, sizeof model->filled, ", ", "%.60s", input->name);
         drop_input(model, i);
     }
     return edit_end(&edit);
-}
-
-/* Reads {"iou_threshold": 0.5, "sizes": [640, 640]}. */
-enum status input_constants_read(const cJSON *item, struct input_constant *ret, size_t *ret_count,
-                                 struct error *err)
-{
-    static const char expected[] =
-        "an object with a number, or a list of 1 to 16, for each of at most 8 inputs";
-    *ret_count = 0;
-    if (!cJSON_IsObject(item))
-        return json_wrong(item->string, expected, err);
-    for (const cJSON *entry = item->child; entry; entry = entry->next) {
-        if (*ret_count == INPUT_CONSTANTS || strlen(entry->string) >= sizeof ret->name)
-            return json_wrong(item->string, expected, err);
-        struct input_constant *to = &ret[(*ret_count)++];
-        *to = (struct input_constant){.count = 0};
-        snprintf(to->name, sizeof to->name, "%s", entry->string);
-        const bool is_list = cJSON_IsArray(entry);
-        for (const cJSON *n = is_list ? entry->child : entry; n; n = is_list ? n->next : NULL) {
-            if (!cJSON_IsNumber(n) || to->count == COUNT_OF(to->numbers))
-                return json_wrong(item->string, expected, err);
-            to->numbers[to->count++] = (float)n->valuedouble;
-        }
-        if (!to->count)
-            return json_wrong(item->string, expected, err);
-    }
-    return STATUS_OK;
 }

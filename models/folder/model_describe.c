@@ -565,7 +565,7 @@ enum status model_describe(struct model *model, struct task_config *config, stru
     const char *task = config->facts.configured_task;
     find_image_input(model);
     if (!task || strcmp(task, "tensors") != 0)
-        TRY(model_fill_inputs(model, config->inputs, config->input_count, err));
+        TRY(model_fill_inputs(model, config->inputs, err));
     if (model->image_input != SIZE_MAX) {
         fit_channels(model);
         TRY(fit_size(model, err));

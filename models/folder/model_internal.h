@@ -112,24 +112,12 @@ struct version_policy {
 enum status version_policy_read(const char *folder, struct version_policy *ret,
                                 struct error *err) MUST_USE;
 
-/* Numbers for an input other than the photo. */
-#define INPUT_CONSTANTS 8
-struct input_constant {
-    char name[64];
-    float numbers[16];
-    size_t count;
-};
-
-/* Reads "inputs" of lensd.json into at most INPUT_CONSTANTS entries (models/folder/fill_inputs.c).
- * STATUS_MODEL says what was expected. */
-enum status input_constants_read(const struct cJSON *item, struct input_constant *ret,
-                                 size_t *ret_count, struct error *err) MUST_USE;
-
-/* Replaces inputs by numbers: the inputs in `constants` and, if lensd knows the values of all
- * other inputs, also these. Lists the replaced inputs in model->filled. STATUS_MODEL: a constant
- * fits no input; STATUS_NO_MEMORY. */
-enum status model_fill_inputs(struct model *model, const struct input_constant *constants,
-                              size_t count, struct error *err) MUST_USE;
+/* Replaces inputs by numbers: the inputs in `named`, which task_config_read() has checked (NULL:
+ * none), and, if lensd knows the values of all other inputs, also these. Lists the replaced inputs
+ * in model->filled (models/folder/fill_inputs.c). STATUS_MODEL: a member of `named` fits no input;
+ * STATUS_NO_MEMORY. */
+enum status model_fill_inputs(struct model *model, const struct cJSON *named,
+                              struct error *err) MUST_USE;
 
 /* True if one of place->folders has a tokenizer's file. */
 bool model_has_tokenizer(const struct model_place *place);
@@ -181,13 +169,12 @@ enum status mask_prompt_prepare(struct model *model, struct error *err) MUST_USE
 
 /* Settings in a model's lensd.json and config.json. */
 struct task_config {
-    struct task_facts facts;                       /* only those from these files */
-    struct input_constant inputs[INPUT_CONSTANTS]; /* lensd.json */
-    size_t input_count;
-    float unclip_ratio;          /* lensd.json; 0: not set */
-    int use_dilation;            /* lensd.json */
-    enum model_load_when load;   /* lensd.json */
-    double idle_unload_s;        /* lensd.json; negative: not set */
+    struct task_facts facts;    /* only those from these files */
+    const struct cJSON *inputs; /* lensd.json: for each name one number, or a list; NULL: not set */
+    float unclip_ratio;         /* lensd.json; 0: not set */
+    int use_dilation;           /* lensd.json */
+    enum model_load_when load;  /* lensd.json */
+    double idle_unload_s;       /* lensd.json; negative: not set */
     const struct labels *labels; /* the labels that "classes" may name; borrowed */
     struct cJSON *trees[2];      /* of the files; they have the texts of `facts` */
 };

@@ -46,10 +46,23 @@ static enum status read_masks(const cJSON *item, void *object, struct error *err
                : json_wrong(item->string, "\"rle\", \"polygon\" or \"png\"", err);
 }
 
+/* Checks {"iou_threshold": 0.5, "sizes": [640, 640]}. */
 static enum status read_inputs(const cJSON *item, void *object, struct error *err)
 {
     struct task_config *config = object;
-    return input_constants_read(item, config->inputs, &config->input_count, err);
+    bool is_right = cJSON_IsObject(item) && cJSON_GetArraySize(item) <= 8;
+    config->inputs = item;
+    for (const cJSON *entry = item->child; entry && is_right; entry = entry->next) {
+        const int count = cJSON_IsArray(entry) ? cJSON_GetArraySize(entry) : 0;
+        is_right = cJSON_IsNumber(entry) || (count > 0 && count <= 16);
+        for (const cJSON *n = count ? entry->child : NULL; n && is_right; n = n->next)
+            is_right = cJSON_IsNumber(n);
+    }
+    return is_right ? STATUS_OK
+                    : json_wrong(item->string,
+                                 "an object with a number, or a list of 1 to 16, for each of at "
+                                 "most 8 inputs",
+                                 err);
 }
 
 static enum status read_load(const cJSON *item, void *object, struct error *err)
