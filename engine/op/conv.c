@@ -481,20 +481,6 @@ static enum status deform_image(const struct kernel_args *args, const struct def
     return STATUS_OK;
 }
 
-static enum status deform_batch(const struct kernel_args *args, struct deform *d,
-                                const double *const *in, double *dst, struct error *err)
-{
-    size_t taps = d->offset_groups * d->taps * d->positions;
-    for (size_t n = 0; n < d->conv.batch; n++) {
-        d->src = in[0] + n * d->conv.in_channels * d->plane;
-        d->offset = in[2] + n * taps * (size_t)d->conv.window.spatial;
-        d->mask = in[4] ? in[4] + n * taps : NULL;
-        TRY(deform_image(args, d, in[1], in[3], dst + n * d->conv.out_channels * d->positions,
-                         err));
-    }
-    return STATUS_OK;
-}
-
 KERNEL(kernel_deform_conv)
 {
     struct deform d = {.offset_groups = (size_t)node_int(args->node, "offset_group", 1)};
@@ -512,7 +498,13 @@ KERNEL(kernel_deform_conv)
     TRY(allocated(d.panel));
     TRY(operands_open(args, 0, COUNT_OF(in), in, err));
     TRY(result_open(args, 0, DTYPE_F64, &dst, err));
-    TRY(deform_batch(args, &d, in, dst, err));
+    const size_t offsets = d.offset_groups * d.taps * d.positions;
+    for (size_t n = 0; n < d.conv.batch; n++) {
+        d.src = in[0] + n * d.conv.in_channels * d.plane;
+        d.offset = in[2] + n * offsets * (size_t)d.conv.window.spatial;
+        d.mask = in[4] ? in[4] + n * offsets : NULL;
+        TRY(deform_image(args, &d, in[1], in[3], dst + n * d.conv.out_channels * d.positions, err));
+    }
     return STATUS_OK;
 }
 

@@ -397,21 +397,11 @@ static enum status read_suppression(const struct kernel_args *args, struct suppr
     return STATUS_OK;
 }
 
-static enum status suppress_all(const struct kernel_args *args, struct suppression *s,
-                                const float *boxes, const float *scores, struct error *err)
-{
-    const struct shape *shape = &args->in[1]->shape; /* [batch, classes, boxes] */
-    size_t batches = (size_t)shape->dims[0], classes = (size_t)shape->dims[1];
-    for (size_t n = 0; n < batches && s->boxes && s->max_boxes > 0; n++)
-        for (size_t c = 0; c < classes; c++)
-            TRY(suppress_class(args, s, boxes + n * s->boxes * 4,
-                               scores + (n * classes + c) * s->boxes, n, c, err));
-    return STATUS_OK;
-}
-
 KERNEL(kernel_non_max_suppression)
 {
-    struct suppression s = {.boxes = (size_t)args->in[0]->shape.dims[1]};
+    const struct shape *shape = &args->in[1]->shape; /* [images, classes, boxes] */
+    const size_t images = (size_t)shape->dims[0], classes = (size_t)shape->dims[1];
+    struct suppression s = {.boxes = (size_t)shape->dims[2]};
     const float *boxes, *scores;
     TRY(read_suppression(args, &s, err));
     s.candidates = kernel_scratch(args, s.boxes, sizeof *s.candidates, err);
@@ -420,7 +410,9 @@ KERNEL(kernel_non_max_suppression)
         return STATUS_NO_MEMORY;
     TRY(operand_open(args, 0, DTYPE_F32, &boxes, err));
     TRY(operand_open(args, 1, DTYPE_F32, &scores, err));
-    TRY(suppress_all(args, &s, boxes, scores, err));
+    for (size_t i = 0; i < images * classes && s.boxes && s.max_boxes > 0; i++)
+        TRY(suppress_class(args, &s, boxes + i / classes * s.boxes * 4, scores + i * s.boxes,
+                           i / classes, i % classes, err));
     TRY(kernel_output(args, 0, DTYPE_I64, &SHAPE((int64_t)s.count, 3), err));
     if (s.count)
         memcpy(args->out[0]->data, s.out, s.count * 3 * sizeof *s.out);

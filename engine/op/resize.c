@@ -522,32 +522,26 @@ static void extrapolate(const struct resize_plan *plan, const struct table *tabl
     }
 }
 
-static enum status resize_by_plan(const struct kernel_args *args, const struct resize_plan *plan,
-                                  struct tensor *y, struct error *err)
+KERNEL(kernel_resize)
 {
     const struct tensor *x = args->in[0];
-    bool nearest = plan->mode == RESIZE_NEAREST;
+    struct resize_plan plan;
+    bool is_known; /* always in a run */
+    TRY(resize_plan_init(args->node, &x->shape, &plan, &is_known, err));
+    const bool nearest = plan.mode == RESIZE_NEAREST;
     struct table tables[TENSOR_MAX_RANK] = {0};
     struct stage stage = {.data = x->data, .item = dtype_size(x->dtype), .shape = x->shape};
     if (!nearest) {
         TRY(operand_open(args, 0, DTYPE_F64, &stage.data, err));
         stage.item = sizeof(double);
     }
-    for (int i = 0; i < plan->rank; i++)
-        if (plan->axis[i].resized)
-            TRY(advance(args, plan, &tables[i], i, &stage, err));
-    store_result(&stage, y, nearest);
-    if (plan->coordinate == RESIZE_TF_CROP_AND_RESIZE)
-        extrapolate(plan, tables, y);
+    for (int i = 0; i < plan.rank; i++)
+        if (plan.axis[i].resized)
+            TRY(advance(args, &plan, &tables[i], i, &stage, err));
+    store_result(&stage, args->out[0], nearest);
+    if (plan.coordinate == RESIZE_TF_CROP_AND_RESIZE)
+        extrapolate(&plan, tables, args->out[0]);
     return STATUS_OK;
-}
-
-KERNEL(kernel_resize)
-{
-    struct resize_plan plan;
-    bool is_known; /* always in a run */
-    TRY(resize_plan_init(args->node, &args->in[0]->shape, &plan, &is_known, err));
-    return resize_by_plan(args, &plan, args->out[0], err);
 }
 
 const struct op_info ops_resize[] = {

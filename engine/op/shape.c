@@ -288,14 +288,6 @@ static enum status split_outputs(struct node *node, int64_t axis, bool given, st
     return STATUS_OK;
 }
 
-static enum status split_count_check(const struct node *node, size_t count, struct error *err)
-{
-    if (count != node->output_count)
-        return error_set(err, STATUS_SHAPE, "%zu extents for %zu outputs", count,
-                         node->output_count);
-    return STATUS_OK;
-}
-
 static enum status infer_split(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0], *split = node_input(node, 1);
@@ -305,7 +297,9 @@ static enum status infer_split(struct node *node, struct error *err)
         if (parts != -1)
             return error_set(err, STATUS_MODEL,
                              "both the input split and the attribute num_outputs are given");
-        TRY(split_count_check(node, shape_count(&split->shape), err));
+        if (shape_count(&split->shape) != node->output_count)
+            return error_set(err, STATUS_SHAPE, "%zu extents for %zu outputs",
+                             shape_count(&split->shape), node->output_count);
         if (split->known)
             return split_outputs(node, axis, true, err);
         for (size_t i = 0; i < node->output_count; i++)

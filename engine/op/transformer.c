@@ -503,35 +503,26 @@ static void rotate_head(const struct rotary_call *call, const double *x, const d
     }
 }
 
-static enum status rotate_all(const struct kernel_args *args, const struct rotary_call *call,
-                              const double *const in[3], double *y, struct error *err)
-{
-    const double *x = in[0], *cosines = in[1], *sines = in[2];
-    for (int64_t image = 0; image < call->batch; image++)
-        for (int64_t token = 0; token < call->tokens; token++) {
-            int64_t row;
-            TRY(table_row(args, call, image, token, &row, err));
-            row *= call->rotated / 2;
-            for (int64_t head = 0; head < call->heads; head++) {
-                const int64_t at =
-                    (call->merged ? (image * call->tokens + token) * call->heads + head
-                                  : (image * call->heads + head) * call->tokens + token) *
-                    call->size;
-                rotate_head(call, x + at, cosines + row, sines + row, y + at);
-            }
-        }
-    return STATUS_OK;
-}
-
 KERNEL(kernel_rotary_embedding)
 {
     struct rotary_call call;
-    const double *in[3];
+    const double *in[3]; /* X, cosines, sines */
     double *y;
     TRY(rotary_call_load(args->node, &call, err));
     TRY(operands_open(args, 0, COUNT_OF(in), in, err));
     TRY(result_open(args, 0, DTYPE_F64, &y, err));
-    TRY(rotate_all(args, &call, in, y, err));
+    for (int64_t i = 0; i < call.batch * call.tokens; i++) {
+        const int64_t image = i / call.tokens, token = i % call.tokens;
+        int64_t row;
+        TRY(table_row(args, &call, image, token, &row, err));
+        row *= call.rotated / 2;
+        for (int64_t head = 0; head < call.heads; head++) {
+            const int64_t at = (call.merged ? i * call.heads + head
+                                            : (image * call.heads + head) * call.tokens + token) *
+                               call.size;
+            rotate_head(&call, in[0] + at, in[1] + row, in[2] + row, y + at);
+        }
+    }
     return STATUS_OK;
 }
 
