@@ -105,100 +105,6 @@ ROW(or_BOOL, uint8_t, uint8_t, x || y)
 ROW(xor_BOOL, uint8_t, uint8_t, !x != !y)
 ROW(equal_BOOL, uint8_t, uint8_t, !x == !y)
 
-/* ---- 16-bit floats: through float32, a block at a time ---- */
-
-static enum status half_blocks(binary_row row, enum dtype dtype, bool predicate, const void *a,
-                               bool a_moves, const void *b, bool b_moves, void *dst, size_t n)
-{
-    float x[BLOCK], y[BLOCK], z[BLOCK];
-    if (!a_moves)
-        load_floats(a, dtype, x, 1);
-    if (!b_moves)
-        load_floats(b, dtype, y, 1);
-    FOR_BLOCKS(done, count, n) {
-        if (a_moves)
-            load_floats(element(a, dtype, done), dtype, x, count);
-        if (b_moves)
-            load_floats(element(b, dtype, done), dtype, y, count);
-        if (predicate) {
-            row(x, a_moves, y, b_moves, (uint8_t *)dst + done, count);
-        } else {
-            row(x, a_moves, y, b_moves, z, count);
-            store_floats(z, dtype, element_at(dst, dtype, done), count);
-        }
-    }
-    return STATUS_OK;
-}
-
-#define HALF_ROW(NAME, PREDICATE, D)                                                               \
-    static enum status NAME##_##D(const void *a, bool a_moves, const void *b, bool b_moves,        \
-                                  void *dst, size_t n)                                             \
-    {                                                                                              \
-        return half_blocks(NAME##_F32, DTYPE_##D, PREDICATE, a, a_moves, b, b_moves, dst, n);      \
-    }
-#define HALF_ROWS(NAME, PREDICATE) HALF_ROW(NAME, PREDICATE, F16) HALF_ROW(NAME, PREDICATE, BF16)
-
-#define HALF_NUMBER(NAME, name)     HALF_ROWS(name, false)
-#define HALF_COMPARISON(NAME, name) HALF_ROWS(name, true)
-BINARY_NUMBERS(HALF_NUMBER)
-HALF_ROWS(fmod, false)
-BINARY_COMPARISONS(HALF_COMPARISON)
-
-#define NUMBER_ENTRIES(NAME, name)                                                                 \
-    [BINARY_##NAME] = {                                                                            \
-        [DTYPE_F32] = name##_F32,   [DTYPE_F64] = name##_F64, [DTYPE_F16] = name##_F16,            \
-        [DTYPE_BF16] = name##_BF16, [DTYPE_U8] = name##_U8,   [DTYPE_I8] = name##_I8,              \
-        [DTYPE_U16] = name##_U16,   [DTYPE_I16] = name##_I16, [DTYPE_U32] = name##_U32,            \
-        [DTYPE_I32] = name##_I32,   [DTYPE_U64] = name##_U64, [DTYPE_I64] = name##_I64,            \
-    },
-#define FLAG_ENTRIES(NAME, name) [BINARY_##NAME][DTYPE_BOOL] = name##_BOOL,
-
-static const binary_row rows[BINARY_COUNT][DTYPE_BF16 + 1] = {
-    BINARY_NUMBERS(NUMBER_ENTRIES) NUMBER_ENTRIES(FMOD, fmod) BINARY_FLAGS(FLAG_ENTRIES)
-        BINARY_COMPARISONS(NUMBER_ENTRIES) FLAG_ENTRIES(EQUAL, equal)};
-
-binary_row binary_row_find(enum binary_op op, enum dtype dtype)
-{
-    return rows[op][dtype];
-}
-
-/* ---- kernels ---- */
-
-#define BY_OP(NAME, name) [OP_##NAME] = BINARY_##NAME,
-static const enum binary_op by_op[OP_COUNT] = {BINARY_NUMBERS(BY_OP) BINARY_FLAGS(BY_OP)
-                                                   BINARY_COMPARISONS(BY_OP)};
-
-static enum binary_op binary_of(const struct node *node)
-{
-    return node->op == OP_MOD && node_int(node, "fmod", 0) ? BINARY_FMOD : by_op[node->op];
-}
-
-/* Applies `row` to inputs 0 and 1, whose elements, at a and b, have `item` bytes. */
-static enum status broadcast_rows(const struct kernel_args *args, binary_row row, const char *a,
-                                  const char *b, size_t item, char *to, size_t to_item)
-{
-    const struct shape *const shapes[] = {&args->in[0]->shape, &args->in[1]->shape};
-    struct broadcast at;
-    broadcast_start(&at, &args->out[0]->shape, shapes, 2);
-    do
-        TRY(row(a + at.rows.offset[0] * item, at.moves[0], b + at.rows.offset[1] * item,
-                at.moves[1], to + at.done * to_item, at.row));
-    while (broadcast_next(&at));
-    return STATUS_OK;
-}
-
-KERNEL(kernel_binary)
-{
-    const struct tensor *a = args->in[0], *b = args->in[1];
-    struct tensor *out = args->out[0];
-    const binary_row row = binary_row_find(binary_of(args->node), a->dtype);
-    const enum status status = broadcast_rows(args, row, a->data, b->data, dtype_size(a->dtype),
-                                              out->data, dtype_size(out->dtype));
-    return status == STATUS_OK ? status : error_set(err, status, "an integer is divided by zero");
-}
-
-/* ---- Pow ---- */
-
 /* base^exponent modulo 2^64. A negative exponent gives a fraction, which is truncated. */
 static int64_t power(int64_t base, int64_t exponent)
 {
@@ -219,22 +125,108 @@ ROW(pow_F32, float, float, y == 2 ? x * x : powf(x, y))
 ROW(pow_F64, double, double, pow(x, y))
 ROW(pow_I64, int64_t, int64_t, power(x, y))
 
+/* ---- rows ---- */
+
+typedef enum status (*binary_row)(const void *a, bool a_moves, const void *b, bool b_moves,
+                                  void *dst, size_t n);
+
+#define NUMBER_ENTRIES(NAME, name)                                                                 \
+    [BINARY_##NAME] = {                                                                            \
+        [DTYPE_F32] = name##_F32, [DTYPE_F64] = name##_F64, [DTYPE_U8] = name##_U8,                \
+        [DTYPE_I8] = name##_I8,   [DTYPE_U16] = name##_U16, [DTYPE_I16] = name##_I16,              \
+        [DTYPE_U32] = name##_U32, [DTYPE_I32] = name##_I32, [DTYPE_U64] = name##_U64,              \
+        [DTYPE_I64] = name##_I64,                                                                  \
+    },
+#define FLAG_ENTRIES(NAME, name) [BINARY_##NAME][DTYPE_BOOL] = name##_BOOL,
+
+static const binary_row rows[BINARY_COUNT][DTYPE_BF16 + 1] = {
+    BINARY_NUMBERS(NUMBER_ENTRIES) NUMBER_ENTRIES(FMOD, fmod) BINARY_FLAGS(FLAG_ENTRIES)
+        BINARY_COMPARISONS(NUMBER_ENTRIES) FLAG_ENTRIES(EQUAL, equal)[BINARY_POW] = {
+            [DTYPE_F32] = pow_F32, [DTYPE_F64] = pow_F64, [DTYPE_I64] = pow_I64}};
+
+static bool is_predicate(enum binary_op op)
+{
+    return op >= BINARY_AND; /* AND … LESS_OR_EQUAL are the last */
+}
+
+/* Computes 16-bit floats in float32, a block at a time. */
+static void half_blocks(enum binary_op op, enum dtype dtype, const void *a, bool a_moves,
+                        const void *b, bool b_moves, void *dst, size_t n)
+{
+    const binary_row row = rows[op][DTYPE_F32];
+    float x[BLOCK], y[BLOCK], z[BLOCK];
+    if (!a_moves)
+        load_floats(a, dtype, x, 1);
+    if (!b_moves)
+        load_floats(b, dtype, y, 1);
+    FOR_BLOCKS(done, count, n) {
+        if (a_moves)
+            load_floats(element(a, dtype, done), dtype, x, count);
+        if (b_moves)
+            load_floats(element(b, dtype, done), dtype, y, count);
+        row(x, a_moves, y, b_moves, is_predicate(op) ? (uint8_t *)dst + done : (void *)z, count);
+        if (!is_predicate(op))
+            store_floats(z, dtype, element_at(dst, dtype, done), count);
+    }
+}
+
+enum status binary_apply(enum binary_op op, enum dtype dtype, const void *a, bool a_moves,
+                         const void *b, bool b_moves, void *dst, size_t n)
+{
+    if (dtype != DTYPE_F16 && dtype != DTYPE_BF16)
+        return rows[op][dtype](a, a_moves, b, b_moves, dst, n);
+    half_blocks(op, dtype, a, a_moves, b, b_moves, dst, n);
+    return STATUS_OK;
+}
+
+/* ---- kernels ---- */
+
+#define BY_OP(NAME, name) [OP_##NAME] = BINARY_##NAME,
+static const enum binary_op by_op[OP_COUNT] = {BINARY_NUMBERS(BY_OP) BINARY_FLAGS(BY_OP)
+                                                   BINARY_COMPARISONS(BY_OP)};
+
+static enum binary_op binary_of(const struct node *node)
+{
+    return node->op == OP_MOD && node_int(node, "fmod", 0) ? BINARY_FMOD : by_op[node->op];
+}
+
+/* Applies `op` to inputs 0 and 1, whose elements of `dtype` are at a and b. */
+static enum status broadcast_rows(const struct kernel_args *args, enum binary_op op,
+                                  enum dtype dtype, const char *a, const char *b, char *to)
+{
+    const struct shape *const shapes[] = {&args->in[0]->shape, &args->in[1]->shape};
+    const size_t item = dtype_size(dtype), to_item = is_predicate(op) ? 1 : item;
+    struct broadcast at;
+    broadcast_start(&at, &args->out[0]->shape, shapes, 2);
+    do
+        TRY(binary_apply(op, dtype, a + at.rows.offset[0] * item, at.moves[0],
+                         b + at.rows.offset[1] * item, at.moves[1], to + at.done * to_item,
+                         at.row));
+    while (broadcast_next(&at));
+    return STATUS_OK;
+}
+
+KERNEL(kernel_binary)
+{
+    const struct tensor *a = args->in[0], *b = args->in[1];
+    const enum status status =
+        broadcast_rows(args, binary_of(args->node), a->dtype, a->data, b->data, args->out[0]->data);
+    return status == STATUS_OK ? status : error_set(err, status, "an integer is divided by zero");
+}
+
 /* Integers are computed in 64 bits, float32 in float32, and everything else in double. */
 KERNEL(kernel_pow)
 {
-    static const binary_row pow_rows[] = {
-        [DTYPE_F32] = pow_F32, [DTYPE_F64] = pow_F64, [DTYPE_U64] = pow_I64};
     const enum dtype base = args->in[0]->dtype, exponent = args->in[1]->dtype;
     const enum dtype working = base == DTYPE_F32 && exponent == DTYPE_F32         ? DTYPE_F32
                                : dtype_is_float(base) || dtype_is_float(exponent) ? DTYPE_F64
-                                                                                  : DTYPE_U64;
-    const size_t item = dtype_size(working);
+                                                                                  : DTYPE_I64;
     const void *x, *y;
     void *z;
     TRY(operand_open(args, 0, working, &x, err));
     TRY(operand_open(args, 1, working, &y, err));
     TRY(result_open(args, 0, working, &z, err));
-    return broadcast_rows(args, pow_rows[working], x, y, item, z, item);
+    return broadcast_rows(args, BINARY_POW, working, x, y, z);
 }
 
 /* ---- Clip ---- */
@@ -259,17 +251,16 @@ KERNEL(kernel_clip)
     uint64_t low, high; /* room for an element of any dtype */
     bool has_low = clip_bound(args, 1, x->dtype, &low),
          has_high = clip_bound(args, 2, x->dtype, &high);
-    binary_row raise = binary_row_find(BINARY_MAX, x->dtype);
-    binary_row lower = binary_row_find(BINARY_MIN, x->dtype);
     for (size_t done = 0; done < count; done += 16 * BLOCK) {
         size_t n = count - done < 16 * BLOCK ? count - done : 16 * BLOCK;
         const void *from = element(x->data, x->dtype, done);
         void *to = element_at(y->data, x->dtype, done);
-        /* the row functions of Max and Min cannot fail */
+        /* Max and Min cannot fail */
         if (has_low)
-            (void)raise(from, true, &low, false, to, n);
+            (void)binary_apply(BINARY_MAX, x->dtype, from, true, &low, false, to, n);
         if (has_high)
-            (void)lower(has_low ? to : from, true, &high, false, to, n);
+            (void)binary_apply(BINARY_MIN, x->dtype, has_low ? to : from, true, &high, false, to,
+                               n);
         if (!has_low && !has_high)
             memcpy(to, from, n * dtype_size(x->dtype));
     }

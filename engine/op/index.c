@@ -330,17 +330,15 @@ static size_t elements_start(struct strided_iterator *it, const struct shape *sh
     return along;
 }
 
-/* Returns the function that combines updates with the data, or NULL if updates replace the data. */
-static binary_row scatter_row(const struct node *node, enum dtype dtype)
+/* Returns the operator that combines updates with the data; BINARY_COUNT: updates replace the
+ * data. */
+static enum binary_op scatter_op(const struct node *node, enum dtype dtype)
 {
     static const enum binary_op numbers[] = {BINARY_COUNT, BINARY_ADD, BINARY_MUL, BINARY_MAX,
                                              BINARY_MIN};
     static const enum binary_op flags[] = {BINARY_COUNT, BINARY_OR, BINARY_AND, BINARY_OR,
                                            BINARY_AND};
-    const int reduction = node_word(node, "reduction", REDUCTIONS);
-    return reduction > 0
-               ? binary_row_find((dtype == DTYPE_BOOL ? flags : numbers)[reduction], dtype)
-               : NULL;
+    return (dtype == DTYPE_BOOL ? flags : numbers)[node_word(node, "reduction", REDUCTIONS)];
 }
 
 /* GatherElements, or with updates ScatterElements. */
@@ -352,7 +350,7 @@ KERNEL(kernel_elements)
     const int axis = (int)node_axis(args->node, 0, data->shape.rank);
     int64_t extent = data->shape.dims[axis];
     size_t count = shape_count(&indices->shape), item = dtype_size(data->dtype);
-    const binary_row combine = scatter_row(args->node, data->dtype);
+    const enum binary_op combine = scatter_op(args->node, data->dtype);
     struct strided_iterator it;
     TRY(resolve_indices(indices, extent, axis, err));
     if (updates)
@@ -364,8 +362,8 @@ KERNEL(kernel_elements)
         char *to = (char *)out->data + (updates ? position : i) * item;
         const char *from = updates ? (const char *)updates->data + i * item
                                    : (const char *)data->data + position * item;
-        if (combine)
-            TRY(combine(to, true, from, true, to, 1));
+        if (combine != BINARY_COUNT)
+            TRY(binary_apply(combine, data->dtype, to, true, from, true, to, 1));
         else
             copy_item(to, from, item);
         strided_next(&it, 1);
@@ -381,7 +379,7 @@ KERNEL(kernel_tuples)
     struct tensor *out = args->out[0];
     int batch_dims = (int)node_int(args->node, "batch_dims", 0);
     struct tuples tuples;
-    const binary_row combine = scatter_row(args->node, data->dtype);
+    const enum binary_op combine = scatter_op(args->node, data->dtype);
     tuples_init(&tuples, &data->shape, indices, batch_dims);
     size_t count = resolve_extent(&indices->shape, 0, indices->shape.rank - 1);
     size_t batches = resolve_extent(&indices->shape, 0, batch_dims);
@@ -398,8 +396,8 @@ KERNEL(kernel_tuples)
         void *to = element_at(out->data, data->dtype, updates ? offset : item);
         const void *from = updates ? element(updates->data, data->dtype, item)
                                    : element(data->data, data->dtype, offset);
-        if (combine)
-            TRY(combine(to, true, from, true, to, tuples.slice));
+        if (combine != BINARY_COUNT)
+            TRY(binary_apply(combine, data->dtype, to, true, from, true, to, tuples.slice));
         else
             memcpy(to, from, bytes);
     }

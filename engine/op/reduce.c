@@ -84,7 +84,6 @@ static void map_numbers(const struct pass *pass, size_t out, bool reduced, union
  * a row of the result. In maxima and minima NaN wins. */
 static void run_pass(const struct pass *pass, const struct tensor *x, unsigned axes)
 {
-    const binary_row fold = binary_row_find(pass->fold, pass->working);
     struct shape result = x->shape;
     const struct shape *const shapes[] = {&result};
     struct broadcast at;
@@ -103,10 +102,11 @@ static void run_pass(const struct pass *pass, const struct tensor *x, unsigned a
             convert_row(element(x->data, x->dtype, at.done + done), x->dtype, &block, pass->working,
                         n);
             map_numbers(pass, out, reduced, &block, n);
-            /* combines the second half of the numbers with the first; these rows cannot fail */
+            /* combines the second half of the numbers with the first; the operators cannot fail */
             for (; reduced && left > 1; left -= left / 2)
-                (void)fold(&block, true, block.real + left - left / 2, true, &block, left / 2);
-            (void)fold(sums, true, &block, true, sums, left);
+                (void)binary_apply(pass->fold, pass->working, &block, true,
+                                   block.real + left - left / 2, true, &block, left / 2);
+            (void)binary_apply(pass->fold, pass->working, sums, true, &block, true, sums, left);
         }
     } while (broadcast_next(&at));
 }
