@@ -301,14 +301,6 @@ static enum sent post(struct trace_exporter *exporter, const char *json, size_t 
     return again ? SEND_AGAIN : SEND_NEVER;
 }
 
-/* Waits until `until`, or until the exporter must stop. */
-static void pause_until(struct trace_exporter *exporter, int64_t until)
-{
-    LOCK(&exporter->lock);
-    while (!exporter->stop_at && clock_now() < until)
-        condition_wait(&exporter->changed, &exporter->lock, until);
-}
-
 static void send_batch(struct trace_exporter *exporter, size_t count)
 {
     char *json = batch_json(exporter, count);
@@ -319,7 +311,10 @@ static void send_batch(struct trace_exporter *exporter, size_t count)
         sent = post(exporter, json, count, &asked);
         if (sent != SEND_AGAIN || exporter->stop_at)
             break; /* there is no second attempt when lensd ends */
-        pause_until(exporter, clock_now() + (asked ? asked : wait));
+        const int64_t until = clock_now() + (asked ? asked : wait);
+        LOCK(&exporter->lock);
+        while (!exporter->stop_at && clock_now() < until)
+            condition_wait(&exporter->changed, &exporter->lock, until);
         wait = wait * 2 < RETRY_LONGEST ? wait * 2 : RETRY_LONGEST;
     }
     free(json);

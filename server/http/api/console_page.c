@@ -46,14 +46,6 @@ static const char *page_url(const struct exchange *x, char room[static ESCAPED_M
     return room;
 }
 
-static void put_lanes(FILE *out, const struct model_status *model)
-{
-    for (size_t i = 0; i < model->lane_count; i++) {
-        fprintf(out, "%s%s, %s", i ? "; " : "", DEVICE_STRING(model->lanes[i].device),
-                precision_name(model->lanes[i].precision));
-    }
-}
-
 static void put_model(FILE *out, const struct model_status *model)
 {
     fprintf(out, "<tr><td>%s%s</td><td>%s</td><td>", ESCAPED(model->name),
@@ -71,7 +63,9 @@ static void put_model(FILE *out, const struct model_status *model)
     if (model->brief.class_count)
         fprintf(out, "%zu", model->brief.class_count);
     fputs("</td><td>", out);
-    put_lanes(out, model);
+    for (size_t i = 0; i < model->lane_count; i++)
+        fprintf(out, "%s%s, %s", i ? "; " : "", DEVICE_STRING(model->lanes[i].device),
+                precision_name(model->lanes[i].precision));
     fputs("</td></tr>\n", out);
 }
 

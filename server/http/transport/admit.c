@@ -72,23 +72,17 @@ static bool trace_begin(struct trace *trace, const char *traceparent, uint64_t r
     return true;
 }
 
-/* Starts a trace with an id derived from `random`. `sampled` sets the flag that asks other services
- * to record it, too. */
-static void trace_make(struct trace *trace, const uint64_t random[static 3], bool sampled)
-{
-    *trace = (struct trace){.flags = sampled ? TRACE_SAMPLED : 0};
-    snprintf(trace->id, sizeof trace->id, "%016llx%016llx", (unsigned long long)random[0],
-             (unsigned long long)(random[1] | 1));
-    snprintf(trace->span, sizeof trace->span, "%016llx", (unsigned long long)(random[2] | 1));
-}
-
 static void take_trace(struct exchange *x)
 {
     const char *given = exchange_header(x, "traceparent");
     const struct trace_exporter *exporter = x->server->options.traces;
     if (!trace_begin(&x->trace, given, next_number(x)) && exporter) {
-        const uint64_t random[] = {next_number(x), next_number(x), next_number(x)};
-        trace_make(&x->trace, random, trace_exporter_samples(exporter, random[1]));
+        const uint64_t low = next_number(x) | 1; /* an id of zeros would mean no id */
+        snprintf(x->trace.id, sizeof x->trace.id, "%016llx%016llx",
+                 (unsigned long long)next_number(x), (unsigned long long)low);
+        snprintf(x->trace.span, sizeof x->trace.span, "%016llx",
+                 (unsigned long long)(next_number(x) | 1));
+        x->trace.flags = trace_exporter_samples(exporter, low) ? TRACE_SAMPLED : 0;
     }
     if (x->trace.id[0])
         respond_header(x, "traceparent", "00-%s-%s-%02x", x->trace.id, x->trace.span,

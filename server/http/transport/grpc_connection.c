@@ -45,12 +45,6 @@ static ssize_t checked(const struct grpc_connection *c, ssize_t done)
     return done >= 0 ? done : is_early ? -1 : -2;
 }
 
-static ssize_t read_some(struct grpc_connection *c, uint8_t *bytes, size_t size)
-{
-    return checked(c,
-                   c->tls ? gnutls_record_recv(c->tls, bytes, size) : recv(c->fd, bytes, size, 0));
-}
-
 static ssize_t write_some(struct grpc_connection *c, const uint8_t *bytes, size_t size)
 {
     return checked(c, c->tls ? gnutls_record_send(c->tls, bytes, size)
@@ -317,17 +311,6 @@ static bool start_session(struct grpc_connection *c)
                                                  (int32_t)GRPC_WINDOW) == 0;
 }
 
-static void connection_done(struct grpc_connection *c)
-{
-    LIST_REMOVE(c, listed);
-    if (c->entry)
-        connection_close(c->entry);
-    if (c->tls)
-        gnutls_deinit(c->tls);
-    close(c->fd);
-    free(c);
-}
-
 void grpc_connection_open(struct grpc_server *grpc, int fd, const struct sockaddr *address)
 {
     const struct connection given = {.fd = fd, .is_multiplexed = true};
@@ -355,8 +338,15 @@ void grpc_connection_open(struct grpc_server *grpc, int fd, const struct sockadd
 
 void grpc_connection_sweep(struct grpc_connection *c)
 {
-    if (!c->session && LIST_EMPTY(&c->calls))
-        connection_done(c);
+    if (c->session || !LIST_EMPTY(&c->calls))
+        return;
+    LIST_REMOVE(c, listed);
+    if (c->entry)
+        connection_close(c->entry);
+    if (c->tls)
+        gnutls_deinit(c->tls);
+    close(c->fd);
+    free(c);
 }
 
 /* Returns false if the connection is over; an alert has told the client why. */
@@ -394,7 +384,8 @@ static bool read_all(struct grpc_connection *c)
 {
     uint8_t bytes[READ_BYTES];
     for (int i = 0; i < READS_PER_RUN || (c->tls && gnutls_record_check_pending(c->tls)); i++) {
-        const ssize_t got = read_some(c, bytes, sizeof bytes);
+        const ssize_t got = checked(c, c->tls ? gnutls_record_recv(c->tls, bytes, sizeof bytes)
+                                              : recv(c->fd, bytes, sizeof bytes, 0));
         if (got == -1)
             return true;
         if (got <= 0)

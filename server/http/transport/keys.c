@@ -186,13 +186,6 @@ static enum status read_file(const char *path, bool is_admin, struct lines *line
     return status == STATUS_OK ? status : error_prefix(err, "%.200s", path);
 }
 
-static enum status read_files(const struct keyring_options *options, struct lines *lines,
-                              struct error *err)
-{
-    TRY(read_file(options->keys_file, false, lines, err));
-    return read_file(options->admin_file, true, lines, err);
-}
-
 /* ---- the ring ---- */
 
 static struct metric *key_metric(struct metrics *metrics, const char *name, const char *result)
@@ -248,7 +241,8 @@ static void keep_tokens(const struct lines *from, struct lines *to)
 enum status keyring_reload(struct keyring *keyring, struct error *err)
 {
     struct lines fresh = {.count = 0};
-    enum status status = read_files(&keyring->options, &fresh, err);
+    enum status status = read_file(keyring->options.keys_file, false, &fresh, err);
+    IF_OK(status, read_file(keyring->options.admin_file, true, &fresh, err));
     if (status == STATUS_OK) {
         add_metrics(keyring->options.metrics, &fresh);
         pthread_mutex_lock(&keyring->lock);

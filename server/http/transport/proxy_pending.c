@@ -39,15 +39,6 @@ void proxy_pending_free(struct proxy_pending *proxied)
     free(proxied);
 }
 
-/* True if a connection from this address must begin with a header. */
-static bool proxy_pending_expects(const struct proxy_pending *proxied, int fd,
-                                  const struct sockaddr *address)
-{
-    char text[PEER_ADDRESS_MAX];
-    trusted_proxies_text(fd, address, text);
-    return trusted_proxies_have(proxied->proxies, text);
-}
-
 static void proxy_pending_remove(struct proxy_pending *proxied, size_t at)
 {
     (void)epoll_ctl(proxied->epoll_fd, EPOLL_CTL_DEL, proxied->sockets[at].fd, NULL);
@@ -85,6 +76,7 @@ bool proxy_pending_accept(struct proxy_pending *proxied, int listen_fd, proxy_pe
 {
     struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
     socklen_t size = sizeof address;
+    char text[PEER_ADDRESS_MAX];
     const int fd =
         accept4(listen_fd, (struct sockaddr *)&address, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
@@ -93,7 +85,8 @@ bool proxy_pending_accept(struct proxy_pending *proxied, int listen_fd, proxy_pe
             *ret_full_until = clock_now() + ACCEPT_PAUSE_MS * NS_PER_MS;
         return is_gone;
     }
-    if (proxied && proxy_pending_expects(proxied, fd, (const struct sockaddr *)&address))
+    trusted_proxies_text(fd, (const struct sockaddr *)&address, text);
+    if (proxied && trusted_proxies_have(proxied->proxies, text))
         proxy_pending_add(proxied, fd, &address, size);
     else
         take(context, fd, &address, size);
