@@ -22,7 +22,7 @@ struct inflation {
     bool has_ended; /* the input so far ends with a complete gzip member */
 };
 
-static const char *const names[] = {[CODING_GZIP] = "gzip", [CODING_DEFLATE] = "deflate"};
+const char *const coding_names[] = {[CODING_GZIP] = "gzip", [CODING_DEFLATE] = "deflate"};
 
 bool coding_parse(const char *content_encoding, enum coding *ret)
 {
@@ -41,11 +41,6 @@ bool coding_parse(const char *content_encoding, enum coding *ret)
     else if (length == 7 && !strncasecmp(text, "deflate", 7))
         *ret = CODING_DEFLATE;
     return *ret != CODING_NONE;
-}
-
-const char *coding_name(enum coding coding)
-{
-    return names[coding];
 }
 
 enum coding coding_choose(const char *accept_encoding)
@@ -71,7 +66,7 @@ static enum status coding_broken(enum coding coding, const char *why, struct err
     return error_set(err, STATUS_INVALID,
                      "the body is not what its Content-Encoding: %s says (%s); compress it again, "
                      "or send it as it is",
-                     names[coding], why);
+                     coding_names[coding], why);
 }
 
 static enum status inflate_chunk(struct inflation *inflation, const unsigned char *bytes,

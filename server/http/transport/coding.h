@@ -17,8 +17,8 @@ enum coding { CODING_NONE, CODING_GZIP, CODING_DEFLATE };
  * other coding, and for several. */
 bool coding_parse(const char *content_encoding, enum coding *ret);
 
-/* "gzip" or "deflate"; NULL for CODING_NONE. */
-const char *coding_name(enum coding coding);
+/* "gzip" and "deflate"; NULL for CODING_NONE. */
+extern const char *const coding_names[];
 
 /* Returns the coding that an Accept-Encoding header prefers (RFC 9110, section 12.5.3). */
 enum coding coding_choose(const char *accept_encoding);

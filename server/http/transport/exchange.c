@@ -10,7 +10,6 @@
 #include "engine/base/size.h"
 #include "server/http/transport/admit.h"
 #include "server/http/transport/connections.h"
-#include "server/http/transport/inbox.h"
 #include "server/http/transport/penalty.h"
 #include "server/http/transport/respond.h"
 
@@ -46,11 +45,6 @@ void exchange_offload(struct exchange *x, size_t bytes, exchange_fn *run)
         exchange_wait(x, NULL, x->finish);
     x->offload = (struct offload_job){.run = run, .exchange = x, .is_long = bytes >= LONG_JOB};
     offload_run(x->server->offload, &x->offload);
-}
-
-void exchange_resume(struct exchange *x)
-{
-    inbox_resume(x->inbox, x);
 }
 
 void exchange_free(struct exchange *x)
@@ -133,7 +127,7 @@ static void compress_answer(struct exchange *x)
     free(answer->text);
     answer->text = text;
     answer->size = size;
-    respond_header(x, "Content-Encoding", "%s", coding_name(coding));
+    respond_header(x, "Content-Encoding", "%s", coding_names[coding]);
 }
 
 void answer_pack(struct exchange *x)

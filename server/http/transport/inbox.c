@@ -28,8 +28,9 @@ void inbox_wake_locked(struct inbox *inbox)
     inbox->is_woken = true;
 }
 
-void inbox_resume(struct inbox *inbox, struct exchange *x)
+void exchange_resume(struct exchange *x)
 {
+    struct inbox *inbox = x->inbox;
     LOCK(&inbox->lock);
     x->next_resumed = inbox->resumed;
     inbox->resumed = x;

@@ -1,5 +1,5 @@
 /* What other threads tell the thread of a carrier (event_loop.c, grpc.c, zmq.c): which exchanges go
- * on, whether to accept clients, and when to end. Thread-safe. */
+ * on (exchange_resume()), whether to accept clients, and when to end. Thread-safe. */
 #pragma once
 
 #include <pthread.h>
@@ -18,9 +18,6 @@ struct inbox {
 /* Returns false if the system has no descriptor left; inbox_done() is then valid, too. */
 bool inbox_init(struct inbox *inbox, bool accepts);
 void inbox_done(struct inbox *inbox);
-
-/* Tells the thread to continue an exchange. */
-void inbox_resume(struct inbox *inbox, struct exchange *exchange);
 
 /* Sets *flag, which is `stop` or `accepts`, and wakes the thread. */
 void inbox_set(struct inbox *inbox, bool *flag, bool value);
