@@ -63,6 +63,7 @@ enum status error_set(struct error *err, enum status status, const char *format,
     tidy(text, sizeof text, wanted);
     err->status = status;
     err->is_advised = false;
+    err->retry_after_s = status_http(status) == 503;
     memcpy(err->message, text, sizeof text);
     return status;
 }

@@ -50,6 +50,7 @@ enum status {
 struct error {
     enum status status;
     bool is_advised;   /* the message already ends with advice: error_advise() */
+    int retry_after_s; /* seconds until a retry may succeed, 1 if unknown; 0: no retry helps */
     char message[480]; /* UTF-8 sentence, always terminated; long texts end in "…" */
 };
 

@@ -433,12 +433,12 @@ static int predict_text(struct model_host *host, const char *text)
                                       .started = clock_now(),
                                       .on_done = text_on_done};
     struct error err;
-    int retry_after_s, result = 0;
-    if (model_host_acquire(host, NULL, NULL, &request.target, NULL, &err) != STATUS_OK)
+    int result = 0;
+    if (model_host_acquire(host, NULL, NULL, &request.target, &err) != STATUS_OK)
         return process_failed(&err);
     enum status status = text_rows_make(&request.target->model->text, &item, 1, false, &rows, &err);
     request.tensors = (const void *const *)rows.inputs;
-    IF_OK(status, model_host_submit(host, &request, &retry_after_s, &err));
+    IF_OK(status, model_host_submit(host, &request, &err));
     model_host_release(host, request.target);
     (void)model_host_drain(host, INT_MAX); /* waits for the answer */
     const struct describe_how how = {.answer.total_ms = clock_ms(clock_now() - request.started)};
@@ -461,7 +461,6 @@ static bool begin_photo(struct prediction_run *run)
     const size_t place = run->begun % run->places;
     struct photo *photo = &run->photos[place];
     struct predict_image *image = &run->images[place];
-    int retry_after_s;
     photo->request = (struct predict_request){.images = image,
                                               .image_count = 1,
                                               .top_k = run->config->http.top_k,
@@ -475,11 +474,10 @@ static bool begin_photo(struct prediction_run *run)
         photo_done(photo);
         return false;
     }
-    enum status status =
-        stages_begin(run->host, &photo->request, &photo->staged, &retry_after_s, &run->err);
+    enum status status = stages_begin(run->host, &photo->request, &photo->staged, &run->err);
     if (status == STATUS_OK && photo->staged)
         photo->staged->max_images = 64;
-    IF_OK(status, model_host_submit(run->host, &photo->request, &retry_after_s, &run->err));
+    IF_OK(status, model_host_submit(run->host, &photo->request, &run->err));
     if (status == STATUS_OK)
         run->begun++;
     else
@@ -494,12 +492,11 @@ static void continue_photo(const struct prediction_run *run, struct photo *photo
     struct predict_image *image = photo->request.images;
     struct request_part *part = NULL;
     struct error err;
-    int retry_after_s;
     enum status status = STATUS_OK;
     if (photo->staged)
-        status = photo->request.parts->next(photo->request.parts, &part, &retry_after_s, &err);
+        status = photo->request.parts->next(photo->request.parts, &part, &err);
     if (status == STATUS_OK && part)
-        status = model_host_submit(run->host, &part->request, &retry_after_s, &err);
+        status = model_host_submit(run->host, &part->request, &err);
     if (status != STATUS_OK && image->status == STATUS_OK) {
         image->status = status;
         image->error = err;

@@ -293,7 +293,7 @@ static void log_photos_refused(struct model_host *model_host, const char *name, 
     struct deployment *deployment;
     struct error unloaded; /* the model may have been unloaded since it was loaded */
     char text[480];
-    if (model_host_acquire(model_host, name, version, &deployment, NULL, &unloaded) != STATUS_OK)
+    if (model_host_acquire(model_host, name, version, &deployment, &unloaded) != STATUS_OK)
         return;
     snprintf(text, sizeof text,
              "/predict refuses photos: %s; if that is intended, write {\"task\": \"tensors\"} into "

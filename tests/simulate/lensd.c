@@ -69,7 +69,7 @@ static void arrive(struct run *run, uint64_t client)
     struct admission_request request = {
         .images = 1, .bytes = 100000, .time_left = image->deadline - now, .model = "m"};
     batcher_load(run->batcher, image->item.client, 0, now, &load);
-    if (admission_check(&run->admission, &load, &request, &predicted, NULL, NULL) != STATUS_OK)
+    if (admission_check(&run->admission, &load, &request, &predicted, NULL) != STATUS_OK)
         run->outcome->refused++;
     else
         batcher_admit(run->batcher, &image->item, predicted, now);

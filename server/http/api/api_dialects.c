@@ -70,7 +70,7 @@ static enum status write_labelled(struct exchange *x, struct writer *w, json_nod
     char name[256];
     struct error ignored;
     snprintf(name, sizeof name, "%s%s", model->name, takes_points ? MODEL_DECODER_ENDING : "");
-    const bool is_loaded = model_host_acquire(host, name, NULL, &held, NULL, &ignored) == STATUS_OK;
+    const bool is_loaded = model_host_acquire(host, name, NULL, &held, &ignored) == STATUS_OK;
     const struct labels *labels = is_loaded ? &held->model->labels : &none;
     const char *const *names = labels->names;
     const enum status status =

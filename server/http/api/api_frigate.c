@@ -50,7 +50,7 @@ static enum status ask_model(struct exchange *x, const char *name, struct error 
     struct predict_request request = {.model = name};
     struct deployment *deployment;
     (void)model_host_hold(model_host, &request);
-    enum status status = model_host_acquire(model_host, name, NULL, &deployment, NULL, err);
+    enum status status = model_host_acquire(model_host, name, NULL, &deployment, err);
     if (status == STATUS_OK) {
         status = check_detects(deployment, err);
         model_host_release(model_host, deployment);

@@ -60,9 +60,9 @@ static enum status check_state(struct exchange *x, struct error *err)
     const enum status status = check_room(x, err);
     if (status != STATUS_NOT_FOUND || state != MODEL_HOST_LOADING)
         return status;
-    x->answer.retry_after_s = model_host_retry_after(host);
-    return error_set(err, STATUS_NOT_READY,
-                     "models are still loading; GET /health shows their progress");
+    error_set(err, STATUS_NOT_READY, "models are still loading; GET /health shows their progress");
+    err->retry_after_s = model_host_retry_after(host);
+    return STATUS_NOT_READY;
 }
 
 enum status predict_admit(struct exchange *x, struct error *err)
@@ -290,8 +290,7 @@ static enum status plan_slices_or_stages(struct exchange *x, struct predict_work
         work->slices.side || work->options.track)
         TRY(refuse_pipeline(x, request->model, request->version, err));
     else
-        TRY(stages_begin(x->server->options.model_host, request, &work->staged,
-                         &x->answer.retry_after_s, err));
+        TRY(stages_begin(x->server->options.model_host, request, &work->staged, err));
     TRY(slices_begin(request, max_images, &work->slices, err));
     if (work->staged) {
         work->staged->max_images = max_images;

@@ -59,18 +59,17 @@ void v2_server_handle(struct exchange *x)
 void v2_model_ready_handle(struct exchange *x)
 {
     struct error err;
-    int retry_after_s = 0;
     struct model_host *model_host = x->server->options.model_host;
-    enum status status = model_host_acquire(model_host, x->match.model, exchange_version(x), NULL,
-                                            &retry_after_s, &err);
+    enum status status =
+        model_host_acquire(model_host, x->match.model, exchange_version(x), NULL, &err);
     if (status == STATUS_NOT_FOUND && !x->route->is_message) { /* Triton's gRPC says: not ready */
         respond_error(x, &err);
         return;
     }
     respond_flag(x, x->match.model, V2_READY,
                  status == STATUS_OK && !atomic_load(&x->server->draining));
-    if (retry_after_s > 0) /* until this model is loaded, not until all models are */
-        x->answer.retry_after_s = retry_after_s;
+    if (status == STATUS_NOT_READY) /* until this model is loaded, not until all models are */
+        x->answer.retry_after_s = err.retry_after_s;
 }
 
 /* ---- metadata and configuration ---- */
@@ -270,8 +269,8 @@ void v2_stats_handle(struct exchange *x)
     bool is_empty = true;
     for (size_t i = 0; i < count; i++) {
         if (!is_asked_for(x, &models[i]) ||
-            model_host_acquire(model_host, models[i].name, models[i].version, &deployment, NULL,
-                               &err) != STATUS_OK)
+            model_host_acquire(model_host, models[i].name, models[i].version, &deployment, &err) !=
+                STATUS_OK)
             continue; /* or the version has been removed since */
         write_stats(&w, list, deployment, &models[i]);
         model_host_release(model_host, deployment);
@@ -280,7 +279,7 @@ void v2_stats_handle(struct exchange *x)
     if (is_empty && x->match.model[0]) {
         status = refuse_pipeline(x, x->match.model, exchange_version(x), &err);
         IF_OK(status, model_host_acquire(model_host, x->match.model, exchange_version(x),
-                                         &deployment, &x->answer.retry_after_s, &err));
+                                         &deployment, &err));
         if (status == STATUS_OK)
             model_host_release(model_host, deployment);
     }

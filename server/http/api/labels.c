@@ -184,8 +184,7 @@ static enum status read_scores(struct exchange *x, struct predict_work *work, st
     struct deployment *deployment;
     enum status status = STATUS_OK;
     TRY(refuse_pipeline(x, request->model, request->version, err));
-    TRY(model_host_acquire(host, request->model, request->version, &deployment,
-                           &x->answer.retry_after_s, err));
+    TRY(model_host_acquire(host, request->model, request->version, &deployment, err));
     const struct model *model = deployment->model;
     const struct zero_shot *own = &model->texts;
     const enum task_kind kind = model->task.kind;

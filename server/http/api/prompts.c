@@ -170,7 +170,7 @@ static enum status submit_prompt(struct exchange *x, const struct deployment *en
     photo->width = (uint32_t)prompt->embeddings[0];
     photo->height = (uint32_t)prompt->embeddings[1];
     TRY(image_place(&encoder->model->preprocess, photo, &prompt->place, err));
-    TRY(model_host_acquire(host, prompt->decoder, NULL, &decoder, &x->answer.retry_after_s, err));
+    TRY(model_host_acquire(host, prompt->decoder, NULL, &decoder, err));
     enum status status = fill_inputs(prompt, encoder, decoder, err);
     IF_OK(status, write_points(prompt, decoder, photo, err));
     if (status == STATUS_OK) {
@@ -287,8 +287,7 @@ static enum status find_halves(struct exchange *x, struct predict_work *work, st
                          "by one",
                          request->image_count);
     TRY(refuse_pipeline(x, request->model, request->version, err));
-    TRY(model_host_acquire(host, request->model, request->version, &encoder,
-                           &x->answer.retry_after_s, err));
+    TRY(model_host_acquire(host, request->model, request->version, &encoder, err));
     const struct task *task = &encoder->model->task;
     const bool is_encoder = task->kind == TASK_MASKS && encoder->takes_images;
     snprintf(prompt->model, sizeof prompt->model, "%s", encoder->model->name);

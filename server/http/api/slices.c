@@ -114,10 +114,9 @@ static void answer_photo(struct sliced_photo *slices)
 }
 
 static enum status slices_next(struct request_parts *parts, struct request_part **ret,
-                               int *ret_retry_after_s, struct error *err)
+                               struct error *err)
 {
     struct sliced_photo *slices = (struct sliced_photo *)parts;
-    (void)ret_retry_after_s;
     *ret = NULL;
     if (parts->last)
         answer_photo(slices);

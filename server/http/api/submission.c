@@ -232,7 +232,7 @@ bool answer_from_cache(struct exchange *x, bool reads_forms)
     /* If the model cannot be acquired, the request fails as it would without the cache. */
     const struct cached_model *model = &kept->model;
     bool is_hit = model_host_acquire(model_host, model->name[0] ? model->name : NULL,
-                                     model->version[0] ? model->version : NULL, &deployment, NULL,
+                                     model->version[0] ? model->version : NULL, &deployment,
                                      &err) == STATUS_OK;
     if (is_hit) {
         is_hit = deployment->generation == model->generation;
@@ -288,16 +288,13 @@ void submission_handle(struct exchange *x, exchange_fn *start)
 void submission_submit(struct exchange *x, struct predict_request *request)
 {
     struct error err;
-    int retry_after_s = 0;
     if (request == x->work && !request->parts)
         request->on_done = submission_done;
     /* Suspend first: the model host may resume the exchange before submit returns. */
     exchange_wait(x, request, x->finish);
     if (expect_predictions(x, request, &err) == STATUS_OK &&
-        model_host_submit(x->server->options.model_host, request, &retry_after_s, &err) ==
-            STATUS_OK)
+        model_host_submit(x->server->options.model_host, request, &err) == STATUS_OK)
         return;
-    x->answer.retry_after_s = retry_after_s;
     submit_or_refuse(x, err.status, &err);
 }
 
@@ -316,7 +313,7 @@ void submit_next_part(struct exchange *x)
     enum status status = STATUS_OK;
     if (parts->last)
         status = expect_results(x, &parts->last->request, &ignored, &err);
-    IF_OK(status, parts->next(parts, &part, &x->answer.retry_after_s, &err));
+    IF_OK(status, parts->next(parts, &part, &err));
     if (status != STATUS_OK)
         submit_or_refuse(x, status, &err);
     else if (part)
@@ -336,7 +333,6 @@ void submission_await(struct exchange *x, struct predict_request *request, excha
 {
     struct model_host *host = x->server->options.model_host;
     struct error err;
-    int retry_after_s = 0;
     request->on_done = submission_loaded;
     x->awaited = run;
     if (model_host_hold(host, request)) {
@@ -344,9 +340,8 @@ void submission_await(struct exchange *x, struct predict_request *request, excha
         return;
     }
     exchange_wait(x, request, x->finish); /* before model_host_await(): the load may end at once */
-    if (model_host_await(host, request, &retry_after_s, &err) == STATUS_OK)
+    if (model_host_await(host, request, &err) == STATUS_OK)
         return;
-    x->answer.retry_after_s = retry_after_s;
     submit_or_refuse(x, err.status, &err);
 }
 
@@ -379,8 +374,7 @@ void submission_with(struct exchange *x, const char *model, const char *version,
     struct model_host *host = x->server->options.model_host; /* x may be freed below */
     struct deployment *deployment;
     struct error err;
-    enum status status =
-        model_host_acquire(host, model, version, &deployment, &x->answer.retry_after_s, &err);
+    enum status status = model_host_acquire(host, model, version, &deployment, &err);
     if (status == STATUS_OK) {
         status = use(x, &deployment, &err);
         model_host_release(host, deployment);
@@ -422,8 +416,7 @@ enum status submission_choose_size(struct exchange *x, const struct shape *shape
             STATUS_OK)
         return STATUS_OK;
     TRY(model_host_acquire_size(model_host, *deployment, (int)shape->dims[h],
-                                (int)shape->dims[h + 1], SIZE_EXACT, &sized,
-                                &x->answer.retry_after_s, err));
+                                (int)shape->dims[h + 1], SIZE_EXACT, &sized, err));
     model_host_release(model_host, *deployment);
     *deployment = sized;
     return STATUS_OK;
@@ -567,9 +560,6 @@ enum status request_limits_ask_room(struct exchange *x, struct predict_request *
                                     struct error *err)
 {
     TRY(request_limits_read(x, request, err));
-    int retry_after_s = 0;
-    enum status status = model_host_would_admit(x->server->options.model_host, request, 1,
-                                                (size_t)x->expected, &retry_after_s, err);
-    x->answer.retry_after_s = status == STATUS_OK ? 0 : retry_after_s;
-    return status;
+    return model_host_would_admit(x->server->options.model_host, request, 1, (size_t)x->expected,
+                                  err);
 }

@@ -81,6 +81,7 @@ void respond_error(struct exchange *exchange, const struct error *err)
     const int http = dialect && dialect->invalid_http && err->status == STATUS_INVALID
                          ? dialect->invalid_http
                          : status_http(err->status);
+    exchange->answer.retry_after_s = err->retry_after_s;
     respond_with(exchange, http, status_word(err->status), err->message);
 }
 

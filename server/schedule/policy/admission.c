@@ -135,7 +135,7 @@ static enum status check_time(const struct admission *admission, const struct mo
 
 enum status admission_check(const struct admission *admission, const struct model_load *load,
                             const struct admission_request *request, int64_t *ret_predicted,
-                            int *ret_retry_after_s, struct error *err)
+                            struct error *err)
 {
     TRY(check_size(admission, request, err));
     int64_t predicted = admission_predict(load, request->images);
@@ -149,7 +149,7 @@ enum status admission_check(const struct admission *admission, const struct mode
     int seconds = retry_after(wait);
     enum status status = check_bounds(admission, load, request, seconds, err);
     IF_OK(status, check_time(admission, load, request, predicted, seconds, err));
-    if (status == STATUS_OVERLOADED && ret_retry_after_s)
-        *ret_retry_after_s = seconds;
+    if (status == STATUS_OVERLOADED && err)
+        err->retry_after_s = seconds;
     return status;
 }

@@ -67,8 +67,8 @@ struct admission_request {
 
 /* Decides whether to admit a request: all of its images or none. STATUS_TOO_LARGE: it exceeds a
  * limit by itself, so a retry cannot help. STATUS_TIMEOUT: its deadline has passed.
- * STATUS_OVERLOADED: a later retry may succeed; *ret_retry_after_s (may be NULL) is 1 … 60, the
- * predicted time until there is room. The last eighth of max_images is reserved for clients with
+ * STATUS_OVERLOADED: a later retry may succeed; err->retry_after_s is 1 … 60, the predicted time
+ * until there is room. The last eighth of max_images is reserved for clients with
  * few images in the queue, so that a client that fills the queue does not block others. max_images
  * limits requests, and admission_capacity() limits crops. admission_capacity() also limits
  * ADMIT_BEFORE_CROPS while no image of the client is in the queue, so that one client's crops do
@@ -76,4 +76,4 @@ struct admission_request {
  * STATUS_TOO_LARGE and STATUS_TIMEOUT. */
 enum status admission_check(const struct admission *admission, const struct model_load *load,
                             const struct admission_request *request, int64_t *ret_predicted,
-                            int *ret_retry_after_s, struct error *err) MUST_USE;
+                            struct error *err) MUST_USE;

@@ -58,7 +58,7 @@ static double seconds_to_wait_locked(struct model_host *host, const struct predi
 }
 
 enum status model_host_await(struct model_host *host, struct predict_request *request,
-                             int *ret_retry_after_s, struct error *err)
+                             struct error *err)
 {
     enum status status = STATUS_OK;
     pthread_mutex_lock(&host->lock);
@@ -68,22 +68,24 @@ enum status model_host_await(struct model_host *host, struct predict_request *re
         return STATUS_OK;
     }
     const double seconds = seconds_to_wait_locked(host, request);
-    *ret_retry_after_s = seconds > 1 ? (int)seconds + 1 : 1;
+    const int wait = seconds > 1 ? (int)seconds + 1 : 1;
     if (request->deadline && clock_now() + (int64_t)(seconds * 1e9) > request->deadline) {
         status = error_set(err, STATUS_NOT_READY,
                            "the model is being loaded, which takes about %.1f s, and the request's "
                            "time limit ends before that; allow it more time, or try again in %d s",
-                           seconds, *ret_retry_after_s);
+                           seconds, wait);
     } else if (host->waiting_count >= host->options.max_queue) {
         status = error_set(err, STATUS_OVERLOADED,
                            "%zu requests wait for models that are being loaded; try again in %d s",
-                           host->waiting_count, *ret_retry_after_s);
+                           host->waiting_count, wait);
     } else {
         TAILQ_INSERT_TAIL(&host->waiting, request, waiting);
         request->is_waiting = true;
         host->waiting_count++;
         atomic_store(&request->pending, 1); /* from now on the request can be pinned */
     }
+    if (status != STATUS_OK)
+        err->retry_after_s = wait;
     const bool has_gone = status == STATUS_OK && atomic_load(&request->cancelled) &&
                           table_stop_waiting_locked(host, request);
     pthread_mutex_unlock(&host->lock);

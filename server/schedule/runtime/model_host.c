@@ -125,13 +125,10 @@ static enum status explain_not_found_locked(struct model_host *host, const char 
                      host->entry_count ? names : "none yet");
 }
 
-static enum status explain_not_ready(const struct model_entry *entry, int *ret_retry_after_s,
-                                     struct error *err)
+static enum status explain_not_ready(const struct model_entry *entry, struct error *err)
 {
     const bool is_unloaded =
         entry && (entry->state == MODEL_UNLOADED || entry->state == MODEL_UNLOADING);
-    if (ret_retry_after_s)
-        *ret_retry_after_s = entry && entry->state == MODEL_LOADING ? table_seconds_left(entry) : 1;
     if (!entry)
         return error_set(err, STATUS_NOT_READY,
                          "this server has no model yet; GET /health lists those that are loading");
@@ -141,18 +138,19 @@ static enum status explain_not_ready(const struct model_entry *entry, int *ret_r
     if (is_unloaded)
         return error_set(err, STATUS_NOT_READY, "model '%s' has been unloaded%s", entry->name,
                          table_can_answer(entry) ? " meanwhile; send the request again" : "");
-    return error_set(err, STATUS_NOT_READY,
-                     "model '%s' is still loading (%s, %.0f %%); try again in %d s", entry->name,
-                     entry->phase, 100 * entry->progress, table_seconds_left(entry));
+    const int seconds = table_seconds_left(entry);
+    error_set(err, STATUS_NOT_READY, "model '%s' is still loading (%s, %.0f %%); try again in %d s",
+              entry->name, entry->phase, 100 * entry->progress, seconds);
+    err->retry_after_s = seconds;
+    return STATUS_NOT_READY;
 }
 
 /* The error for a request that names no model. */
-static enum status explain_no_default_locked(struct model_host *host, int *ret_retry_after_s,
-                                             struct error *err)
+static enum status explain_no_default_locked(struct model_host *host, struct error *err)
 {
     char names[256];
     if (host->entry_count == 0)
-        return explain_not_ready(NULL, ret_retry_after_s, err);
+        return explain_not_ready(NULL, err);
     name_models_locked(host, names, sizeof names);
     if (host->options.default_model)
         return error_set(
@@ -160,10 +158,10 @@ static enum status explain_no_default_locked(struct model_host *host, int *ret_r
             "there is no model '%.128s', which --default-model names; this server has: %s",
             host->options.default_model, names);
     if (model_host_state(host) == MODEL_HOST_LOADING) { /* a default pipeline may be ready */
-        if (ret_retry_after_s)
-            *ret_retry_after_s = table_retry_after_locked(host);
-        return error_set(err, STATUS_NOT_READY,
-                         "models are still loading; GET /health shows their progress");
+        error_set(err, STATUS_NOT_READY,
+                  "models are still loading; GET /health shows their progress");
+        err->retry_after_s = table_retry_after_locked(host);
+        return STATUS_NOT_READY;
     }
     return error_set(err, STATUS_INVALID,
                      "the request names no model, and this server has several: %s; name one "
@@ -172,7 +170,7 @@ static enum status explain_no_default_locked(struct model_host *host, int *ret_r
 }
 
 enum status model_host_acquire(struct model_host *host, const char *name, const char *version,
-                               struct deployment **ret, int *ret_retry_after_s, struct error *err)
+                               struct deployment **ret, struct error *err)
 {
     enum status status = STATUS_OK;
     LOCK(&host->lock);
@@ -185,13 +183,13 @@ enum status model_host_acquire(struct model_host *host, const char *name, const 
     }
     if (!entry) {
         status = name ? explain_not_found_locked(host, name, version, err)
-                      : explain_no_default_locked(host, ret_retry_after_s, err);
+                      : explain_no_default_locked(host, err);
     } else if (!ret && table_can_answer(entry)) {
         ; /* the caller asked only whether the model can answer */
     } else if (host->draining && entry->state != MODEL_READY && table_can_answer(entry)) {
         status = error_set(err, STATUS_DRAINING, "the server is shutting down");
     } else if (entry->state != MODEL_READY) {
-        status = explain_not_ready(entry, ret_retry_after_s, err);
+        status = explain_not_ready(entry, err);
     } else if (!entry->deployment) {
         status = error_set(err, STATUS_NOT_READY, "'%s' is a pipeline; a stage must name a model",
                            entry->name);
@@ -202,8 +200,8 @@ enum status model_host_acquire(struct model_host *host, const char *name, const 
     if (status != STATUS_OK && pipeline_name) {
         /* 503 instead of 404, because a missing or unloaded stage may be loaded later. */
         err->status = status = STATUS_NOT_READY;
-        if (ret_retry_after_s && *ret_retry_after_s == 0)
-            *ret_retry_after_s = 1;
+        if (err->retry_after_s == 0)
+            err->retry_after_s = 1;
         (void)error_prefix(err, "stage 1 of pipeline '%s'", pipeline_name);
     }
     return status;
@@ -279,7 +277,7 @@ static enum status check_fits(const struct deployment *deployment,
 }
 
 static enum status submit_to(struct deployment *deployment, struct predict_request *request,
-                             int *ret_retry_after_s, struct error *err)
+                             struct error *err)
 {
     TRY(check_fits(deployment, request, err));
     if (!request->ignores_unused_options)
@@ -290,7 +288,7 @@ static enum status submit_to(struct deployment *deployment, struct predict_reque
         TRY(model_find_classes(deployment->model, words ? request->text_names : NULL,
                                words ? words->words.count : 0, request->options, err));
     request->deployment = deployment_ref(deployment); /* before the request can complete */
-    enum status status = scheduler_submit(deployment->scheduler, request, ret_retry_after_s, err);
+    enum status status = scheduler_submit(deployment->scheduler, request, err);
     if (status == STATUS_OK)
         return STATUS_OK;
     request->deployment = NULL;
@@ -300,32 +298,30 @@ static enum status submit_to(struct deployment *deployment, struct predict_reque
 
 /* Acquires the deployment of the model, version and size that a request names. */
 static enum status acquire_for(struct model_host *host, const struct predict_request *request,
-                               struct deployment **ret, int *ret_retry_after_s, struct error *err)
+                               struct deployment **ret, struct error *err)
 {
     struct deployment *deployment, *sized = NULL;
-    TRY(model_host_acquire(host, request->model, request->version, &deployment, ret_retry_after_s,
-                           err));
+    TRY(model_host_acquire(host, request->model, request->version, &deployment, err));
     *ret = deployment;
     if (!request->height)
         return STATUS_OK;
-    const enum status status =
-        model_host_acquire_size(host, deployment, request->height, request->width,
-                                request->size_choice, &sized, ret_retry_after_s, err);
+    const enum status status = model_host_acquire_size(
+        host, deployment, request->height, request->width, request->size_choice, &sized, err);
     model_host_release(host, deployment);
     *ret = sized;
     return status;
 }
 
 enum status model_host_submit(struct model_host *host, struct predict_request *request,
-                              int *ret_retry_after_s, struct error *err)
+                              struct error *err)
 {
     struct deployment *deployment = NULL;
     enum status status = check_request(request, err);
     if (status == STATUS_OK && request->target)
-        return submit_to(request->target, request, ret_retry_after_s, err);
-    IF_OK(status, acquire_for(host, request, &deployment, ret_retry_after_s, err));
+        return submit_to(request->target, request, err);
+    IF_OK(status, acquire_for(host, request, &deployment, err));
     if (status == STATUS_OK) {
-        status = submit_to(deployment, request, ret_retry_after_s, err);
+        status = submit_to(deployment, request, err);
         model_host_release(host, deployment);
         return status;
     }
@@ -335,8 +331,7 @@ enum status model_host_submit(struct model_host *host, struct predict_request *r
 }
 
 enum status model_host_would_admit(struct model_host *host, const struct predict_request *request,
-                                   size_t images, size_t bytes, int *ret_retry_after_s,
-                                   struct error *err)
+                                   size_t images, size_t bytes, struct error *err)
 {
     struct deployment *deployment = NULL, *sizes[DEPLOYMENT_SIZES];
     pthread_mutex_lock(&host->lock);
@@ -347,18 +342,16 @@ enum status model_host_would_admit(struct model_host *host, const struct predict
             host->source.wake(host->source.context);
         return STATUS_OK;
     }
-    enum status status = acquire_for(host, request, &deployment, ret_retry_after_s, err);
+    enum status status = acquire_for(host, request, &deployment, err);
     if (status != STATUS_OK) {
         meters_refused_unknown(host->options.metrics, status, images);
         return status;
     }
     const size_t count = request->any_size ? table_use_sizes(host, deployment, sizes) : 0;
-    status = scheduler_would_admit(deployment->scheduler, request, images, bytes, ret_retry_after_s,
-                                   err);
+    status = scheduler_would_admit(deployment->scheduler, request, images, bytes, err);
     for (size_t i = 0; i < count; i++) {
         if (status == STATUS_OVERLOADED &&
-            scheduler_would_admit(sizes[i]->scheduler, request, images, bytes, NULL, NULL) ==
-                STATUS_OK)
+            scheduler_would_admit(sizes[i]->scheduler, request, images, bytes, NULL) == STATUS_OK)
             status = STATUS_OK;
         model_host_release(host, sizes[i]);
     }

@@ -307,9 +307,9 @@ bool model_host_hold(struct model_host *host, struct predict_request *request);
  * (model_host_cancel()), or the deadline passes; submitting then returns the error. After on_done
  * the caller submits the request with another on_done. STATUS_NOT_READY (the deadline is before the
  * predicted end of the loads) and STATUS_OVERLOADED (too many requests wait) set
- * *ret_retry_after_s; then on_done is not called. */
+ * err->retry_after_s; then on_done is not called. */
 enum status model_host_await(struct model_host *host, struct predict_request *request,
-                             int *ret_retry_after_s, struct error *err) MUST_USE;
+                             struct error *err) MUST_USE;
 
 /* Ends waits whose deadlines have passed. Call it regularly, from any thread. */
 void model_host_end_waits(struct model_host *host);
@@ -329,12 +329,10 @@ int64_t model_host_unload_idle(struct model_host *host);
  * DEPLOYMENT_SIZES sizes besides its own, preferably sizes that pipelines name. The nearest size
  * is the one whose sides differ by the smallest ratios. STATUS_INVALID: the file fixes the size,
  * the model does not work with this one, or pipelines name all kept sizes; STATUS_SHORT_OF_MEMORY:
- * memory has no room for it; STATUS_NOT_READY with *ret_retry_after_s (may be NULL): it is being
- * compiled, or the model was unloaded. */
+ * memory has no room for it; STATUS_NOT_READY: it is being compiled, or the model was unloaded. */
 enum status model_host_acquire_size(struct model_host *host, struct deployment *deployment,
                                     int height, int width, enum size_choice choice,
-                                    struct deployment **ret, int *ret_retry_after_s,
-                                    struct error *err) MUST_USE;
+                                    struct deployment **ret, struct error *err) MUST_USE;
 
 /* Returns a deployment of the same version that is compiled for shorter rows with room for `tokens`
  * tokens; the caller releases it. NULL if there is none. If rows of text_input_row_length() are not
@@ -382,11 +380,10 @@ enum status model_host_remove_model(struct model_host *host, const char *name, c
 /* Sets *ret to the deployment of a model (name NULL: the default model) in a version (NULL: the
  * newest ready one). It accepts requests until model_host_release(), which must follow soon,
  * because a replacement waits for it. Errors as model_host_submit(): STATUS_NOT_FOUND,
- * STATUS_INVALID (no default), STATUS_DRAINING, STATUS_NOT_READY with *ret_retry_after_s (may be
- * NULL). If `ret` is NULL, it only checks whether the model can answer, perhaps after a load. */
+ * STATUS_INVALID (no default), STATUS_DRAINING, STATUS_NOT_READY. If `ret` is NULL, it only checks
+ * whether the model can answer, perhaps after a load. */
 enum status model_host_acquire(struct model_host *host, const char *name, const char *version,
-                               struct deployment **ret, int *ret_retry_after_s,
-                               struct error *err) MUST_USE;
+                               struct deployment **ret, struct error *err) MUST_USE;
 void model_host_release(struct model_host *host, struct deployment *deployment);
 
 /* Announces a model (version NULL: not known yet) that is about to load, so that /health shows it.
@@ -425,19 +422,18 @@ int model_host_retry_after(struct model_host *host);
  * where several are possible), STATUS_NOT_FOUND (no such model; the sentence names the models),
  * STATUS_TOO_LARGE (more images than the queue's limit), STATUS_NOT_READY, STATUS_DRAINING,
  * STATUS_OVERLOADED (a limit of the queue is reached, or the deadline cannot be met),
- * STATUS_TIMEOUT (the deadline has passed). STATUS_NOT_READY, _DRAINING and _OVERLOADED set
- * *ret_retry_after_s to 1 or more. On success on_done will be called exactly once, possibly before
- * this returns, and the request must live until then. On failure on_done is not called. */
+ * STATUS_TIMEOUT (the deadline has passed). On success on_done will be called exactly once,
+ * possibly before this returns, and the request must live until then. On failure on_done is not
+ * called. */
 enum status model_host_submit(struct model_host *host, struct predict_request *request,
-                              int *ret_retry_after_s, struct error *err) MUST_USE;
+                              struct error *err) MUST_USE;
 
 /* Predicts whether a request of `images` and `bytes` would be admitted now, to refuse it before its
  * body is read. Does not read the images, tensors and options of the request. With any_size it is
  * refused only if the queues of all compiled sizes refuse it. If the model must be loaded first,
  * starts the load and returns STATUS_OK. Errors as model_host_submit(). Counts refusals. */
 enum status model_host_would_admit(struct model_host *host, const struct predict_request *request,
-                                   size_t images, size_t bytes, int *ret_retry_after_s,
-                                   struct error *err) MUST_USE;
+                                   size_t images, size_t bytes, struct error *err) MUST_USE;
 
 /* Copies the name of the model for requests that name none to `size` bytes, whether it is ready or
  * not: options.default_model, else the only model, or the pipeline whose stages are all the other

@@ -115,8 +115,7 @@ static struct failed_size *find_failed_size(struct model_entry *entry, struct st
 }
 
 static enum status explain_missing_size(const struct model_host *host, struct model_entry *entry,
-                                        struct stage_size size, int *ret_retry_after_s,
-                                        struct error *err)
+                                        struct stage_size size, struct error *err)
 {
     const char *name = entry->name;
     const struct deployment *base = entry->deployment;
@@ -143,17 +142,16 @@ static enum status explain_missing_size(const struct model_host *host, struct mo
                          "them; request one of these, or the nearest from /predict: size=~%dx%d",
                          name, DEPLOYMENT_SIZES, size.width, size.height);
     entry->wanted = size;
-    if (ret_retry_after_s)
-        *ret_retry_after_s = wait;
-    return error_set(err, STATUS_NOT_READY,
-                     "model '%s' is being compiled for %d x %d pixels; try again in %d s", name,
-                     size.width, size.height, wait);
+    error_set(err, STATUS_NOT_READY,
+              "model '%s' is being compiled for %d x %d pixels; try again in %d s", name,
+              size.width, size.height, wait);
+    err->retry_after_s = wait;
+    return STATUS_NOT_READY;
 }
 
 enum status model_host_acquire_size(struct model_host *host, struct deployment *deployment,
                                     int height, int width, enum size_choice choice,
-                                    struct deployment **ret, int *ret_retry_after_s,
-                                    struct error *err)
+                                    struct deployment **ret, struct error *err)
 {
     const struct stage_size size = {width, height};
     struct deployment *found = NULL;
@@ -183,7 +181,7 @@ enum status model_host_acquire_size(struct model_host *host, struct deployment *
     if (found)
         found->users++;
     else if (status == STATUS_OK && is_here)
-        status = explain_missing_size(host, entry, size, ret_retry_after_s, err);
+        status = explain_missing_size(host, entry, size, err);
     else if (status == STATUS_OK)
         status = error_set(err, STATUS_NOT_READY, "model '%s' has been unloaded",
                            deployment->model->name);

@@ -24,9 +24,8 @@ struct request_parts {
 
     /* The plan. Called when the photos of `whole` have been decoded, and then after each part. *ret
      * is the next part, from parts_add(); NULL: no part is left, and `whole` has its answers. A
-     * failure fails the whole request; with STATUS_NOT_READY *ret_retry_after_s is set. */
-    enum status (*next)(struct request_parts *parts, struct request_part **ret,
-                        int *ret_retry_after_s, struct error *err);
+     * failure fails the whole request. */
+    enum status (*next)(struct request_parts *parts, struct request_part **ret, struct error *err);
 };
 
 /* Makes `whole` the first request, which only decodes its photos. */

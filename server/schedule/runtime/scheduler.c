@@ -228,18 +228,14 @@ static enum status lost_error_locked(const struct scheduler *scheduler, struct e
 
 static enum status check_locked(struct scheduler *scheduler, const struct predict_request *request,
                                 size_t images, size_t bytes, int64_t *ret_predicted,
-                                int *ret_retry_after_s, struct error *err)
+                                struct error *err)
 {
     int64_t now = clock_now();
     if (!scheduler->accepting) {
-        if (ret_retry_after_s)
-            *ret_retry_after_s = 1;
         return error_set(err, STATUS_DRAINING,
                          "the server is shutting down; send the request to another one");
     }
     if (scheduler->is_lost) {
-        if (ret_retry_after_s)
-            *ret_retry_after_s = 1;
         return lost_error_locked(scheduler, err);
     }
     if (images == 0)
@@ -252,26 +248,24 @@ static enum status check_locked(struct scheduler *scheduler, const struct predic
                                             .kind = request->admission,
                                             .model = scheduler->deployment->model->name};
     batcher_load(scheduler->batcher, request->client, request->priority, now, &load);
-    return admission_check(&scheduler->admission, &load, &asked, ret_predicted, ret_retry_after_s,
-                           err);
+    return admission_check(&scheduler->admission, &load, &asked, ret_predicted, err);
 }
 
 enum status scheduler_would_admit(struct scheduler *scheduler,
                                   const struct predict_request *request, size_t images,
-                                  size_t bytes, int *ret_retry_after_s, struct error *err)
+                                  size_t bytes, struct error *err)
 {
     LOCK(&scheduler->lock);
-    return check_locked(scheduler, request, images, bytes, NULL, ret_retry_after_s, err);
+    return check_locked(scheduler, request, images, bytes, NULL, err);
 }
 
 /* Admits all images of a request that have no error yet (predict_image.preset), or none of them. */
 static enum status admit(struct scheduler *scheduler, struct predict_request *request,
-                         size_t images, size_t bytes, int *ret_retry_after_s, struct error *err)
+                         size_t images, size_t bytes, struct error *err)
 {
     int64_t predicted = 0, now = clock_now();
     pthread_mutex_lock(&scheduler->lock);
-    enum status status =
-        check_locked(scheduler, request, images, bytes, &predicted, ret_retry_after_s, err);
+    enum status status = check_locked(scheduler, request, images, bytes, &predicted, err);
     if (status == STATUS_OK) {
         if (batcher_counts(scheduler->batcher).admitted == 0)
             scheduler->progressed = now;
@@ -300,7 +294,7 @@ static size_t row_bytes(const struct scheduler *scheduler, const struct predict_
 }
 
 enum status scheduler_submit(struct scheduler *scheduler, struct predict_request *request,
-                             int *ret_retry_after_s, struct error *err)
+                             struct error *err)
 {
     size_t images = 0, bytes = 0, row = row_bytes(scheduler, request);
     int64_t now = clock_now();
@@ -323,7 +317,7 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
         images++;
         bytes = size_sum(bytes, size);
     }
-    enum status status = admit(scheduler, request, images, bytes, ret_retry_after_s, err);
+    enum status status = admit(scheduler, request, images, bytes, err);
     if (status != STATUS_OK) {
         meters_refusal(&scheduler->deployment->meters, status, request->image_count);
         return status;

@@ -75,11 +75,11 @@ int64_t scheduler_latency(struct scheduler *scheduler, int lane, int images);
 /* Does the work of model_host_would_admit() for this deployment, but does not count refusals. */
 enum status scheduler_would_admit(struct scheduler *scheduler,
                                   const struct predict_request *request, size_t images,
-                                  size_t bytes, int *ret_retry_after_s, struct error *err) MUST_USE;
+                                  size_t bytes, struct error *err) MUST_USE;
 
 /* Does the work of model_host_submit() for this deployment. */
 enum status scheduler_submit(struct scheduler *scheduler, struct predict_request *request,
-                             int *ret_retry_after_s, struct error *err) MUST_USE;
+                             struct error *err) MUST_USE;
 
 /* Does the work of model_host_cancel() for this deployment. The request stays pinned. */
 void scheduler_cancel(struct scheduler *scheduler, struct predict_request *request);

@@ -116,12 +116,11 @@ static enum status check_model(const struct pipeline_config *config, size_t at,
     return check_labels(next, deployment->model, err);
 }
 
-static enum status check_stage(struct staged_request *staged, size_t at, int *ret_retry_after_s,
-                               struct error *err)
+static enum status check_stage(struct staged_request *staged, size_t at, struct error *err)
 {
     const char *name = staged->config->stages[at].model;
     struct deployment *deployment;
-    TRY(model_host_acquire(staged->host, name, NULL, &deployment, ret_retry_after_s, err));
+    TRY(model_host_acquire(staged->host, name, NULL, &deployment, err));
     const struct preprocess *p = &deployment->model->preprocess;
     staged->keep_aspect[at] = p->resize != RESIZE_EXACT;
     staged->body_preprocess[at] = p->resize == RESIZE_BODY ? *p : (struct preprocess){.width = 0};
@@ -133,13 +132,10 @@ static enum status check_stage(struct staged_request *staged, size_t at, int *re
 }
 
 /* A missing or unloaded stage may be loaded later: 503, not 404. */
-static enum status stage_failed(const struct staged_request *staged, size_t at,
-                                int *ret_retry_after_s, struct error *err)
+static enum status stage_failed(const struct staged_request *staged, size_t at, struct error *err)
 {
     if (err->status == STATUS_NOT_FOUND)
         err->status = STATUS_NOT_READY;
-    if (err->status == STATUS_NOT_READY && *ret_retry_after_s == 0)
-        *ret_retry_after_s = 1;
     return error_prefix(err, "stage %zu of pipeline '%s'", at + 1, staged->name);
 }
 
@@ -153,7 +149,7 @@ enum status stages_check(struct model_host *host, const char *name, const char *
     for (size_t i = 0; config && status == STATUS_OK && i < config->stage_count; i++) {
         struct deployment *deployment;
         struct error absent; /* ignored: the model may be loaded later */
-        if (model_host_acquire(host, config->stages[i].model, NULL, &deployment, NULL, &absent) !=
+        if (model_host_acquire(host, config->stages[i].model, NULL, &deployment, &absent) !=
             STATUS_OK)
             continue;
         status = check_model(config, i, deployment, err);
@@ -528,7 +524,7 @@ static enum status ask_stage(struct staged_request *staged, struct request_part 
 }
 
 static enum status stages_next(struct request_parts *parts, struct request_part **ret,
-                               int *ret_retry_after_s, struct error *err)
+                               struct error *err)
 {
     struct staged_request *staged = (struct staged_request *)parts;
     *ret = NULL;
@@ -549,16 +545,15 @@ static enum status stages_next(struct request_parts *parts, struct request_part 
                                                            : cut_boxes(staged, err));
         staged->stage++;
     }
-    return check_stage(staged, staged->stage, ret_retry_after_s, err) == STATUS_OK
+    return check_stage(staged, staged->stage, err) == STATUS_OK
                ? STATUS_OK
-               : stage_failed(staged, staged->stage, ret_retry_after_s, err);
+               : stage_failed(staged, staged->stage, err);
 }
 
 /* Checks that the queue of a later stage's model has room for a crop, for every size that the stage
  * names, because it is not known yet which one a crop needs. Otherwise crops would be refused after
  * the detector has run. */
-static enum status ask_room(const struct staged_request *staged, size_t at, int *ret_retry_after_s,
-                            struct error *err)
+static enum status ask_room(const struct staged_request *staged, size_t at, struct error *err)
 {
     const struct pipeline_stage *stage = &staged->config->stages[at];
     struct predict_request crop = {.model = stage->model,
@@ -571,18 +566,18 @@ static enum status ask_room(const struct staged_request *staged, size_t at, int 
     for (size_t i = 0; i == 0 || i < stage->size_count; i++) {
         crop.height = stage->size_count ? stage->sizes[i].height : 0;
         crop.width = stage->size_count ? stage->sizes[i].width : 0;
-        TRY(model_host_would_admit(staged->host, &crop, 1, 0, ret_retry_after_s, err));
+        TRY(model_host_would_admit(staged->host, &crop, 1, 0, err));
     }
     return STATUS_OK;
 }
 
-static enum status begin(struct staged_request *staged, int *ret_retry_after_s, struct error *err)
+static enum status begin(struct staged_request *staged, struct error *err)
 {
     struct predict_request *whole = staged->parts.whole;
     for (size_t i = 0; i < staged->config->stage_count; i++)
-        if (check_stage(staged, i, ret_retry_after_s, err) != STATUS_OK ||
-            (i > 0 && ask_room(staged, i, ret_retry_after_s, err) != STATUS_OK))
-            return stage_failed(staged, i, ret_retry_after_s, err);
+        if (check_stage(staged, i, err) != STATUS_OK ||
+            (i > 0 && ask_room(staged, i, err) != STATUS_OK))
+            return stage_failed(staged, i, err);
     staged->options = TASK_OPTIONS_NONE;
     if (whole->options) {
         staged->options.normalize = whole->options->normalize;
@@ -595,7 +590,7 @@ static enum status begin(struct staged_request *staged, int *ret_retry_after_s, 
 }
 
 enum status stages_begin(struct model_host *host, struct predict_request *whole,
-                         struct staged_request **ret, int *ret_retry_after_s, struct error *err)
+                         struct staged_request **ret, struct error *err)
 {
     char name[128];
     struct pipeline_config *config;
@@ -614,7 +609,7 @@ enum status stages_begin(struct model_host *host, struct predict_request *whole,
     staged->parts.next = stages_next;
     parts_begin(&staged->parts, whole);
     *ret = staged;
-    return begin(staged, ret_retry_after_s, err);
+    return begin(staged, err);
 }
 
 void stages_free(struct staged_request *staged)

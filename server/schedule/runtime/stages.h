@@ -34,12 +34,11 @@ struct staged_request {
  * sets `max_images` and `take`, submits `whole` and after it the parts. It frees *ret with
  * stages_free() after the answers, or after an error, because *ret may be set then, too. All
  * options of the request apply to the first stage; top_k and the options of masks and vectors also
- * apply to the others. The sentence of an error names the stage. STATUS_NOT_READY with
- * *ret_retry_after_s: the stage's model cannot answer now; STATUS_OVERLOADED: the model's queue is
- * full; STATUS_CONFIG: the model does not fit the stage. */
+ * apply to the others. The sentence of an error names the stage. STATUS_NOT_READY: the stage's
+ * model cannot answer now; STATUS_OVERLOADED: the model's queue is full; STATUS_CONFIG: the model
+ * does not fit the stage. */
 enum status stages_begin(struct model_host *host, struct predict_request *whole,
-                         struct staged_request **ret, int *ret_retry_after_s,
-                         struct error *err) MUST_USE;
+                         struct staged_request **ret, struct error *err) MUST_USE;
 
 /* Checks whether a pipeline can answer with the models that are served now. STATUS_CONFIG: it
  * cannot; requests get the same sentence. Skips stages whose model is not ready, and models that

@@ -127,7 +127,7 @@ struct job *submit_job(struct model_host *host, const char *model, const char *t
 {
     struct job *job = job_create(model, texts);
     struct error err = {0};
-    enum status status = model_host_submit(host, &job->request, NULL, &err);
+    enum status status = model_host_submit(host, &job->request, &err);
     if (status != STATUS_OK)
         fprintf(stderr, "%s\n", err.message);
     CHECK(status == STATUS_OK);
@@ -166,9 +166,9 @@ struct rows *send_rows(struct model_host *host, const char *name, size_t count, 
                                         .started = clock_now(),
                                         .on_done = job_done,
                                         .context = &rows->job};
-    CHECK(model_host_acquire(host, name, NULL, &request->target, NULL, &err) == STATUS_OK);
+    CHECK(model_host_acquire(host, name, NULL, &request->target, &err) == STATUS_OK);
     CHECK(request->target->has_rows && request->target->inputs[0].count == FAKE_WIDTH);
-    CHECK(model_host_submit(host, request, NULL, &err) == STATUS_OK);
+    CHECK(model_host_submit(host, request, &err) == STATUS_OK);
     model_host_release(host, request->target);
     return rows;
 }

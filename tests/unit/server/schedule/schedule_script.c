@@ -101,7 +101,7 @@ static void do_admit(struct run *run, const char *rest)
 static void do_ask(struct run *run, const char *rest)
 {
     char letters[64], word[32] = "";
-    int count = read_images(run, rest, letters), seconds = 0, wanted = 0;
+    int count = read_images(run, rest, letters), wanted = 0;
     const struct batch_item *item = &image_of(run, letters[0])->item;
     const int64_t deadline = image_of(run, letters[0])->deadline;
     struct model_load load;
@@ -113,12 +113,11 @@ static void do_ask(struct run *run, const char *rest)
                                         .time_left =
                                             deadline == INT64_MAX ? INT64_MAX : deadline - run->now,
                                         .model = "m"};
-    enum status status =
-        admission_check(&run->admission, &load, &request, &predicted, &seconds, &err);
+    enum status status = admission_check(&run->admission, &load, &request, &predicted, &err);
     CHECK(run, sscanf(strchr(rest, '='), "= %31s in %d", word, &wanted) >= 1, "no outcome");
     CHECK(run, !strcmp(word, status_word(status)), "%s (%s), predicted %.3f ms",
           status_word(status), err.message, (double)predicted / MS);
-    CHECK(run, wanted == 0 || wanted == seconds, "retry after %d s", seconds);
+    CHECK(run, wanted == 0 || wanted == err.retry_after_s, "retry after %d s", err.retry_after_s);
     if (status == STATUS_OK)
         admit(run, letters, predicted);
 }

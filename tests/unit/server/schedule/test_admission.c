@@ -28,19 +28,19 @@ Test(admission, bound_of_images)
     const struct admission admission = {.max_images = 10};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct error err = {0};
-        int seconds = -1;
         struct model_load load = {.images = cases[i].admitted, .max_batch = 4};
         struct admission_request request = ask(cases[i].images, 0, INT64_MAX);
-        enum status status = admission_check(&admission, &load, &request, NULL, &seconds, &err);
+        enum status status = admission_check(&admission, &load, &request, NULL, &err);
         cr_assert_eq(status, cases[i].status, "case %zu: %s", i, err.message);
-        cr_assert_eq(seconds, status == STATUS_OVERLOADED ? 1 : -1, "case %zu", i);
+        cr_assert(status == STATUS_OK || err.retry_after_s == (status == STATUS_OVERLOADED),
+                  "case %zu", i);
         if (status != STATUS_OK)
             cr_assert(strstr(err.message, "'digits'") && strstr(err.message, "10"), "%s",
                       err.message);
     }
     struct model_load full = {.images = 10, .max_batch = 4};
     struct admission_request request = ask(1, 0, INT64_MAX);
-    cr_assert_eq(admission_check(&admission, &full, &request, NULL, NULL, NULL), STATUS_OVERLOADED);
+    cr_assert_eq(admission_check(&admission, &full, &request, NULL, NULL), STATUS_OVERLOADED);
 }
 
 Test(admission, the_last_eighth_is_for_clients_with_little_in_the_queue)
@@ -63,8 +63,8 @@ Test(admission, the_last_eighth_is_for_clients_with_little_in_the_queue)
         struct model_load load = {
             .images = cases[i].inside, .of_client = cases[i].of_client, .max_batch = 4};
         struct admission_request request = ask(cases[i].images, 0, INT64_MAX);
-        cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL, NULL),
-                     cases[i].status, "%s", cases[i].name);
+        cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL), cases[i].status,
+                     "%s", cases[i].name);
     }
 }
 
@@ -86,11 +86,11 @@ Test(admission, crops_of_requests_that_were_let_in)
         struct model_load load = {
             .images = cases[i].inside, .of_client = cases[i].of_client, .max_batch = 4};
         struct admission_request request = ask(8, 0, INT64_MAX);
-        cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL, NULL),
-                     STATUS_OVERLOADED, "case %zu", i);
+        cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL), STATUS_OVERLOADED,
+                     "case %zu", i);
         request.kind = ADMIT_CROPS;
-        cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL, NULL),
-                     cases[i].status, "case %zu", i);
+        cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL), cases[i].status,
+                     "case %zu", i);
     }
 }
 
@@ -111,8 +111,8 @@ Test(admission, before_crops)
             .images = cases[i].inside, .of_client = cases[i].of_client, .max_batch = 4};
         struct admission_request request = ask(1, 0, INT64_MAX);
         request.kind = ADMIT_BEFORE_CROPS;
-        cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL, NULL),
-                     cases[i].status, "case %zu", i);
+        cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL), cases[i].status,
+                     "case %zu", i);
     }
 }
 
@@ -129,8 +129,8 @@ Test(admission, bound_of_bytes)
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct model_load load = {.images = 1, .bytes = cases[i].waiting, .max_batch = 1};
         struct admission_request request = ask(1, cases[i].bytes, INT64_MAX);
-        cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL, NULL),
-                     cases[i].status, "case %zu", i);
+        cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL), cases[i].status,
+                     "case %zu", i);
     }
 }
 
@@ -182,35 +182,34 @@ Test(admission, deadlines)
         enum status status;
         int seconds;
     } cases[] = {
-        {"plenty", 16, 60 * MS, STATUS_OK, -1},
-        {"just enough", 16, 58 * MS, STATUS_OK, -1},
+        {"plenty", 16, 60 * MS, STATUS_OK, 0},
+        {"just enough", 16, 58 * MS, STATUS_OK, 0},
         {"not enough", 16, 57 * MS, STATUS_OVERLOADED, 1},
         {"far from enough", 800, 100 * MS, STATUS_OVERLOADED, 3},
-        {"over", 0, 0, STATUS_TIMEOUT, -1},
-        {"long over", 0, -5 * MS, STATUS_TIMEOUT, -1},
+        {"over", 0, 0, STATUS_TIMEOUT, 0},
+        {"long over", 0, -5 * MS, STATUS_TIMEOUT, 0},
         {"alone, and too short for any pass", 0, 9 * MS, STATUS_OVERLOADED, 1},
-        {"alone", 0, 10 * MS, STATUS_OK, -1},
-        {"none", 900, INT64_MAX, STATUS_OK, -1},
+        {"alone", 0, 10 * MS, STATUS_OK, 0},
+        {"none", 900, INT64_MAX, STATUS_OK, 0},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct model_load load = one_lane(cases[i].inside);
         struct admission_request request = ask(1, 0, cases[i].time_left);
         struct error err = {0};
-        int seconds = -1;
         int64_t predicted = -1;
-        cr_assert_eq(admission_check(&admission, &load, &request, &predicted, &seconds, &err),
+        cr_assert_eq(admission_check(&admission, &load, &request, &predicted, &err),
                      cases[i].status, "%s: %s", cases[i].name, err.message);
-        cr_assert_eq(seconds, cases[i].seconds, "%s: %d", cases[i].name, seconds);
+        cr_assert_eq(err.retry_after_s, cases[i].seconds, "%s: %d", cases[i].name,
+                     err.retry_after_s);
         cr_assert(predicted > 0 || cases[i].status == STATUS_TIMEOUT);
     }
     /* A slow phase has passed, nobody is inside: only a pass can tell, so one is let in. */
     struct model_load stale = one_lane(0);
     stale.single = stale.batch = 500 * MS;
     struct admission_request request = ask(1, 0, 100 * MS);
-    cr_assert_eq(admission_check(&admission, &stale, &request, NULL, NULL, NULL), STATUS_OK);
+    cr_assert_eq(admission_check(&admission, &stale, &request, NULL, NULL), STATUS_OK);
     stale.images = stale.before_run = 1;
-    cr_assert_eq(admission_check(&admission, &stale, &request, NULL, NULL, NULL),
-                 STATUS_OVERLOADED);
+    cr_assert_eq(admission_check(&admission, &stale, &request, NULL, NULL), STATUS_OVERLOADED);
 }
 
 Test(admission, bound_of_milliseconds)
@@ -219,15 +218,15 @@ Test(admission, bound_of_milliseconds)
     struct admission_request request = ask(1, 0, INT64_MAX);
     struct model_load load = one_lane(16);
     struct error err = {0};
-    cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL, &err), STATUS_OVERLOADED);
+    cr_assert_eq(admission_check(&admission, &load, &request, NULL, &err), STATUS_OVERLOADED);
     cr_assert(strstr(err.message, "58 ms") && strstr(err.message, "--max-queue-ms"), "%s",
               err.message);
     load = one_lane(8);
-    cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL, NULL), STATUS_OK);
+    cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL), STATUS_OK);
     /* One that takes longer by itself is let in when nothing is before it. */
     load = one_lane(0);
     request.images = 80;
-    cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL, NULL), STATUS_OK);
+    cr_assert_eq(admission_check(&admission, &load, &request, NULL, NULL), STATUS_OK);
 }
 
 Test(admission, retry_after_is_when_what_is_too_much_is_done)
@@ -255,9 +254,10 @@ Test(admission, retry_after_is_when_what_is_too_much_is_done)
                                   .batch = (int64_t)batch_ns,
                                   .single = (int64_t)batch_ns};
         struct admission_request request = ask(1, 0, INT64_MAX);
-        int seconds = -1;
-        cr_assert_eq(admission_check(&admission, &load, &request, NULL, &seconds, NULL),
-                     STATUS_OVERLOADED, "%s", cases[i].name);
-        cr_assert_eq(seconds, cases[i].seconds, "%s: %d", cases[i].name, seconds);
+        struct error err;
+        cr_assert_eq(admission_check(&admission, &load, &request, NULL, &err), STATUS_OVERLOADED,
+                     "%s", cases[i].name);
+        cr_assert_eq(err.retry_after_s, cases[i].seconds, "%s: %d", cases[i].name,
+                     err.retry_after_s);
     }
 }

@@ -47,11 +47,10 @@ static int load_what_is_wanted(struct model_host *host)
 /* A request that waits for its model, whose on_done is called when the wait is over. */
 static struct job *await_model(struct model_host *host, const char *model)
 {
-    int retry_after_s;
     struct error err = {0};
     struct job *job = job_create(model, "ok 7");
     CHECK(!model_host_hold(host, &job->request));
-    CHECK(model_host_await(host, &job->request, &retry_after_s, &err) == STATUS_OK);
+    CHECK(model_host_await(host, &job->request, &err) == STATUS_OK);
     return job;
 }
 
@@ -59,7 +58,7 @@ static enum status submit_again(struct model_host *host, struct job *job, struct
 {
     job_wait(job);
     job->done = 0;
-    return model_host_submit(host, &job->request, NULL, err);
+    return model_host_submit(host, &job->request, err);
 }
 
 static size_t count_waiting(struct model_host *host, const char *model, struct job **jobs,
@@ -157,14 +156,13 @@ static void test_a_drain_ends_every_wait(void)
 
 static void test_the_deadline_may_be_over_before(void)
 {
-    int retry_after_s = 0;
     struct error err = {0};
     struct model_host *host = start_lazy("a", (struct model_host_options){0});
     struct job *job = job_create("a", "ok 1");
     job->request.deadline = clock_now() - 1;
     CHECK(!model_host_hold(host, &job->request));
-    CHECK(model_host_await(host, &job->request, &retry_after_s, &err) == STATUS_NOT_READY);
-    CHECK(retry_after_s >= 1 && !job_is_done(job));
+    CHECK(model_host_await(host, &job->request, &err) == STATUS_NOT_READY);
+    CHECK(err.retry_after_s >= 1 && !job_is_done(job));
     job_free(job);
     model_host_free(host);
 }
@@ -218,7 +216,6 @@ static void *ask_at_random(void *context)
     struct crowd *crowd = context;
     unsigned seed = (unsigned)(uintptr_t)&seed;
     for (int i = 0; i < 150; i++) {
-        int retry_after_s;
         struct error err = {0};
         const char name[] = {(char)('a' + rand_r(&seed) % 3), '\0'};
         struct job *job = job_create(name, "ok 7|ok 8");
@@ -226,7 +223,7 @@ static void *ask_at_random(void *context)
         const bool leaves = rand_r(&seed) % 5 == 0;
         enum status status = STATUS_OK;
         if (!model_host_hold(crowd->host, &job->request)) {
-            status = model_host_await(crowd->host, &job->request, &retry_after_s, &err);
+            status = model_host_await(crowd->host, &job->request, &err);
             if (status == STATUS_OK && leaves && predict_request_pin(&job->request))
                 model_host_cancel(crowd->host, &job->request);
             if (status == STATUS_OK)
@@ -235,7 +232,7 @@ static void *ask_at_random(void *context)
             atomic_store(&job->request.cancelled, 0);
         }
         if (status == STATUS_OK)
-            status = model_host_submit(crowd->host, &job->request, NULL, &err);
+            status = model_host_submit(crowd->host, &job->request, &err);
         CHECK(status == STATUS_OK || status == STATUS_NOT_READY || status == STATUS_OVERLOADED);
         atomic_fetch_add(status == STATUS_OK ? &crowd->answered : &crowd->refused, 1);
         if (status == STATUS_OK)

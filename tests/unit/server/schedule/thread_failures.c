@@ -249,16 +249,15 @@ static void test_without_a_device_everything_fails_at_once(void)
     }
     CHECK(model_host_readiness(host) == MODEL_HOST_FAILED);
     struct error err;
-    int retry_after = 0;
     struct job *late = job_create("a", "ok 1");
-    CHECK(model_host_submit(host, &late->request, &retry_after, &err) == STATUS_DEVICE);
-    CHECK(retry_after >= 1 && strstr(err.message, "no device of model"));
+    CHECK(model_host_submit(host, &late->request, &err) == STATUS_DEVICE);
+    CHECK(err.retry_after_s >= 1 && strstr(err.message, "no device of model"));
     CHECK(status_http(STATUS_DEVICE) == 503);
     /* One comes back. */
     fake_break(GPU(0), false);
     wait_quarantined(host, 1);
     CHECK(model_host_readiness(host) == MODEL_HOST_READY);
-    CHECK(model_host_submit(host, &late->request, &retry_after, &err) == STATUS_OK);
+    CHECK(model_host_submit(host, &late->request, &err) == STATUS_OK);
     finish_job(late);
     CHECK(model_host_drain(host, PATIENCE_MS)); /* with one still quarantined */
     model_host_free(host);
@@ -306,8 +305,7 @@ static void *submit_through_failures(void *argument)
         struct job *job = job_create("a", "ok 5|nan|ok 6|broken");
         struct error err;
         enum status status;
-        while ((status = model_host_submit(submitter->host, &job->request, NULL, &err)) !=
-               STATUS_OK) {
+        while ((status = model_host_submit(submitter->host, &job->request, &err)) != STATUS_OK) {
             CHECK(status == STATUS_OVERLOADED || status == STATUS_DEVICE);
             usleep(500);
         }
@@ -354,7 +352,7 @@ static void test_images_known_bad_are_carried_along(void)
     struct job *job = job_create("a", "x|ok 5|y");
     error_set(&job->images[0].preset, STATUS_INVALID, "bad base64");
     error_set(&job->images[2].preset, STATUS_INVALID, "bad base64");
-    CHECK(model_host_submit(host, &job->request, NULL, NULL) == STATUS_OK);
+    CHECK(model_host_submit(host, &job->request, NULL) == STATUS_OK);
     job_wait(job);
     CHECK(job->images[0].status == STATUS_INVALID && job->images[2].status == STATUS_INVALID);
     CHECK(!strcmp(job->images[0].error.message, "bad base64"));
@@ -363,7 +361,7 @@ static void test_images_known_bad_are_carried_along(void)
 
     job = job_create("a", "x");
     error_set(&job->images[0].preset, STATUS_INVALID, "bad base64");
-    CHECK(model_host_submit(host, &job->request, NULL, NULL) == STATUS_OK);
+    CHECK(model_host_submit(host, &job->request, NULL) == STATUS_OK);
     CHECK(job->done == 1); /* before submit returned: there was nothing to wait for */
     CHECK(job->images[0].status == STATUS_INVALID);
     job_free(job);

@@ -18,7 +18,7 @@ static void *submit_until_refused(void *argument)
     for (;;) {
         struct job *job = job_create("a", "ok 1|ok 2|broken");
         struct error err;
-        enum status status = model_host_submit(submitter->host, &job->request, NULL, &err);
+        enum status status = model_host_submit(submitter->host, &job->request, &err);
         if (status == STATUS_OVERLOADED) {
             job_free(job);
             usleep(100);
@@ -119,10 +119,9 @@ static void test_free_without_drain(void)
 static enum status refused(struct model_host *host, const char *model, struct error *err)
 {
     struct job *job = job_create(model, "ok 1");
-    int retry_after = 0;
-    enum status status = model_host_submit(host, &job->request, &retry_after, err);
+    enum status status = model_host_submit(host, &job->request, err);
     CHECK(status != STATUS_OK && job->done == 0);
-    CHECK((status_http(status) == 503) == (retry_after >= 1));
+    CHECK((status_http(status) == 503) == (err->retry_after_s >= 1));
     job_free(job);
     return status;
 }
@@ -182,10 +181,10 @@ static void test_states_and_refusals(void)
 
     struct job *job = job_create("a", "ok 1");
     job->request.top_k = 0;
-    CHECK(model_host_submit(host, &job->request, NULL, &err) == STATUS_INVALID);
+    CHECK(model_host_submit(host, &job->request, &err) == STATUS_INVALID);
     job->request.top_k = 1;
     job->request.image_count = 0;
-    CHECK(model_host_submit(host, &job->request, NULL, &err) == STATUS_INVALID);
+    CHECK(model_host_submit(host, &job->request, &err) == STATUS_INVALID);
     job_free(job);
 
     CHECK(model_host_drain(host, PATIENCE_MS));
@@ -266,7 +265,7 @@ static int height_of(struct model_host *host, const char *version)
 {
     struct deployment *deployment;
     struct error err;
-    if (model_host_acquire(host, "m", version, &deployment, NULL, &err) != STATUS_OK)
+    if (model_host_acquire(host, "m", version, &deployment, &err) != STATUS_OK)
         return -(int)err.status;
     int height = deployment->model->preprocess.height;
     model_host_release(host, deployment);
@@ -459,12 +458,11 @@ static void use_size(struct model_host *host, int height)
 {
     struct error err = {0};
     struct deployment *base, *sized;
-    int seconds = 0;
-    CHECK(model_host_acquire(host, "a", NULL, &base, NULL, &err) == STATUS_OK);
+    CHECK(model_host_acquire(host, "a", NULL, &base, &err) == STATUS_OK);
     const enum status status =
-        model_host_acquire_size(host, base, height, FAKE_WIDTH, SIZE_EXACT, &sized, &seconds, &err);
+        model_host_acquire_size(host, base, height, FAKE_WIDTH, SIZE_EXACT, &sized, &err);
     if (status == STATUS_NOT_READY) {
-        CHECK(seconds >= 1 && strstr(err.message, "is being compiled"));
+        CHECK(err.retry_after_s >= 1 && strstr(err.message, "is being compiled"));
         model_host_release(host, base);
         CHECK(model_host_make_size(host, NULL) && !model_host_make_size(host, NULL));
         use_size(host, height);
@@ -478,9 +476,9 @@ static void use_size(struct model_host *host, int height)
 static enum status ask_size(struct model_host *host, int height, struct error *err)
 {
     struct deployment *base, *sized;
-    CHECK(model_host_acquire(host, "a", NULL, &base, NULL, err) == STATUS_OK);
+    CHECK(model_host_acquire(host, "a", NULL, &base, err) == STATUS_OK);
     const enum status status =
-        model_host_acquire_size(host, base, height, FAKE_WIDTH, SIZE_EXACT, &sized, NULL, err);
+        model_host_acquire_size(host, base, height, FAKE_WIDTH, SIZE_EXACT, &sized, err);
     model_host_release(host, base);
     if (status == STATUS_OK)
         model_host_release(host, sized);
@@ -574,7 +572,7 @@ static size_t row_length(struct model_host *host, size_t tokens, int wanted)
 {
     struct error err = {0};
     struct deployment *base;
-    CHECK(model_host_acquire(host, "a", NULL, &base, NULL, &err) == STATUS_OK);
+    CHECK(model_host_acquire(host, "a", NULL, &base, &err) == STATUS_OK);
     struct deployment *shorter = model_host_acquire_length(host, base, tokens);
     const size_t length = (shorter ? shorter : base)->model->text.length;
     CHECK(wanted_size(host).width == wanted && wanted_size(host).height == (wanted > 0));
@@ -626,7 +624,7 @@ static void test_short_texts_have_short_rows(void)
     /* Tokens of a model that was replaced are not those of the new one. Its end waits for `old`.
      * Without `read` its lengths are not compiled again. */
     model_host_set_source(host, &(struct model_host_source){0});
-    CHECK(model_host_acquire(host, "a", NULL, &old, NULL, &err) == STATUS_OK);
+    CHECK(model_host_acquire(host, "a", NULL, &old, &err) == STATUS_OK);
     CHECK(pthread_create(&replacer, NULL, replace_text_model, host) == 0);
     while (has_shorter(host, old, 17))
         sched_yield();
@@ -689,7 +687,7 @@ static void test_sizes_come_and_go_with_their_model(void)
     struct job *job = job_create("a", "ok 7");
     job->request.height = 2;
     job->request.width = FAKE_WIDTH;
-    CHECK(model_host_submit(host, &job->request, NULL, &err) == STATUS_OK);
+    CHECK(model_host_submit(host, &job->request, &err) == STATUS_OK);
     finish_job(job);
     CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
     CHECK(fake_sessions_alive() == 3);
@@ -762,7 +760,7 @@ static bool is_served(struct model_host *host, const struct deployment *deployme
 {
     struct error err = {0};
     struct deployment *now;
-    CHECK(model_host_acquire(host, "a", NULL, &now, NULL, &err) == STATUS_OK);
+    CHECK(model_host_acquire(host, "a", NULL, &now, &err) == STATUS_OK);
     const bool is_same = now == deployment;
     model_host_release(host, now);
     return is_same;
@@ -777,12 +775,12 @@ static void test_sizes_are_found_while_their_model_is_replaced(void)
     model_host_set_source(host, &(struct model_host_source){.read = read_free_model});
     CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
     use_size(host, 2);
-    CHECK(model_host_acquire(host, "a", NULL, &base, NULL, &err) == STATUS_OK);
+    CHECK(model_host_acquire(host, "a", NULL, &base, &err) == STATUS_OK);
     pthread_t thread;
     CHECK(!pthread_create(&thread, NULL, replace_model, host));
     while (is_served(host, base))
         usleep(1000);
-    CHECK(model_host_acquire_size(host, base, 2, FAKE_WIDTH, SIZE_EXACT, &sized, NULL, &err) ==
+    CHECK(model_host_acquire_size(host, base, 2, FAKE_WIDTH, SIZE_EXACT, &sized, &err) ==
           STATUS_OK);
     model_host_release(host, base);
     model_host_release(host, sized);
@@ -795,7 +793,7 @@ static void finish_part(struct model_host *host, struct job *job, struct predict
 {
     struct error err = {0};
     job->done = 0;
-    CHECK(model_host_submit(host, part, NULL, &err) == STATUS_OK);
+    CHECK(model_host_submit(host, part, &err) == STATUS_OK);
     job_wait(job);
 }
 
@@ -806,21 +804,20 @@ static void test_photos_are_answered_by_the_model_that_saw_them(void)
     struct pipeline_config config = {.stages = {{.model = "a"}}, .stage_count = 1};
     struct staged_request *staged;
     struct request_part *part;
-    int retry_after = 0;
     struct model_host *host = start_host((struct model_host_options){0});
     add_model(host, "a", 1);
     CHECK(model_host_add_pipeline(host, "p", "1", &config, &err) == STATUS_OK);
     struct job *job = job_create("p", "ok 1|ok 2");
-    CHECK(stages_begin(host, &job->request, &staged, &retry_after, &err) == STATUS_OK);
+    CHECK(stages_begin(host, &job->request, &staged, &err) == STATUS_OK);
     CHECK(staged);
     staged->max_images = 1;
     finish_part(host, job, &job->request);
     for (int i = 0; i < 2; i++) {
-        CHECK(staged->parts.next(&staged->parts, &part, &retry_after, &err) == STATUS_OK && part);
+        CHECK(staged->parts.next(&staged->parts, &part, &err) == STATUS_OK && part);
         finish_part(host, job, &part->request);
         add_model(host, "a", 2 + i);
     }
-    CHECK(staged->parts.next(&staged->parts, &part, &retry_after, &err) == STATUS_OK && !part);
+    CHECK(staged->parts.next(&staged->parts, &part, &err) == STATUS_OK && !part);
     for (int i = 0; i < 2; i++)
         CHECK(job->images[i].request->used_model->preprocess.height == 1 + i);
     stages_free(staged);
@@ -870,14 +867,13 @@ static void cut_boxes_until(int end, enum status expected)
     struct model detector = {.name = name, .task = {.kind = TASK_ORIENTED}};
     struct staged_request *staged;
     struct request_part *part;
-    int retry_after = 0;
     struct model_host *host = start_host((struct model_host_options){.max_queue = 8});
     add_model(host, "a", 1);
     add_model(host, "b", 2);
     CHECK(model_host_add_pipeline(host, "p", "1", &config, &err) == STATUS_OK);
     struct job *job = cut_job = job_create("p", "ok 1");
     /* The fake has a task without boxes, which is said before its part is asked for. */
-    (void)!stages_begin(host, &job->request, &staged, &retry_after, &err);
+    (void)!stages_begin(host, &job->request, &staged, &err);
     CHECK(staged);
     cut_count = 0;
     cut_end = (int)end;
@@ -886,17 +882,17 @@ static void cut_boxes_until(int end, enum status expected)
     staged->take = note_cut;
     staged->context = staged;
     finish_part(host, job, &job->request);
-    (void)!staged->parts.next(&staged->parts, &part, &retry_after, &err);
+    (void)!staged->parts.next(&staged->parts, &part, &err);
     CHECK(part);
     finish_part(host, job, &part->request);
     find_boxes(&part->request, &detector);
     fake_shut_runs(2);
     struct job *others = submit_job(host, "b", "ok 1|ok 2|ok 3|ok 4|ok 5|ok 6|ok 7|ok 8");
-    CHECK(staged->parts.next(&staged->parts, &part, &retry_after, &err) == expected);
+    CHECK(staged->parts.next(&staged->parts, &part, &err) == expected);
     CHECK(cut_count == (end == CUT_ALL ? 2 : 1) && (end == CUT_ALL) == !!part);
     if (part) {
         job->done = 0;
-        CHECK(model_host_submit(host, &part->request, NULL, &err) == STATUS_OK);
+        CHECK(model_host_submit(host, &part->request, &err) == STATUS_OK);
     }
     fake_open_runs(2);
     finish_job(others);

@@ -84,12 +84,11 @@ static void *submit_many(void *argument)
         if (!texts[0])
             snprintf(texts, sizeof texts, "broken");
         struct job *job = job_create(rand_r(&submitter->seed) % 2 ? "a" : "b", texts);
-        int retry_after = 0;
         struct error err;
         enum status status;
-        while ((status = model_host_submit(submitter->host, &job->request, &retry_after, &err)) ==
+        while ((status = model_host_submit(submitter->host, &job->request, &err)) ==
                STATUS_OVERLOADED) {
-            CHECK(retry_after >= 1);
+            CHECK(err.retry_after_s >= 1);
             submitter->refused++;
             usleep(200);
         }
@@ -155,21 +154,20 @@ static void test_queue_bound(void)
         jobs[i] = submit_job(host, "a", "ok 1|ok 2");
     struct job *late = job_create("a", "ok 3");
     struct error err = {0};
-    int retry_after = 0;
-    CHECK(model_host_submit(host, &late->request, &retry_after, &err) == STATUS_OVERLOADED);
-    CHECK(retry_after >= 1 && strstr(err.message, "10"));
+    CHECK(model_host_submit(host, &late->request, &err) == STATUS_OVERLOADED);
+    CHECK(err.retry_after_s >= 1 && strstr(err.message, "10"));
     fake_open_runs(1);
     for (int i = 0; i < 5; i++)
         finish_job(jobs[i]);
     /* "Answered" is noted just after on_done. */
-    while (model_host_submit(host, &late->request, NULL, &err) == STATUS_OVERLOADED)
+    while (model_host_submit(host, &late->request, &err) == STATUS_OVERLOADED)
         usleep(100);
     finish_job(late);
 
     struct model_host *small = start_host((struct model_host_options){.max_queue = 2});
     add_model(small, "a", 1);
     struct job *large = job_create("a", "ok 1|ok 2|ok 3");
-    CHECK(model_host_submit(small, &large->request, NULL, &err) == STATUS_TOO_LARGE);
+    CHECK(model_host_submit(small, &large->request, &err) == STATUS_TOO_LARGE);
     job_free(large);
     model_host_free(small);
     model_host_free(host);
@@ -423,7 +421,7 @@ static void test_words_of_an_earlier_load(void)
             job->request.words = &words;
         else
             job->request.texts = &texts;
-        CHECK(model_host_submit(host, &job->request, NULL, &err) == STATUS_NOT_READY);
+        CHECK(model_host_submit(host, &job->request, &err) == STATUS_NOT_READY);
         CHECK(strstr(err.message, "has been reloaded"));
         job_free(job);
     }

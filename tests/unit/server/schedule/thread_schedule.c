@@ -88,7 +88,7 @@ static struct job *submit(struct model_host *host, size_t images, int64_t deadli
     struct job *job = job_create(images);
     struct error err = {0};
     job->request.deadline = deadline;
-    if (model_host_submit(host, &job->request, NULL, &err) != STATUS_OK) {
+    if (model_host_submit(host, &job->request, &err) != STATUS_OK) {
         fprintf(stderr, "%s\n", err.message);
         CHECK(false);
     }
@@ -103,7 +103,7 @@ static struct job *submit_short(struct model_host *host, size_t images, int64_t 
         struct job *job = job_create(images);
         struct error err = {0};
         job->request.deadline = clock_now() + limit;
-        const enum status status = model_host_submit(host, &job->request, NULL, &err);
+        const enum status status = model_host_submit(host, &job->request, &err);
         if (status == STATUS_OK)
             return job;
         CHECK(status == STATUS_TIMEOUT || status == STATUS_OVERLOADED);
@@ -220,10 +220,9 @@ static void test_what_cannot_be_met_is_not_let_in(void)
     struct model_host *host =
         start((struct model_host_options){.max_batch = 1, .metrics = metrics, .max_queue = 64});
     struct error err = {0};
-    int retry_after = 0;
     struct job *over = job_create(1);
     over->request.deadline = clock_now() - 1;
-    CHECK(model_host_submit(host, &over->request, &retry_after, &err) == STATUS_TIMEOUT);
+    CHECK(model_host_submit(host, &over->request, &err) == STATUS_TIMEOUT);
     CHECK(!predict_request_pin(&over->request));
     job_free(over);
 
@@ -235,19 +234,18 @@ static void test_what_cannot_be_met_is_not_let_in(void)
     enum status status;
     do { /* its time may be over before it is asked */
         late->request.deadline = clock_now() + 15 * MS;
-        status = model_host_would_admit(host, &late->request, 1, 100, &retry_after, &err);
+        status = model_host_would_admit(host, &late->request, 1, 100, &err);
     } while (status == STATUS_TIMEOUT);
-    CHECK(status == STATUS_OVERLOADED && retry_after >= 1);
-    retry_after = 0;
+    CHECK(status == STATUS_OVERLOADED && err.retry_after_s >= 1);
     do {
         late->request.deadline = clock_now() + 15 * MS;
-        status = model_host_submit(host, &late->request, &retry_after, &err);
+        status = model_host_submit(host, &late->request, &err);
     } while (status == STATUS_TIMEOUT);
-    CHECK(status == STATUS_OVERLOADED && retry_after >= 1 && !is_done(late));
+    CHECK(status == STATUS_OVERLOADED && err.retry_after_s >= 1 && !is_done(late));
     late->request.deadline = clock_now() + 600000 * MS;
-    CHECK(model_host_would_admit(host, &late->request, 1, 100, NULL, &err) == STATUS_OK);
+    CHECK(model_host_would_admit(host, &late->request, 1, 100, &err) == STATUS_OK);
     late->request.priority = 9;
-    CHECK(model_host_submit(host, &late->request, NULL, &err) == STATUS_INVALID);
+    CHECK(model_host_submit(host, &late->request, &err) == STATUS_INVALID);
     fake_open_runs(1);
     for (size_t i = 0; i < COUNT_OF(inside); i++)
         finish(inside[i], STATUS_OK);
@@ -267,7 +265,7 @@ static void test_who_hangs_up_makes_room_at_once(void)
     CHECK(fake_wait(fake_runs, 1, runs + 1));
     struct job *next = job_create(4);
     struct error err;
-    CHECK(model_host_submit(host, &next->request, NULL, &err) == STATUS_OVERLOADED);
+    CHECK(model_host_submit(host, &next->request, &err) == STATUS_OVERLOADED);
     CHECK(queued(host) >= 8);
 
     /* The device stands still all the while. */
@@ -279,7 +277,7 @@ static void test_who_hangs_up_makes_room_at_once(void)
         CHECK(!predict_request_pin(&jobs[i]->request));
         finish(jobs[i], STATUS_CANCELLED);
     }
-    CHECK(model_host_submit(host, &next->request, NULL, &err) == STATUS_OK);
+    CHECK(model_host_submit(host, &next->request, &err) == STATUS_OK);
 
     /* The one that runs is answered as it is; a pin keeps its request. */
     CHECK(predict_request_pin(&jobs[0]->request));
@@ -300,7 +298,7 @@ static void test_hung_up_before_it_was_submitted(void)
     int images = fake_images_run(1);
     struct job *job = job_create(3);
     atomic_store(&job->request.cancelled, 1);
-    CHECK(model_host_submit(host, &job->request, NULL, NULL) == STATUS_OK);
+    CHECK(model_host_submit(host, &job->request, NULL) == STATUS_OK);
     finish(job, STATUS_CANCELLED);
     CHECK(fake_images_run(1) == images);
     model_host_free(host);
@@ -317,12 +315,12 @@ static void test_a_flood_does_not_stop_another_client(void)
     for (size_t i = 0; i < COUNT_OF(flood); i++) {
         flood[i] = job_create(1);
         flood[i]->request.client = 1;
-        CHECK(model_host_submit(host, &flood[i]->request, NULL, NULL) == STATUS_OK);
+        CHECK(model_host_submit(host, &flood[i]->request, NULL) == STATUS_OK);
     }
     struct job *single = job_create(1);
     single->request.client = 2;
     int runs = fake_runs(1);
-    CHECK(model_host_submit(host, &single->request, NULL, NULL) == STATUS_OK);
+    CHECK(model_host_submit(host, &single->request, NULL) == STATUS_OK);
     fake_open_runs(1);
     job_wait(single);
     CHECK(single->runs - runs < 150); /* not behind the flood */
@@ -404,7 +402,7 @@ static void *submit_many(void *argument)
         bool leaves = rand_r(&submitter->seed) % 3 == 0;
         if (leaves)
             CHECK(!pthread_create(&thread, NULL, leave, &leaver));
-        if (model_host_submit(submitter->host, request, NULL, NULL) == STATUS_OK) {
+        if (model_host_submit(submitter->host, request, NULL) == STATUS_OK) {
             job_wait(job);
             count(submitter, job);
         } else {
