@@ -27,20 +27,13 @@ enum status batch_layout_init(const struct session *session, size_t rows, struct
                               struct error *err)
 {
     const size_t count = session_info(session)->input_count;
-    struct batch_layout layout = {.rows = rows,
-                                  .row_bytes = alloc_array(count, sizeof *layout.row_bytes),
-                                  .offsets = alloc_array(count, sizeof *layout.offsets)};
-    enum status status = STATUS_OK;
-    if (!layout.row_bytes || !layout.offsets)
-        status = error_set(err, STATUS_NO_MEMORY, "no memory for the layout of a batch");
-    for (size_t i = 0; status == STATUS_OK && i < count; i++)
-        status = layout_place(&session_info(session)->inputs[i], i, &layout, err);
-    if (status != STATUS_OK) {
-        batch_layout_done(&layout);
-        return status;
-    }
-    if (layout.bytes == 0)
-        layout.bytes = TENSOR_ALIGN;
-    *ret = layout;
+    *ret = (struct batch_layout){.rows = rows,
+                                 .row_bytes = alloc_array(count, sizeof *ret->row_bytes),
+                                 .offsets = alloc_array(count, sizeof *ret->offsets)};
+    TRY(check_memory(ret->row_bytes && ret->offsets, "for the layout of a batch", err));
+    for (size_t i = 0; i < count; i++)
+        TRY(layout_place(&session_info(session)->inputs[i], i, ret, err));
+    if (ret->bytes == 0)
+        ret->bytes = TENSOR_ALIGN;
     return STATUS_OK;
 }

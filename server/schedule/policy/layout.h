@@ -16,7 +16,7 @@ struct batch_layout {
 };
 
 /* Creates the layout for `rows` rows of the session's inputs. STATUS_NO_MEMORY; STATUS_SHAPE if a
- * size exceeds size_t. Free with batch_layout_done(), which accepts a zeroed struct. */
+ * size exceeds size_t. Always free *ret with batch_layout_done(), which accepts a zeroed struct. */
 enum status batch_layout_init(const struct session *session, size_t rows, struct batch_layout *ret,
                               struct error *err) MUST_USE;
 void batch_layout_done(struct batch_layout *layout);

@@ -55,17 +55,13 @@ enum status lane_create(const struct model *model, struct session *session,
     sem_init(&lane->warm, 0, 0);
     lane->session = session;
     lane->info = *session_info(session);
-    const enum status status = allocate(lane, err);
-    if (status != STATUS_OK) {
-        lane_free(lane);
-        return status;
-    }
+    *ret = lane;
+    TRY(allocate(lane, err));
     lane->cap = batch_cap_begin(session_max_batch(&lane->info));
     lane->needs = needed_bytes(lane, options);
     lane->booked = lane->needs - session_share_arena(session, lane->arena);
     budget_book(budget, lane->info.device, 0, lane->booked);
     budget_book_arena(budget, lane->info.device, lane->arena);
-    *ret = lane;
     return STATUS_OK;
 }
 

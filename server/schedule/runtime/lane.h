@@ -84,7 +84,8 @@ struct lane {
 /* Takes ownership of `session`, which is `model` compiled with `options`, even on failure. The
  * lane's memory on its device is booked in `budget` while the lane lives; the limit is in the
  * options. The lane takes turns on its device with the other lanes of `queue`. `budget` and `queue`
- * must outlive the lane. STATUS_NO_MEMORY, STATUS_SHAPE. */
+ * must outlive the lane. STATUS_NO_MEMORY, STATUS_SHAPE. The caller frees *ret, which a failure may
+ * set. */
 enum status lane_create(const struct model *model, struct session *session,
                         const struct session_options *options, struct device_budgets *budget,
                         struct device_queue *queue, struct lane **ret, struct error *err) MUST_USE;

@@ -95,6 +95,7 @@ enum status scheduler_create(struct deployment *deployment,
     const struct model *model = deployment->model;
     struct scheduler *scheduler = calloc(1, sizeof *scheduler);
     TRY(check_memory(scheduler, "for a scheduler", err));
+    *ret = scheduler;
     scheduler->deployment = deployment;
     scheduler->pool = pool;
     scheduler->admission = (struct admission){.max_images = options->max_queue,
@@ -109,13 +110,7 @@ enum status scheduler_create(struct deployment *deployment,
     condition_init(&scheduler->all_answered);
     meters_init(&deployment->meters, options->metrics, model->name, model->version,
                 task_has_boxes(model->task.kind));
-    const enum status status = prepare_lanes(scheduler, options->workers, err);
-    if (status != STATUS_OK) {
-        scheduler_free(scheduler);
-        return status;
-    }
-    *ret = scheduler;
-    return STATUS_OK;
+    return prepare_lanes(scheduler, options->workers, err);
 }
 
 void scheduler_free(struct scheduler *scheduler)

@@ -59,7 +59,7 @@ struct scheduler {
 
 /* Makes the scheduler of a deployment whose lanes were created. All pointers are borrowed and must
  * outlive the scheduler. `pool` gets a ticket for every image that a worker may prepare.
- * STATUS_NO_MEMORY, STATUS_SHAPE, STATUS_DEVICE. */
+ * STATUS_NO_MEMORY, STATUS_SHAPE, STATUS_DEVICE. The caller frees *ret, which a failure may set. */
 enum status scheduler_create(struct deployment *deployment,
                              const struct model_host_options *options, struct pool *pool,
                              struct scheduler **ret, struct error *err) MUST_USE;
