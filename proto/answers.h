@@ -186,8 +186,8 @@ struct predict_json {
  * "model" and at most PREDICT_JSON_PARAMETERS other members: strings, numbers, true, false, lists
  * of strings, numbers and points. Parameters keep the dialect's names. `text` is untrusted, and not
  * needed afterwards. STATUS_INVALID: the request is malformed; STATUS_TOO_LARGE: it has more than
- * max_images. Malformed base64 fails only its own image. Free *ret with predict_json_free
- * (accepts NULL). */
+ * max_images. Malformed base64 fails only its own image. The caller sets *ret to NULL
+ * before, and frees it with predict_json_free() (accepts NULL), even after a failure. */
 enum status predict_json_parse(const struct dialect *dialect, const char *text, size_t size,
                                const struct json_limits *limits, size_t max_images,
                                struct predict_json **ret, struct error *err) MUST_USE;

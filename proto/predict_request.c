@@ -298,12 +298,8 @@ enum status predict_json_parse(const struct dialect *dialect, const char *text, 
     }
     request->tree = root;
     request->max_images = max_images;
-    const enum status status = read_request(is_own ? NULL : dialect, root, request, err);
-    if (status == STATUS_OK)
-        *ret = request;
-    else
-        predict_json_free(request);
-    return status;
+    *ret = request;
+    return read_request(is_own ? NULL : dialect, root, request, err);
 }
 
 void predict_json_free(struct predict_json *request)

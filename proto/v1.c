@@ -126,22 +126,14 @@ enum status v1_request_parse(const char *text, size_t size, const struct json_li
                              const struct v2_input *wanted, bool are_texts, struct v2_request **ret,
                              struct error *err)
 {
-    struct v2_request *request = calloc(1, sizeof *request);
-    struct v2_input *input = alloc_array(1, sizeof *input);
-    if (!request || !input) {
-        FREE_ALL(request, input);
-        return error_no_memory(err, "for a request");
-    }
+    struct v2_request *request = *ret = calloc(1, sizeof *request);
+    TRY(check_memory(request, "for a request", err));
+    struct v2_input *input = request->inputs = alloc_array(1, sizeof *input);
+    TRY(check_memory(input, "for a request", err));
     *input = *wanted;
-    request->inputs = input;
     request->input_count = 1;
-    enum status status = parse_v1_instances(text, size, limits, are_texts, request, err);
-    IF_OK(status, v2_input_check(input, err));
-    if (status == STATUS_OK)
-        *ret = request;
-    else
-        v2_request_free(request);
-    return status;
+    TRY(parse_v1_instances(text, size, limits, are_texts, request, err));
+    return v2_input_check(input, err);
 }
 
 static void write_classes(struct writer *w, const struct predict_answer *answer)

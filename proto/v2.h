@@ -60,10 +60,10 @@ struct v2_request {
 };
 
 /* Reads the JSON of a request, body[0 … json_size), and splits the binary tensors after it. If
- * json_size equals size, the whole body is JSON. `body` is borrowed until v2_request_free (accepts
- * NULL). STATUS_INVALID for a malformed request, an unknown datatype, FP16 or BF16 without binary
- * data (they have no JSON form), or inconsistent sizes. The caller compares names and shapes with
- * the model. */
+ * json_size equals size, the whole body is JSON. `body` is borrowed until v2_request_free()
+ * (accepts NULL), which the caller also calls after a failure. STATUS_INVALID for a malformed
+ * request, an unknown datatype, FP16 or BF16 without binary data (they have no JSON form), or
+ * inconsistent sizes. The caller compares names and shapes with the model. */
 enum status v2_request_parse(const uint8_t *body, size_t size, size_t json_size,
                              const struct json_limits *limits, struct v2_request **ret,
                              struct error *err) MUST_USE;

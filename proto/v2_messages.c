@@ -330,18 +330,13 @@ enum status v2_request_unpack(const uint8_t *message, size_t size, v2_charge *ch
                               struct v2_request **ret, struct error *err)
 {
     struct message_memory memory = {.charge = charge, .context = context};
-    struct v2_request *request = calloc(1, sizeof *request);
+    struct v2_request *request = *ret = calloc(1, sizeof *request);
     TRY(check_memory(request, "for a request", err));
     request->free_message = message_done;
     request->message =
         unpack(&inference__model_infer_request__descriptor, message, size, &memory, err);
     struct v2_unpacking unpacking = {request->message, request, &memory, err};
-    const enum status status = request->message ? take_message(&unpacking) : err->status;
-    if (status == STATUS_OK)
-        *ret = request;
-    else
-        v2_request_free(request);
-    return status;
+    return request->message ? take_message(&unpacking) : err->status;
 }
 
 /* ---- small requests ---- */

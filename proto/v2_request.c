@@ -299,18 +299,13 @@ enum status v2_request_parse(const uint8_t *body, size_t size, size_t json_size,
                              const struct json_limits *limits, struct v2_request **ret,
                              struct error *err)
 {
-    struct v2_request *request = calloc(1, sizeof *request);
+    struct v2_request *request = *ret = calloc(1, sizeof *request);
     struct json_span *spans = alloc_array(V2_MAX_TENSORS, sizeof *spans);
     enum status status = request && spans
                              ? parse_v2_body(body, size, json_size, limits, request, spans, err)
                              : error_no_memory(err, "for a request");
     free(spans);
-    if (status != STATUS_OK) {
-        v2_request_free(request);
-        return status;
-    }
-    *ret = request;
-    return STATUS_OK;
+    return status;
 }
 
 void v2_request_free(struct v2_request *request)

@@ -46,7 +46,8 @@ static void try_body(const struct dialect *dialect, const char *text, size_t siz
     if (!dialect->find && !dialect->images) /* its bodies are /predict's: fuzz_request */
         return;
     if (predict_json_parse(dialect, text, size, &limits, max_images, &request, &err) != STATUS_OK) {
-        HOLDS(err.message[0] && !request && err.status != STATUS_NO_MEMORY);
+        HOLDS(err.message[0] && err.status != STATUS_NO_MEMORY);
+        predict_json_free(request);
         return;
     }
     HOLDS(request->image_count >= 1 && request->image_count <= max_images);

@@ -80,7 +80,8 @@ static void try_request(const char *text, size_t size)
     struct error err = {0};
     enum status status = predict_json_parse(NULL, text, size, &limits, max_images, &request, &err);
     if (status != STATUS_OK) {
-        HOLDS(err.message[0] && !request && status != STATUS_NO_MEMORY);
+        HOLDS(err.message[0] && status != STATUS_NO_MEMORY);
+        predict_json_free(request);
         return;
     }
     HOLDS(request->image_count >= 1 && request->image_count <= 4);

@@ -227,7 +227,7 @@ Test(predict_json, refusals)
             predict_json_parse(NULL, request_cases[i].text, strlen(request_cases[i].text),
                                &request_limits, MAX_IMAGES, &request, &err);
         cr_assert_eq(status, request_cases[i].status, "%s", request_cases[i].text);
-        cr_assert_null(request);
+        predict_json_free(request);
         cr_assert(strstr(err.message, request_cases[i].says), "%s: %s", request_cases[i].text,
                   err.message);
     }
