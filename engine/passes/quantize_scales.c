@@ -1,7 +1,5 @@
 /* Makes a ScaleShift between DequantizeLinear and QuantizeLinear work on stored numbers: folds
  * their scales and zero points into its own scale and shift. */
-#include <math.h>
-
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"
 
@@ -59,35 +57,22 @@ static bool read_stored(struct edit *edit, struct node *node)
     return changed;
 }
 
-/* Returns the activation (none, Relu or Clip) as a clip of stored numbers. */
-static struct epilogue clamp_stored(const struct epilogue *e, const struct ends *to)
-{
-    const float scale = (float)tensor_number(to->scale->known, 0);
-    const float zero = (float)tensor_int(to->zero->known, 0);
-    struct epilogue clip = {.activation = ACTIVATION_CLIP, .alpha = -INFINITY, .beta = INFINITY};
-    if (e->activation == ACTIVATION_RELU)
-        clip.alpha = zero;
-    if (e->activation == ACTIVATION_CLIP) {
-        clip.alpha = e->alpha / scale + zero;
-        clip.beta = e->beta / scale + zero;
-    }
-    return clip;
-}
-
 static bool store_result(struct edit *edit, struct node *quantize)
 {
     struct ends to;
+    float low, high;
     if (!quantize_read_quantize(quantize, &to) || !(tensor_number(to.scale->known, 0) > 0))
         return false;
     const struct value *real = quantize->inputs[0];
     const struct node *node = real->producer;
     if (!node || node->op != OP_SCALE_SHIFT || !edit_single_reader(edit, real) ||
         !edit_kernel_can(edit, node, KERNEL_STORED_SCALE) ||
-        (node->epilogue.activation != ACTIVATION_NONE &&
-         node->epilogue.activation != ACTIVATION_RELU &&
-         node->epilogue.activation != ACTIVATION_CLIP))
+        !epilogue_range(&node->epilogue, &low, &high))
         return false;
-    quantize->epilogue = clamp_stored(&node->epilogue, &to);
+    const float scale = (float)tensor_number(to.scale->known, 0);
+    const float zero = (float)tensor_int(to.zero->known, 0);
+    quantize->epilogue = (struct epilogue){
+        .activation = ACTIVATION_CLIP, .alpha = low / scale + zero, .beta = high / scale + zero};
     quantize->channels_last = node->channels_last;
     if (!quantize_become(edit, quantize, node, OP_SCALE_SHIFT, 1, node->inputs,
                          node->input_count) ||
