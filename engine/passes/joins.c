@@ -32,17 +32,10 @@ bool pass_joins(struct edit *edit, size_t *n)
         !concat || concat->op != OP_CONCAT || !edit_single_reader(edit, whole) ||
         !joins_channels(concat) || !edit_kernel_can(edit, node, KERNEL_CONCAT))
         return false;
-    struct value **inputs =
-        arena_alloc(edit->graph->arena, concat->input_count + 2, sizeof *inputs);
-    if (!inputs)
-        return edit_no_memory(edit);
-    inputs[0] = concat->inputs[0];
-    inputs[1] = node->inputs[1];
-    inputs[2] = node->inputs[2];
+    node->inputs[0] = concat->inputs[0];
     for (size_t i = 1; i < concat->input_count; i++)
-        inputs[2 + i] = concat->inputs[i];
-    node->inputs = inputs;
-    node->input_count = concat->input_count + 2;
+        if (!edit_append_input(edit, node, concat->inputs[i]))
+            return false;
     concat->op = OP_NONE;
     return true;
 }

@@ -94,10 +94,10 @@ static struct value *integer_bias(struct edit *edit, const struct value *from,
     struct value *value = edit_constant(edit, DTYPE_I32, &SHAPE(channels), NULL);
     for (int64_t m = 0; value && m < channels; m++) {
         const size_t at = (size_t)m;
-        const double unit = source_scale * tensor_number(weights->known, scales == 1 ? 0 : at);
+        const double unit = source_scale * tensor_number(weights->known, at % scales);
         double real = tensor_number(bias.number, at);
         if (bias.scale)
-            real *= tensor_number(bias.scale, shape_count(&bias.scale->shape) == 1 ? 0 : at);
+            real *= tensor_number(bias.scale, at % shape_count(&bias.scale->shape));
         const double units = rint(real / unit);
         if (!(fabs(units) <= INT32_MAX / 2)) /* leaves no room for the sums, or is NaN */
             return NULL;
@@ -165,8 +165,7 @@ static bool loses_bias(const struct node *matmul, const struct value *bias, int6
     for (int64_t c = 0; c < columns; c++) {
         const size_t at = (size_t)c;
         const double real = tensor_number(bias->known, at);
-        const double unit =
-            source_scale * tensor_number(scales, shape_count(&scales->shape) == 1 ? 0 : at);
+        const double unit = source_scale * tensor_number(scales, at % shape_count(&scales->shape));
         bool is_zero = fabs(rint(real / unit) * unit - real) > LOST_BIAS * fabs(real);
         for (size_t r = 0; is_zero && r < rows; r++)
             is_zero = tensor_int(weights, r * (size_t)columns + at) == 0;
@@ -185,5 +184,5 @@ struct value *quantize_bias(struct edit *edit, const struct node *matmul, const 
         matmul->inputs[3]->known->shape.dims[1] != columns ||
         (scales != 1 && scales != (size_t)columns) || loses_bias(matmul, bias, columns))
         return NULL;
-    return integer_bias(edit, bias, matmul->inputs[1], matmul->inputs[4], y->dims[y->rank - 1]);
+    return integer_bias(edit, bias, matmul->inputs[1], matmul->inputs[4], columns);
 }
