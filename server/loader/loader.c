@@ -165,6 +165,8 @@ enum status loader_create(const struct loader_options *options, struct loader **
                       options->models,
                       options->is_immich ? "clip/NAME, facial-recognition/NAME, ocr/NAME"
                                          : "NAME/model.onnx");
+    IF_OK(status, check_default(loader, err));
+    IF_OK(status, check_preload(loader, err));
     if (status != STATUS_OK) {
         loader_free(loader);
         return status;
@@ -174,10 +176,6 @@ enum status loader_create(const struct loader_options *options, struct loader **
                  loader->first.count == 1 ? "" : "s");
     else
         snprintf(loader->name, sizeof loader->name, "%s", loader->first.models[0].name);
-    if (check_default(loader, err) != STATUS_OK || check_preload(loader, err) != STATUS_OK) {
-        loader_free(loader);
-        return STATUS_CONFIG;
-    }
     announce(loader, &loader->first);
     *ret = loader;
     return STATUS_OK;
