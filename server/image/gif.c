@@ -222,8 +222,8 @@ enum status gif_decode(struct decode *photo, struct error *err)
         return STATUS_OK;
     TRY(decode_reserve(photo, 3, 0, err));
     uint8_t *pixels = photo->decoder->stored.data;
-    if (head.part_width != head.width || head.part_height != head.height)
-        for (size_t i = 0; i < (size_t)head.width * head.height; i++)
-            memcpy(pixels + i * 3, head.palette[head.fill], 3);
+    /* The codes of the picture may stop early, and the buffer has pixels of an earlier photo. */
+    for (size_t i = 0; i < (size_t)head.width * head.height; i++)
+        memcpy(pixels + i * 3, head.palette[head.fill], 3);
     return head.part_width && head.part_height ? gif_read_codes(&head, pixels, err) : STATUS_OK;
 }

@@ -194,3 +194,24 @@ Test(formats, names_the_missing_package)
     cr_assert(!missing || !strcmp(missing, "the Debian package libwebp7"));
     cr_assert_null(image_format_missing(IMAGE_GIF));
 }
+
+/* A GIF of 2 x 2 pixels of the colours {1, 2, 3} and white, with these codes. */
+#define SMALL_GIF(codes) "GIF89a\2\0\2\0\x80\0\0\1\2\3\xFF\xFF\xFF,\0\0\0\0\2\0\2\0\0\2" codes "\0;"
+
+Test(formats, a_gif_that_stops_early_shows_no_earlier_photo)
+{
+    static const char white[] = SMALL_GIF("\2\x8C\x53"), stops[] = SMALL_GIF("\1\x2C");
+    struct image_decoder *decoder = image_decoder_create(NULL);
+    struct image image;
+    struct error err = {0};
+    cr_assert_eq(image_decode(decoder, (const uint8_t *)white, sizeof white - 1, &limits, NULL,
+                              false, &image, &err),
+                 STATUS_OK, "%s", err.message);
+    cr_expect(image.pixels[0] == 255 && image.pixels[11] == 255);
+    cr_assert_eq(image_decode(decoder, (const uint8_t *)stops, sizeof stops - 1, &limits, NULL,
+                              false, &image, &err),
+                 STATUS_OK, "%s", err.message);
+    for (size_t i = 0; i < 12; i++)
+        cr_expect_eq(image.pixels[i], i % 3 + 1, "byte %zu is %u", i, image.pixels[i]);
+    image_decoder_free(decoder);
+}
