@@ -199,8 +199,7 @@ static enum status read_raw(const struct exchange *x, struct predict_work *work,
             "the body is empty; send an image: curl --data-binary @photo.jpg %s/predict",
             x->server->listener.url);
     TRY(submission_images(&work->request, 1, err));
-    work->request.images[0].data = x->body.data;
-    work->request.images[0].size = x->body.size;
+    work->request.images[0] = (struct predict_image){.data = x->body.data, .size = x->body.size};
     return STATUS_OK;
 }
 
@@ -324,8 +323,7 @@ static enum status read_immich(struct exchange *x, struct predict_work *work,
     if (!picture)
         return take_words(x, work, text, err);
     TRY(submission_images(&work->request, 1, err));
-    work->request.images[0].data = picture->data;
-    work->request.images[0].size = picture->size;
+    work->request.images[0] = (struct predict_image){.data = picture->data, .size = picture->size};
     return STATUS_OK;
 }
 
@@ -468,8 +466,7 @@ static enum status read_base64(struct exchange *x, struct predict_work *work, st
     size_t size;
     TRY(picture_text_decode((char *)x->body.data, x->body.size, &data, &size, err));
     TRY(submission_images(&work->request, 1, err));
-    work->request.images[0].data = data;
-    work->request.images[0].size = size;
+    work->request.images[0] = (struct predict_image){.data = data, .size = size};
     return STATUS_OK;
 }
 

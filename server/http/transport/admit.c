@@ -15,8 +15,7 @@
 
 #define MALFORMED                                                                                  \
     "the request line or a header is malformed; write each header as Name: value on one line "     \
-    "that "                                                                                        \
-    "ends in CR LF, without NUL, and without blanks in the name"
+    "that ends in CR LF, without NUL, and without blanks in the name"
 
 #define NEEDS_HOST "an HTTP/1.1 request needs a Host header"
 

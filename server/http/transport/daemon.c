@@ -555,15 +555,12 @@ static struct MHD_Daemon *start_one(struct event_loop *loop)
     static char tls_priorities[] = TLS_PRIORITIES;
     unsigned flags =
         MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
-    struct MHD_OptionItem items[] = {
+    /* The rest stays 0, which is MHD_OPTION_END. */
+    struct MHD_OptionItem items[8] = {
         {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)loop->limit, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, (intptr_t)((o->idle_timeout_ms + 999) / 1000), NULL},
         {MHD_OPTION_CONNECTION_MEMORY_LIMIT, (intptr_t)loop->pool_bytes, NULL},
         {MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, NULL}, /* main() ignores SIGPIPE */
-        {MHD_OPTION_END, 0, NULL},
-        {MHD_OPTION_END, 0, NULL},
-        {MHD_OPTION_END, 0, NULL},
-        {MHD_OPTION_END, 0, NULL},
     };
     size_t count = 4;
     if (!mhd_parses_leniently())

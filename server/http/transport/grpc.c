@@ -14,7 +14,6 @@
 #include "engine/base/thread.h"
 #include "server/http/transport/connections.h"
 #include "server/http/transport/grpc_connection.h"
-#include "server/http/transport/proxy_pending.h"
 #include "server/http/transport/request_log.h"
 #include "server/http/transport/tls.h"
 
@@ -35,17 +34,11 @@ static bool grpc_has_room(const struct grpc_server *grpc)
     return open < grpc->http->options.max_connections + CONNECTION_SPARE;
 }
 
-static void grpc_take(void *context, int fd, const struct sockaddr_storage *address, socklen_t size)
-{
-    (void)size;
-    grpc_connection_open(context, fd, (const struct sockaddr *)address);
-}
-
 static void grpc_accept(struct grpc_server *grpc)
 {
     int left = clock_now() < grpc->full_until ? 0 : ACCEPTS_PER_RUN;
     while (left > 0 && grpc_has_room(grpc) &&
-           proxy_pending_accept(grpc->proxied, grpc->http->grpc.fd, grpc_take, grpc,
+           proxy_pending_accept(grpc->proxied, grpc->http->grpc.fd, grpc_connection_open, grpc,
                                 &grpc->full_until))
         left--;
     /* The listening socket is edge-triggered, because a level-triggered one would keep waking the
@@ -110,7 +103,8 @@ static void *grpc_run(void *context)
                 grpc_connection_run(events[i].data.ptr, events[i].events);
         grpc_accept(grpc);
         if (grpc->proxied)
-            proxy_pending_run(grpc->proxied, grpc_has_room(grpc) ? 1 : 0, grpc_take, grpc);
+            proxy_pending_run(grpc->proxied, grpc_has_room(grpc) ? 1 : 0, grpc_connection_open,
+                              grpc);
         const bool is_due = clock_now() >= next_tick;
         if (is_due)
             next_tick = clock_now() + TICK_MS * NS_PER_MS;

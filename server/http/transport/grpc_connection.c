@@ -311,8 +311,11 @@ static bool start_session(struct grpc_connection *c)
                                                  (int32_t)GRPC_WINDOW) == 0;
 }
 
-void grpc_connection_open(struct grpc_server *grpc, int fd, const struct sockaddr *address)
+void grpc_connection_open(void *context, int fd, const struct sockaddr_storage *address,
+                          socklen_t size)
 {
+    (void)size;
+    struct grpc_server *grpc = context;
     const struct connection given = {.fd = fd, .is_multiplexed = true};
     const int one = 1;
     struct grpc_connection *c = calloc(1, sizeof *c);
@@ -326,7 +329,7 @@ void grpc_connection_open(struct grpc_server *grpc, int fd, const struct sockadd
     c->credit = GRPC_CREDIT;
     LIST_INSERT_HEAD(&grpc->connections, c, listed);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    c->entry = connection_open(grpc->http->connections, &given, address);
+    c->entry = connection_open(grpc->http->connections, &given, (const struct sockaddr *)address);
     bool opened = c->entry && start_session(c);
     if (opened && grpc->credentials)
         opened = tls_session(grpc->credentials, fd, "h2", &c->tls);

@@ -13,6 +13,7 @@
 #include "engine/base/clock.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/inbox.h"
+#include "server/http/transport/proxy_pending.h"
 
 #define GRPC_CALLS       100                 /* maximum number of open calls of a connection */
 #define GRPC_CALL_WINDOW ((size_t)1 << 20)   /* bytes that a client may send ahead in one call */
@@ -21,7 +22,6 @@
 #define GRPC_CREDIT      1000                /* largest value of `credit` */
 
 struct grpc_call;
-struct proxy_pending;
 struct request_log;
 
 struct grpc_server {
@@ -122,8 +122,8 @@ static inline bool grpc_is_over(int64_t since, int64_t limit_ms, int64_t now)
 
 /* ---- grpc_connection.c ---- */
 
-/* Takes ownership of `fd`. */
-void grpc_connection_open(struct grpc_server *grpc, int fd, const struct sockaddr *address);
+/* Takes ownership of `fd`. `context`: the struct grpc_server. */
+proxy_pending_take grpc_connection_open;
 /* Runs the connection after `events` of its socket; UINT32_MAX: after any other event. */
 void grpc_connection_run(struct grpc_connection *connection, uint32_t events);
 /* Checks the time limits. */
