@@ -53,60 +53,35 @@ static float real_of(const struct quant *quant, int64_t stored)
 
 /* ---- binary ---- */
 
-/* The factors of a binary operator, computed once from the three scales. */
-struct quantized_binary {
-    bool adds;
-    struct quant a, b, c;
-    float a_ratio, b_ratio, fixed; /* Add: c = a * a_ratio + b * b_ratio + fixed */
-    float product_ratio;           /* Mul: c = (a - zero) * (b - zero) * product_ratio + zero */
-};
-
-static void binary_prepare(struct quantized_binary *binary)
-{
-    float a = (float)binary->a.scale, b = (float)binary->b.scale, c = (float)binary->c.scale;
-    float a_ratio = a / c, b_ratio = b / c;
-    float zeros = a_ratio * (float)binary->a.zero + b_ratio * (float)binary->b.zero;
-    binary->a_ratio = a_ratio;
-    binary->b_ratio = b_ratio;
-    binary->fixed = (float)binary->c.zero - zeros;
-    binary->product_ratio = a * b / c;
-}
-
-static int64_t binary_value(const struct quantized_binary *binary, int64_t a, int64_t b)
-{
-    float value;
-    if (binary->adds) {
-        value = binary->fixed + (float)b * binary->b_ratio;
-        value += (float)a * binary->a_ratio;
-    } else {
-        value = (float)((a - binary->a.zero) * (b - binary->b.zero)) * binary->product_ratio;
-        value += (float)binary->c.zero;
-    }
-    return quant_round_shifted(&binary->c, (double)value);
-}
-
+/* Add: c = a * a_ratio + b * b_ratio + fixed. Mul: c = (a - zero) * (b - zero) * product_ratio +
+ * zero. */
 KERNEL(kernel_qlinear_binary)
 {
     const struct tensor *a = args->in[0], *b = args->in[3];
     struct tensor *c = args->out[0];
     const struct shape *shapes[] = {&a->shape, &b->shape};
-    struct quantized_binary binary = {.adds = args->node->op == OP_QLINEAR_ADD,
-                                      .a = quant_read(args, 1, a->dtype),
-                                      .b = quant_read(args, 4, b->dtype),
-                                      .c = quant_read(args, 6, c->dtype)};
-    struct broadcast operands;
-    binary_prepare(&binary);
-    broadcast_start(&operands, &c->shape, shapes, 2);
+    const bool adds = args->node->op == OP_QLINEAR_ADD;
+    const struct quant of_a = quant_read(args, 1, a->dtype), of_b = quant_read(args, 4, b->dtype);
+    const struct quant of_c = quant_read(args, 6, c->dtype);
+    const float a_scale = (float)of_a.scale, b_scale = (float)of_b.scale;
+    const float a_ratio = a_scale / (float)of_c.scale, b_ratio = b_scale / (float)of_c.scale;
+    const float product_ratio = a_scale * b_scale / (float)of_c.scale;
+    const float zeros = a_ratio * (float)of_a.zero + b_ratio * (float)of_b.zero;
+    const float fixed = (float)of_c.zero - zeros;
+    struct broadcast at;
+    broadcast_start(&at, &c->shape, shapes, 2);
     do {
-        for (size_t i = 0; i < operands.row; i++) {
-            int64_t x =
-                stored_at(a->data, a->dtype, operands.rows.offset[0] + (operands.moves[0] ? i : 0));
-            int64_t y =
-                stored_at(b->data, b->dtype, operands.rows.offset[1] + (operands.moves[1] ? i : 0));
-            int64_t stored = binary_value(&binary, x, y);
-            store_integers(&stored, c->dtype, element_at(c->data, c->dtype, operands.done + i), 1);
+        for (size_t i = 0; i < at.row; i++) {
+            const size_t *from = at.rows.offset;
+            const int64_t x = stored_at(a->data, a->dtype, from[0] + (at.moves[0] ? i : 0));
+            const int64_t y = stored_at(b->data, b->dtype, from[1] + (at.moves[1] ? i : 0));
+            float value = adds ? fixed + (float)y * b_ratio
+                               : (float)((x - of_a.zero) * (y - of_b.zero)) * product_ratio;
+            value += adds ? (float)x * a_ratio : (float)of_c.zero;
+            const int64_t stored = quant_round_shifted(&of_c, (double)value);
+            store_integers(&stored, c->dtype, element_at(c->data, c->dtype, at.done + i), 1);
         }
-    } while (broadcast_next(&operands));
+    } while (broadcast_next(&at));
     return STATUS_OK;
 }
 
