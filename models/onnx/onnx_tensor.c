@@ -117,18 +117,6 @@ static void tidy_bools(struct tensor *tensor)
         values[i] = values[i] != 0;
 }
 
-/* Checks that raw_data lies within the file. ret->fd is file->fd, or -1 if the file is not
- * mapped. */
-static enum status find_raw(const struct onnx_file *file, const Onnx__TensorProto *proto,
-                            struct onnx_external *ret, struct error *err)
-{
-    const struct wire_reference reference = raw_place(proto);
-    if (reference.offset > file->size || reference.size > file->size - reference.offset)
-        return error_set(err, STATUS_INTERNAL, "raw data lies outside the file");
-    *ret = (struct onnx_external){.fd = file->fd, .offset = reference.offset};
-    return STATUS_OK;
-}
-
 /* Copies a list of int32 or uint64 numbers to a tensor of a narrower type. */
 static enum status take_list(const struct tensor_field *field, struct tensor *tensor,
                              struct error *err)
@@ -192,6 +180,9 @@ static enum status read_elements(struct onnx_file *file, const Onnx__TensorProto
     struct tensor_field field;
     TRY(find_field(proto, dtype, count, &field, err));
     struct onnx_external place = {.fd = -1};
+    const struct wire_reference raw = raw_place(proto);
+    if (raw.offset > file->size || raw.size > file->size - raw.offset)
+        return error_set(err, STATUS_INTERNAL, "raw data lies outside the file");
     const bool is_external = proto->data_location == 1, is_raw = !is_external && !field.list;
     if (is_external)
         TRY(onnx_external_find(file, proto, bytes, &place, err));
@@ -200,7 +191,7 @@ static enum status read_elements(struct onnx_file *file, const Onnx__TensorProto
                          dtype_name(dtype), SHAPE_STRING(&shape), is_raw ? bytes : count,
                          is_raw ? "bytes" : "elements", field.name, field.count);
     else if (is_raw)
-        TRY(find_raw(file, proto, &place, err));
+        place = (struct onnx_external){.fd = file->fd, .offset = raw.offset};
     struct tensor *tensor;
     /* Mapped pages are not charged, because the kernel can reclaim them. */
     if (is_worth_mapping(&place, dtype, bytes) &&
