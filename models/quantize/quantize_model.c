@@ -57,6 +57,7 @@ struct quantize_state {
     size_t kept_groups;
     double error;
     bool holds;
+    bool is_quantized; /* the graph that try_layers() tried last has 8-bit layers */
     const char *phase;
     struct error *err;
 };
@@ -370,11 +371,11 @@ static enum status compare_graph(struct quantize_state *q, const struct graph *g
 
 /* Compares the quantized graph (quantizer_make(), compare_graph()). */
 static enum status try_layers(struct quantize_state *q, bool keeps, int first, int photos,
-                              bool *ret_is_quantized, struct agreement *ret)
+                              struct agreement *ret)
 {
     struct graph *graph;
     TRY(quantizer_make(q->quantizer, keeps, q->corrects_biases, &graph, q->err));
-    *ret_is_quantized = quantizer_is_quantized(graph);
+    q->is_quantized = quantizer_is_quantized(graph);
     const enum status status = compare_graph(q, graph, first, photos, ret);
     graph_free(graph);
     close_session(q);
@@ -385,16 +386,15 @@ static enum status try_layers(struct quantize_state *q, bool keeps, int first, i
 static enum status quantize_all(struct quantize_state *q)
 {
     struct agreement plain, corrected;
-    bool is_quantized;
     q->phase = "quantizing";
     show(q, 0);
-    TRY(try_layers(q, false, 0, q->tried, &is_quantized, &plain));
-    if (!is_quantized)
+    TRY(try_layers(q, false, 0, q->tried, &plain));
+    if (!q->is_quantized)
         return error_set(q->err, STATUS_UNSUPPORTED,
                          "no Conv, Gemm or MatMul can be quantized: their inputs are computed in a "
                          "Loop, Scan or If, or are not finite for these photos");
     q->corrects_biases = true;
-    TRY(try_layers(q, false, 0, q->tried, &is_quantized, &corrected));
+    TRY(try_layers(q, false, 0, q->tried, &corrected));
     q->corrects_biases = error_of(&corrected) < error_of(&plain);
     const struct agreement *best = q->corrects_biases ? &corrected : &plain;
     q->error = error_of(best);
@@ -449,9 +449,8 @@ static size_t keep_groups(const struct quantize_state *q, const struct layer_gro
 static enum status measure_group(struct quantize_state *q, struct layer_group *group)
 {
     struct agreement a;
-    bool is_quantized;
     (void)keep_groups(q, group, 1, true);
-    TRY(try_layers(q, true, 0, LAYER_PHOTOS, &is_quantized, &a));
+    TRY(try_layers(q, true, 0, LAYER_PHOTOS, &a));
     group->gain = error_of(&a) / fmax(group->work, 1);
     for (size_t i = 0; i < q->report->layer_count; i++)
         if (!q->report->layers[i].is_kept)
@@ -472,13 +471,12 @@ static enum status try_groups(struct quantize_state *q, const struct layer_group
                               size_t count, bool *ret_holds)
 {
     struct agreement a;
-    bool is_quantized;
     (void)keep_groups(q, groups, count, false);
-    TRY(try_layers(q, true, 0, q->tried, &is_quantized, &a));
-    *ret_holds = is_quantized && agreement_holds(&a, NULL);
+    TRY(try_layers(q, true, 0, q->tried, &a));
+    *ret_holds = q->is_quantized && agreement_holds(&a, NULL);
     /* After the bounds hold, a choice with fewer groups is better. Before, more groups in float32
      * must lower the error. */
-    if (!*ret_holds && (!is_quantized || q->holds || error_of(&a) >= KEPT_GAIN * q->error))
+    if (!*ret_holds && (!q->is_quantized || q->holds || error_of(&a) >= KEPT_GAIN * q->error))
         return STATUS_OK;
     q->error = error_of(&a);
     q->holds = *ret_holds;
@@ -552,11 +550,10 @@ static enum status keep_sensitive(struct quantize_state *q)
 static enum status compare_held_out(struct quantize_state *q, bool keeps, struct agreement *ret)
 {
     struct quantize_report *report = q->report;
-    bool is_quantized;
     report->fp32_boxes = report->int8_boxes = report->box_pairs = 0;
     report->lines = report->same_lines = report->characters = report->edits = 0;
     report->overlap = 0;
-    return try_layers(q, keeps, q->tried, q->held_out, &is_quantized, ret);
+    return try_layers(q, keeps, q->tried, q->held_out, ret);
 }
 
 /* Reports costs and gains of the layers that stay in float32. */
