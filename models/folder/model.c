@@ -385,14 +385,13 @@ static enum status find_calibration(const struct model_place *place, char **ret,
 static enum status fill(struct model *model, const struct model_place *place, const char *name,
                         const struct model_limits *limits, struct error *err)
 {
-    const struct onnx_options options = {.memory_limit = limits ? limits->memory : 0};
     struct onnx_model onnx = {0};
     model->name = strdup(name ? name : place->name);
     model->source = strdup(place->file);
     model->version = strdup(place->version);
     TRY(check_memory(model->name && model->source && model->version, NULL, err));
-    TRY(place->is_embedded ? onnx_load_memory(digits_model, digits_model_size, NULL, &onnx, err)
-                           : onnx_load_file(place->file, &options, &onnx, err));
+    TRY(place->is_embedded ? onnx_load_memory(digits_model, digits_model_size, 0, &onnx, err)
+                           : onnx_load_file(place->file, limits ? limits->memory : 0, &onnx, err));
     model->graph = onnx.graph;
     model->metadata = onnx.metadata;
     model->metadata_count = onnx.metadata_count;

@@ -115,13 +115,13 @@ static enum status load(struct onnx_file *file, struct onnx_model *ret, struct e
     return status;
 }
 
-enum status onnx_load_file(const char *path, const struct onnx_options *options,
-                           struct onnx_model *ret, struct error *err)
+enum status onnx_load_file(const char *path, size_t memory_limit, struct onnx_model *ret,
+                           struct error *err)
 {
     struct error ignored;
     err = err ? err : &ignored;
     struct onnx_file file;
-    enum status status = onnx_file_open(&file, path, options, err);
+    enum status status = onnx_file_open(&file, path, memory_limit, err);
     IF_OK(status, load(&file, ret, err));
     const enum status whole = onnx_file_check(&file, status, err);
     if (status == STATUS_OK && whole != STATUS_OK)
@@ -130,12 +130,12 @@ enum status onnx_load_file(const char *path, const struct onnx_options *options,
     return whole == STATUS_OK ? whole : error_prefix(err, "%.200s", path);
 }
 
-enum status onnx_load_memory(const void *data, size_t size, const struct onnx_options *options,
+enum status onnx_load_memory(const void *data, size_t size, size_t memory_limit,
                              struct onnx_model *ret, struct error *err)
 {
     struct error ignored;
     struct onnx_file file;
-    onnx_file_borrow(&file, data, size, options);
+    onnx_file_borrow(&file, data, size, memory_limit);
     enum status status = load(&file, ret, err ? err : &ignored);
     onnx_file_close(&file);
     return status;

@@ -22,21 +22,17 @@ struct onnx_model {
     uint64_t file_bytes; /* size of the file and its external data */
 };
 
-struct onnx_options {
-    size_t memory_limit; /* bytes that the load may use, without mapped files; 0: the free memory,
-                            at most 16 GiB */
-};
-
 /* Loads `path`. External data must lie in its folder; links out of the folder are refused. Errors:
  * STATUS_IO (cannot read), STATUS_MODEL and STATUS_SHAPE (not ONNX, malformed; names node / tensor
  * / attribute), STATUS_UNSUPPORTED (names an unsupported operator or attribute, node, opset and
- * what to do), STATUS_NO_MEMORY. On success the caller frees with onnx_model_done().
- * Thread-safe. */
-enum status onnx_load_file(const char *path, const struct onnx_options *options,
-                           struct onnx_model *ret, struct error *err) MUST_USE;
+ * what to do), STATUS_NO_MEMORY. `memory_limit` is the number of bytes that the load may use,
+ * without mapped files; 0: the free memory, at most 16 GiB. On success the caller frees with
+ * onnx_model_done(). Thread-safe. */
+enum status onnx_load_file(const char *path, size_t memory_limit, struct onnx_model *ret,
+                           struct error *err) MUST_USE;
 
 /* Loads from memory; external data is refused. The bytes may be freed afterwards. */
-enum status onnx_load_memory(const void *data, size_t size, const struct onnx_options *options,
+enum status onnx_load_memory(const void *data, size_t size, size_t memory_limit,
                              struct onnx_model *ret, struct error *err) MUST_USE;
 
 void onnx_model_done(struct onnx_model *model);

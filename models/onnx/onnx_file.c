@@ -71,26 +71,26 @@ static enum status onnx_read_file(const char *path, struct onnx_file *file, stru
     return STATUS_OK;
 }
 
-static struct onnx_file new_file(const struct onnx_options *options)
+static struct onnx_file new_file(size_t memory_limit)
 {
-    const size_t limit = options ? options->memory_limit : 0;
-    return (struct onnx_file){
-        .fd = -1, .folder = -1, .external_fd = -1, .limit = limit ? limit : default_limit()};
+    return (struct onnx_file){.fd = -1,
+                              .folder = -1,
+                              .external_fd = -1,
+                              .limit = memory_limit ? memory_limit : default_limit()};
 }
 
-void onnx_file_borrow(struct onnx_file *file, const void *data, size_t size,
-                      const struct onnx_options *options)
+void onnx_file_borrow(struct onnx_file *file, const void *data, size_t size, size_t memory_limit)
 {
-    *file = new_file(options);
+    *file = new_file(memory_limit);
     file->data = data;
     file->size = size;
 }
 
-enum status onnx_file_open(struct onnx_file *file, const char *path,
-                           const struct onnx_options *options, struct error *err)
+enum status onnx_file_open(struct onnx_file *file, const char *path, size_t memory_limit,
+                           struct error *err)
 {
     char folder[PATH_MAX];
-    *file = new_file(options);
+    *file = new_file(memory_limit);
     TRY(onnx_read_file(path, file, err));
     const char *known = wire_recognise(file->data, file->size);
     if (known)

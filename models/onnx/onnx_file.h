@@ -31,12 +31,11 @@ struct onnx_file {
 /* Maps the file, which must be a regular file, or reads it if it cannot be mapped. Opens the file's
  * folder for external data. The caller calls onnx_file_check() before it uses results from the
  * bytes, and onnx_file_close() even after a failure. */
-enum status onnx_file_open(struct onnx_file *file, const char *path,
-                           const struct onnx_options *options, struct error *err) MUST_USE;
+enum status onnx_file_open(struct onnx_file *file, const char *path, size_t memory_limit,
+                           struct error *err) MUST_USE;
 
 /* Uses bytes that the caller owns; there is no folder. */
-void onnx_file_borrow(struct onnx_file *file, const void *data, size_t size,
-                      const struct onnx_options *options);
+void onnx_file_borrow(struct onnx_file *file, const void *data, size_t size, size_t memory_limit);
 void onnx_file_close(struct onnx_file *file);
 
 /* Returns `status`, or STATUS_IO if the file changed while it was read. */

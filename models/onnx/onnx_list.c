@@ -119,9 +119,9 @@ enum status onnx_list_ops(const char *path, const void *data, size_t size, struc
     struct onnx_file file;
     enum status status = STATUS_OK;
     if (path)
-        status = onnx_file_open(&file, path, NULL, err);
+        status = onnx_file_open(&file, path, 0, err);
     else
-        onnx_file_borrow(&file, data, size, NULL);
+        onnx_file_borrow(&file, data, size, 0);
     IF_OK(status, list_file(&file, ret, ret_count, err));
     const enum status whole = onnx_file_check(&file, status, err);
     if (status == STATUS_OK && whole != STATUS_OK)

@@ -14,11 +14,10 @@ static void visit_names(Onnx__NamedProto *const *named, size_t count, bool is_ou
 
 void onnx_visit_names(const char *path, onnx_name_visitor visit, void *context)
 {
-    const struct onnx_options options = {.memory_limit = NAMES_MEMORY};
     struct onnx_file file;
     struct onnx_messages messages;
     struct error ignored;
-    if (onnx_file_open(&file, path, &options, &ignored) == STATUS_OK &&
+    if (onnx_file_open(&file, path, NAMES_MEMORY, &ignored) == STATUS_OK &&
         onnx_unpack(&file, &onnx__names_proto__descriptor, &messages, &ignored) == STATUS_OK) {
         const Onnx__NamesProto__Graph *graph = ((const Onnx__NamesProto *)messages.root)->graph;
         if (graph) {

@@ -57,7 +57,7 @@ enum status calibrated_read(const struct graph_hash *key, const char *cache, str
     struct onnx_model onnx = {0};
     char path[PATH_MAX];
     write_path(key, cache, path);
-    const enum status status = onnx_load_file(path, NULL, &onnx, err);
+    const enum status status = onnx_load_file(path, 0, &onnx, err);
     *ret = onnx.graph;
     return status;
 }

@@ -14,7 +14,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: lensd_check FILE\n");
         return 2;
     }
-    if (onnx_load_file(argv[1], NULL, &model, &err) != STATUS_OK) {
+    if (onnx_load_file(argv[1], 0, &model, &err) != STATUS_OK) {
         printf("refused (%s): %s\n", status_word(err.status), err.message);
         return 1;
     }

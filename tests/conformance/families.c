@@ -132,7 +132,7 @@ static enum status check_family(const char *folder, enum precision precision,
     for (size_t i = 0; i < logits.count; i++)
         verdict->largest = fmax(verdict->largest, fabs((double)logits.data[i]));
     snprintf(path, sizeof path, "%s/model.onnx", folder);
-    TRY(onnx_load_file(path, NULL, &model, err));
+    TRY(onnx_load_file(path, 0, &model, err));
     float *last = malloc(input.count * sizeof *last + 1);
     enum status status = last ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "out of memory");
     if (last)

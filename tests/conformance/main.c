@@ -130,8 +130,7 @@ static enum status run_set(const struct conformance_case *c, size_t set, struct 
 static enum status run_case(const struct conformance_case *c, runner_fn run, struct error *err)
 {
     struct onnx_model model;
-    const struct onnx_options options = {.memory_limit = MEMORY_LIMIT};
-    TRY(onnx_load_file(c->model, &options, &model, err));
+    TRY(onnx_load_file(c->model, MEMORY_LIMIT, &model, err));
     enum status status = c->randfill ? randfill(model.graph, c->gain, err) : STATUS_OK;
     size_t sets = case_sets(c);
     /* Running infers dtypes into the graph: keep what the file says. */

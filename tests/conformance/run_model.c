@@ -235,7 +235,7 @@ static enum status run_model(const struct options *options, struct error *err)
     struct session *session = NULL;
     int batch = 1;
     int64_t start = clock_now();
-    TRY(onnx_load_file(options->model, NULL, &model, err));
+    TRY(onnx_load_file(options->model, 0, &model, err));
     report.load_ms = clock_ms(clock_now() - start);
     size_t count = model.graph->input_count;
     struct tensor **inputs = alloc_array(count, sizeof *inputs);

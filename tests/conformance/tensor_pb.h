@@ -9,7 +9,7 @@ static inline enum status load_tensor_pb(const void *data, size_t size, struct t
 {
     struct onnx_file file;
     struct onnx_messages messages;
-    onnx_file_borrow(&file, data, size, NULL);
+    onnx_file_borrow(&file, data, size, 0);
     TRY(onnx_unpack(&file, &onnx__tensor_proto__descriptor, &messages, err));
     const enum status status =
         onnx_tensor_read(&file, (const Onnx__TensorProto *)messages.root, ret, err);

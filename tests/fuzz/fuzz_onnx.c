@@ -83,11 +83,11 @@ static void run(struct graph *graph)
 static enum status load(const uint8_t *data, size_t size, struct onnx_model *ret, struct error *err)
 {
     static const char name[] = "w.bin", weights[64] = "";
-    const struct onnx_options options = {.memory_limit = (size_t)256 << 20};
+    const size_t memory_limit = (size_t)256 << 20;
     if (!memmem(data, size, name, sizeof name - 1))
-        return onnx_load_memory(data, size, &options, ret, err);
+        return onnx_load_memory(data, size, memory_limit, ret, err);
     (void)scratch_write(name, weights, sizeof weights);
-    return onnx_load_file(scratch_write("model.onnx", data, size), &options, ret, err);
+    return onnx_load_file(scratch_write("model.onnx", data, size), memory_limit, ret, err);
 }
 
 /* Reads every letter, so that a sanitizer sees a name outside its memory. */

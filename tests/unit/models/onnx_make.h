@@ -220,7 +220,7 @@ static inline enum status load(const struct make *make, struct onnx_model *ret, 
 {
     size_t size;
     uint8_t *bytes = make_pack(make, &size);
-    enum status status = onnx_load_memory(bytes, size, NULL, ret, err);
+    enum status status = onnx_load_memory(bytes, size, 0, ret, err);
     free(bytes);
     return status;
 }

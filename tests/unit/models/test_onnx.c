@@ -668,11 +668,9 @@ Test(onnx, charges_the_load_to_a_limit)
     uint8_t *bytes = make_pack(&make, &size);
     struct onnx_model model;
     struct error err;
-    struct onnx_options options = {.memory_limit = 300000};
-    cr_expect_eq(onnx_load_memory(bytes, size, &options, &model, &err), STATUS_NO_MEMORY);
+    cr_expect_eq(onnx_load_memory(bytes, size, 300000, &model, &err), STATUS_NO_MEMORY);
     cr_expect(strstr(err.message, "300000"), "%s", err.message);
-    options.memory_limit = 3000000;
-    cr_assert_eq(onnx_load_memory(bytes, size, &options, &model, &err), STATUS_OK, "%s",
+    cr_assert_eq(onnx_load_memory(bytes, size, 3000000, &model, &err), STATUS_OK, "%s",
                  err.message);
     onnx_model_done(&model);
     free(bytes);

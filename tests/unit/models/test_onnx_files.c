@@ -24,13 +24,13 @@ Test(onnx_files, survives_every_truncation_and_every_flipped_bit)
     uint8_t *bytes = make_pack(&make, &size);
     struct onnx_model model;
     struct error err;
-    cr_assert_eq(onnx_load_memory(bytes, size, NULL, &model, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(onnx_load_memory(bytes, size, 0, &model, &err), STATUS_OK, "%s", err.message);
     onnx_model_done(&model);
     size_t accepted = 0;
     for (size_t cut = 0; cut < size; cut++) {
         uint8_t *exact = malloc(cut ? cut : 1); /* so that ASan sees a byte too far */
         memcpy(exact, bytes, cut);
-        if (onnx_load_memory(exact, cut, NULL, &model, &err) == STATUS_OK) {
+        if (onnx_load_memory(exact, cut, 0, &model, &err) == STATUS_OK) {
             onnx_model_done(&model);
             accepted++;
         } else {
@@ -41,7 +41,7 @@ Test(onnx_files, survives_every_truncation_and_every_flipped_bit)
     cr_expect_leq(accepted, 1, "only a cut in front of the last field may be a whole model");
     for (size_t bit = 0; bit < size * 8; bit++) {
         bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
-        if (onnx_load_memory(bytes, size, NULL, &model, &err) == STATUS_OK)
+        if (onnx_load_memory(bytes, size, 0, &model, &err) == STATUS_OK)
             onnx_model_done(&model);
         bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
     }
@@ -86,7 +86,7 @@ Test(onnx_files, judges_the_wire_format)
         memcpy(bytes + cases[i].size, model_bytes, size);
         struct onnx_model model;
         struct error err = {0};
-        enum status status = onnx_load_memory(bytes, cases[i].size + size, NULL, &model, &err);
+        enum status status = onnx_load_memory(bytes, cases[i].size + size, 0, &model, &err);
         cr_expect_eq(status, cases[i].words ? STATUS_MODEL : STATUS_OK, "%s: %s", cases[i].name,
                      err.message);
         if (cases[i].words)
@@ -110,7 +110,7 @@ Test(onnx_files, limits_nesting)
     }
     struct onnx_model model;
     struct error err;
-    cr_expect_eq(onnx_load_memory(bytes, 2 * DEPTH, NULL, &model, &err), STATUS_MODEL);
+    cr_expect_eq(onnx_load_memory(bytes, 2 * DEPTH, 0, &model, &err), STATUS_MODEL);
     cr_expect(strstr(err.message, "nested deeper"), "%s", err.message);
     free(bytes);
 }
@@ -143,7 +143,7 @@ Test(onnx_files, says_what_a_file_is_instead)
         cr_assert_eq(pwrite(fd, cases[i].bytes, size, 0), (ssize_t)size);
         struct onnx_model model;
         struct error err;
-        cr_expect_eq(onnx_load_file(path, NULL, &model, &err), STATUS_MODEL);
+        cr_expect_eq(onnx_load_file(path, 0, &model, &err), STATUS_MODEL);
         cr_expect(strstr(err.message, cases[i].words), "%s", err.message);
     }
     close(fd);
@@ -246,7 +246,7 @@ Test(onnx_files, keeps_external_data_in_its_folder, .timeout = 20)
         write_file(&folder, "m/model.onnx", bytes, size);
         struct onnx_model model = {0};
         struct error err = {0};
-        enum status status = onnx_load_file(folder.model, NULL, &model, &err);
+        enum status status = onnx_load_file(folder.model, 0, &model, &err);
         cr_expect_eq(status == STATUS_OK, cases[i].first != 0, "%zu %s: %s", i, cases[i].location,
                      err.message);
         if (status == STATUS_OK && cases[i].first > 0)
@@ -286,8 +286,7 @@ Test(onnx_files, maps_large_external_data)
         write_file(&folder, "m/model.onnx", bytes, size);
         struct onnx_model model = {0};
         struct error err = {0};
-        cr_assert_eq(onnx_load_file(folder.model, NULL, &model, &err), STATUS_OK, "%s",
-                     err.message);
+        cr_assert_eq(onnx_load_file(folder.model, 0, &model, &err), STATUS_OK, "%s", err.message);
         const struct tensor *known = model.graph->outputs[0]->known;
         cr_expect_eq(tensor_mapping(known) != NULL, cases[i].mapped);
         if (cases[i].mapped) { /* else half a number: only that nothing falls over */
@@ -297,8 +296,8 @@ Test(onnx_files, maps_large_external_data)
         }
         onnx_model_done(&model);
         /* Less than the tensor, which is charged only where it is read. */
-        struct onnx_options options = {.memory_limit = 150000};
-        cr_expect_eq(onnx_load_file(folder.model, &options, &model, &err),
+        const size_t memory_limit = 150000;
+        cr_expect_eq(onnx_load_file(folder.model, memory_limit, &model, &err),
                      cases[i].mapped ? STATUS_OK : STATUS_NO_MEMORY);
         if (cases[i].mapped)
             onnx_model_done(&model);
@@ -325,15 +324,15 @@ static bool maps_weights_behind(const struct folder *folder, const char *name)
     write_file(folder, "m/model.onnx", bytes, size);
     struct onnx_model model = {0};
     struct error err = {0};
-    cr_assert_eq(onnx_load_file(folder->model, NULL, &model, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(onnx_load_file(folder->model, 0, &model, &err), STATUS_OK, "%s", err.message);
     const struct tensor *known = model.graph->outputs[0]->known;
     const bool is_mapped = tensor_mapping(known) != NULL;
     cr_expect_eq((uintptr_t)known->data % sizeof(float), 0);
     cr_expect_eq(memcmp(known->data, numbers, sizeof numbers), 0);
     onnx_model_done(&model);
     /* Less than the weights, which are charged only where they are copied. */
-    struct onnx_options options = {.memory_limit = 150000};
-    cr_expect_eq(onnx_load_file(folder->model, &options, &model, &err),
+    const size_t memory_limit = 150000;
+    cr_expect_eq(onnx_load_file(folder->model, memory_limit, &model, &err),
                  is_mapped ? STATUS_OK : STATUS_NO_MEMORY);
     if (is_mapped)
         onnx_model_done(&model);

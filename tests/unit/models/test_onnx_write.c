@@ -43,9 +43,9 @@ static void check_round(struct make *make, const struct onnx_write_options *opti
     uint8_t *bytes = make_pack(make, &size);
     struct onnx_model model, again;
     struct error err = {0};
-    cr_assert_eq(onnx_load_memory(bytes, size, NULL, &model, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(onnx_load_memory(bytes, size, 0, &model, &err), STATUS_OK, "%s", err.message);
     cr_assert_eq(onnx_write_file(model.graph, options, path, &err), STATUS_OK, "%s", err.message);
-    cr_assert_eq(onnx_load_file(path, NULL, &again, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(onnx_load_file(path, 0, &again, &err), STATUS_OK, "%s", err.message);
     const struct graph_hash a = hash_of(model.graph), b = hash_of(again.graph);
     cr_expect(a.words[0] == b.words[0] && a.words[1] == b.words[1]);
     cr_expect_eq(again.graph->opset, model.graph->opset);
@@ -111,7 +111,7 @@ Test(onnx_write, replaces_nothing_and_leaves_nothing_half_written, .init = make_
     uint8_t *bytes = make_pack(&make, &size);
     struct onnx_model model;
     struct error err = {0};
-    cr_assert_eq(onnx_load_memory(bytes, size, NULL, &model, &err), STATUS_OK);
+    cr_assert_eq(onnx_load_memory(bytes, size, 0, &model, &err), STATUS_OK);
     fclose(fopen(path, "w"));
     cr_expect_eq(onnx_write_file(model.graph, &options, path, &err), STATUS_IO);
     cr_expect(strstr(err.message, "File exists"), "%s", err.message);

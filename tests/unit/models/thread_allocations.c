@@ -112,10 +112,10 @@ static enum status write_file(const struct graph *graph, struct error *err)
 
 static enum status read_onnx(const struct job *job, struct error *err)
 {
-    static const struct onnx_options options = {.memory_limit = (size_t)64 << 20};
+    static const size_t memory_limit = (size_t)64 << 20;
     struct onnx_model model;
     struct graph *copy = NULL;
-    TRY(onnx_load_file(job->path, &options, &model, err));
+    TRY(onnx_load_file(job->path, memory_limit, &model, err));
     enum status status = graph_clone(model.graph, &copy, err);
     onnx_model_done(&model);
     if (status == STATUS_OK)
@@ -125,9 +125,9 @@ static enum status read_onnx(const struct job *job, struct error *err)
 
 static enum status compile_onnx(const struct job *job, struct error *err)
 {
-    static const struct onnx_options options = {.memory_limit = (size_t)64 << 20};
+    static const size_t memory_limit = (size_t)64 << 20;
     struct onnx_model model;
-    TRY(onnx_load_file(job->path, &options, &model, err));
+    TRY(onnx_load_file(job->path, memory_limit, &model, err));
     const enum status status = make_session(model.graph, err);
     onnx_model_done(&model);
     return status;
@@ -135,9 +135,9 @@ static enum status compile_onnx(const struct job *job, struct error *err)
 
 static enum status write_onnx(const struct job *job, struct error *err)
 {
-    static const struct onnx_options options = {.memory_limit = (size_t)64 << 20};
+    static const size_t memory_limit = (size_t)64 << 20;
     struct onnx_model model;
-    TRY(onnx_load_file(job->path, &options, &model, err));
+    TRY(onnx_load_file(job->path, memory_limit, &model, err));
     const enum status status = write_file(model.graph, err);
     onnx_model_done(&model);
     return status;
