@@ -20,6 +20,6 @@ void name_map_done(struct name_map *map);
 /* The slot of `name`, or NULL. Valid until name_map_done(). */
 struct name_slot *name_map_find(const struct name_map *map, const char *name);
 
-/* Adds an entry, which keeps the pointer `name`, or overwrites the value of an existing one.
+/* Adds an entry, which keeps the pointer `name`. If the map has this name, only sets its value.
  * Returns false when out of memory. */
 bool name_map_put(struct name_map *map, const char *name, void *value);

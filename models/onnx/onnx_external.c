@@ -5,9 +5,9 @@
  * are read. Large tensors are mapped (engine/tensor/tensor_file.h), and other tensors are read with
  * pread(). In both cases a file that shrinks meanwhile gives an error, not a signal.
  *
- * Hard links are accepted, because model stores keep equal files only once by hard links. Anyone
- * who can make a hard link in a model's folder could also copy the file there (CVE-2026-34446 is
- * about unpacking archives, which lensd does not do). */
+ * Hard links are accepted, because model stores use hard links to keep equal files only once.
+ * Anyone who can make a hard link in a model's folder could also copy the file there
+ * (CVE-2026-34446 is about unpacking archives, which lensd does not do). */
 #include "models/onnx/onnx_file.h"
 
 #include <errno.h>

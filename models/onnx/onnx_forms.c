@@ -15,7 +15,8 @@
 struct onnx_rewrite {
     struct edit edit;
     struct node *node;
-    struct value *result; /* the node's output in the file; follow() makes it by an added node */
+    struct value *result; /* the node's output in the file; after follow() it is the output of an
+                             added node */
 };
 
 /* ---- building blocks: after a failure they do nothing and return NULL ---- */
@@ -86,7 +87,8 @@ static struct value *form_number_like(struct onnx_rewrite *r, float number, stru
     return x->dtype == DTYPE_F32 ? value : apply(r, OP_CAST_LIKE, value, x);
 }
 
-/* Appends a node that makes the result from the result so far and b (may be NULL). */
+/* Appends a node whose inputs are the result so far and b (NULL: only the result), and whose output
+ * is the new result. */
 static struct node *follow(struct onnx_rewrite *r, enum op op, struct value *b)
 {
     if (!r->result || r->edit.status != STATUS_OK)
@@ -456,7 +458,7 @@ static void resize_of_scales(struct onnx_rewrite *r)
 {
     struct node *node = r->node;
     struct value *scales = node_input(node, 1);
-    /* both are also true if the scales are not known yet */
+    /* `shrinks` and `grows` are also true if the scales are not known yet */
     bool shrinks = scales && !scales->known, grows = !scales || !scales->known;
     for (size_t i = 0; scales && scales->known && i < shape_count(&scales->shape); i++) {
         shrinks = shrinks || tensor_number(scales->known, i) < 1;
@@ -555,9 +557,9 @@ static void mean_variance(struct onnx_rewrite *r)
 }
 
 /* Combines the operands of Sum, Mean, Max or Min by operators with two operands. If the first
- * operand's type is known, sums of 16-bit floats are float32 until the end, so that precision and
- * range do not depend on the order and number of operands. The types of other nodes' results are
- * not known yet, but sessions widen all 16-bit floats of a graph without a Loop, If or Scan. */
+ * operand is known to be a 16-bit float, adds in float32 and converts the sum, so that precision
+ * and range do not depend on the order and number of operands. The type of another node's result is
+ * not known yet; but sessions widen all 16-bit floats of a graph without a Loop, If or Scan. */
 static void combine(struct onnx_rewrite *r)
 {
     struct node *node = r->node;

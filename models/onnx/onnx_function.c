@@ -66,8 +66,8 @@ static bool is_recursive(const struct scope *scope, const Onnx__FunctionProto *f
     return false;
 }
 
-/* Binds the call's attributes, with resolved references. Omitted attributes get the function's
- * defaults. */
+/* Binds the call's attributes. If one refers to an attribute of the calling function, binds that
+ * attribute's value. Omitted attributes get the function's defaults. */
 static enum status bind_attributes(struct scope *caller, const Onnx__NodeProto *call,
                                    const Onnx__FunctionProto *function, struct scope *scope)
 {

@@ -103,13 +103,13 @@ enum status opsets_check(const struct opsets *opsets, struct error *err) MUST_US
 /* Fills scope->graph from a message: the main graph (is_body false) or a body. */
 enum status import_graph(struct scope *scope, const Onnx__GraphProto *proto, bool is_body) MUST_USE;
 
-/* Declares what the nodes produce, then makes the nodes. */
+/* Declares the outputs of all nodes, then makes the nodes. */
 enum status import_nodes(struct scope *scope, Onnx__NodeProto *const *nodes, size_t count) MUST_USE;
 
 /* ---- onnx_function.c ---- */
 
-/* functions_index() fills import->functions and refuses duplicates. The other functions find a
- * function (NULL: there is none), and expand a call. */
+/* functions_index() fills import->functions and refuses duplicates. function_find() returns NULL if
+ * there is no such function. function_call() expands a call. */
 enum status functions_index(struct import *import) MUST_USE;
 const Onnx__FunctionProto *function_find(const struct import *import, const char *domain,
                                          const char *name, const char *overload);

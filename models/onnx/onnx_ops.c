@@ -134,7 +134,7 @@ static enum status import_body(struct scope *scope, const Onnx__GraphProto *prot
     return STATUS_OK;
 }
 
-/* Counts a tensor as often as its function is called. */
+/* Counts a tensor in a function once for each call of the function. */
 static enum status tensor_work(const struct scope *scope, const struct tensor *tensor)
 {
     return scope->calls ? import_work(scope->import, tensor->bytes / 256) : STATUS_OK;
@@ -461,7 +461,7 @@ enum status import_node(struct scope *scope, const Onnx__NodeProto *proto, size_
         status = import_constant(scope, proto);
     } else if (spec) {
         status = build_node(scope, proto, spec, opset, name, &node);
-        /* A rewrite makes at most two nodes, with 7 units of work, from each of many operands. */
+        /* For each operand, a rewrite makes at most two nodes, which count as 7 units of work. */
         if (status == STATUS_OK && form && spec->max_inputs == OP_VARIADIC)
             status = import_work(import, 7 * node->input_count);
         if (status == STATUS_OK && form)
@@ -469,7 +469,7 @@ enum status import_node(struct scope *scope, const Onnx__NodeProto *proto, size_
     } else {
         const Onnx__FunctionProto *function =
             function_find(import, domain, op_type, text_or_empty(proto->overload));
-        if (function) /* errors in the function name its nodes */
+        if (function) /* an error in a function already names the node */
             return function_call(scope, proto, function, name);
         status = refuse_operator(import, proto, domain, opset);
     }

@@ -367,7 +367,7 @@ static bool looks_like_text(const uint8_t *data, size_t size)
     for (size_t i = 0; i < length; i++)
         if (data[i] == 0x7f || (data[i] < ' ' && !(data[i] >= '\t' && data[i] <= '\r')))
             return false;
-    /* The window may cut through a character of up to 4 bytes. */
+    /* These first bytes may end within a character of up to 4 bytes. */
     for (size_t less = 0; less < 4 && less < length; less++)
         if (utf8_valid((const char *)data, length - less))
             return true;

@@ -14,7 +14,8 @@
 #include "engine/tensor/tensor_file.h"
 #include "models/onnx/onnx_import.h"
 
-/* Limit for all tensors together. A message may have 2 GiB; the rest is for other data. */
+/* Limit for all tensors together. A message of protobuf has at most 2 GiB; the rest is for other
+ * data. */
 #define TENSORS_LIMIT ((size_t)1536 << 20)
 
 /* The lowest IR version of a file with QuantizeLinear or the opsets that lensd writes. */

@@ -13,7 +13,7 @@
  *                 AGREEMENT_PROBABILITY, because clients' thresholds have two digits.
  *   vector        The mean of 1 - Pearson's correlation of the class scores is at most
  *                 AGREEMENT_VECTOR: an error of 4.5 % of the vector's length. Applies only if fewer
- *                 than AGREEMENT_FEW images are clear: so few classes prove little.
+ *                 than AGREEMENT_FEW images are clear: so few images prove little.
  *   few images    With fewer than AGREEMENT_FEW images the bounds of all means are halved,
  *                 because a mean of few numbers is less certain.
  *   tensor        For outputs not known to be class scores: boxes, masks, embeddings, single

@@ -188,7 +188,7 @@ bool area_run(struct area_map *map, const struct area_part *part)
     return is_done;
 }
 
-/* The most characters of a count, which has 33 bits with its sign; a character has 5. */
+/* The most characters of a count: it has 33 bits with its sign, of which a character holds 5. */
 enum { COUNT_TEXT = 7 };
 
 /* Writes counts[0], which is count number `i`, like rleToString() in COCO's maskApi.c: 5 bits per

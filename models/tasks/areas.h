@@ -42,9 +42,10 @@ struct area_part {
     uint32_t left, top, right, bottom;
 };
 
-/* Makes a map of scores, at first with one class and the threshold 0. area_run() gives each pixel
- * the class of its nearest point if `is_nearest`, else the class of its interpolated scores. The
- * caller frees *ret with area_map_done(), also after an error. STATUS_NO_MEMORY. */
+/* Makes a map of scores with one class and the threshold 0, which the caller may change. area_run()
+ * gives each pixel the class of its nearest point if `is_nearest`, else the class of its
+ * interpolated scores. The caller frees *ret with area_map_done(), also after an error.
+ * STATUS_NO_MEMORY. */
 enum status area_map_init(int64_t width, int64_t height, const struct task_geometry *geometry,
                           bool is_nearest, struct area_map *ret, struct error *err) MUST_USE;
 void area_map_done(struct area_map *map);
@@ -68,8 +69,8 @@ void area_interpolate(const float *src, size_t width, const struct area_place *c
                       int32_t column_count, const struct area_place *rows, int32_t row_count,
                       float *dst);
 
-/* Sets box->mask to the pixels of class `index` with the class box->index, and the box's sides to
- * those of the mask. The caller frees box->mask.counts. */
+/* Sets box->mask to the pixels of class `index` of the map. The mask's own class is box->index.
+ * Sets the box's sides to those of the mask. The caller frees box->mask.counts. */
 bool area_take(const struct area_map *map, uint16_t index, struct detection *box);
 
 /* Returns COCO's compressed run lengths of class `index`, which has `pieces` runs. The caller frees

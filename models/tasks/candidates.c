@@ -81,7 +81,7 @@ void candidates_add(struct candidates *candidates, struct detection box, float s
     struct detections *found = &candidates->found;
     const struct task_words *words = candidates->options->words;
     box.score = score;
-    /* A model's rows after the last word repeat word 0. */
+    /* A model may have places for more words than the request; word 0 fills them. */
     box.index = words && index >= words->count ? 0 : (uint32_t)index;
     box.place = (uint32_t)place;
     if (!(score > candidates->options->confidence) || score < candidates->least ||

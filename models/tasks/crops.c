@@ -114,8 +114,8 @@ enum status crop_align(const struct detections *found, size_t box, const struct 
         middle[2] += (double)to->points[i][0] / (double)to->count;
         middle[3] += (double)to->points[i][1] / (double)to->count;
     }
-    /* With complex numbers, the transform multiplies by (along + i across) / spread. The inverse,
-     * from the crop to the photo, multiplies by a - i b. */
+    /* Points are complex numbers. The transform multiplies them by (along + i across) / spread. Its
+     * inverse, from the crop to the photo, multiplies by a - i b. */
     double along = 0, across = 0, spread = 0;
     for (size_t i = 0; i < to->count; i++) {
         const double x = (double)from[i].x - middle[0], y = (double)from[i].y - middle[1];

@@ -1,7 +1,7 @@
 /* Decodes detectors that suppress overlaps themselves and return lists: torchvision's (boxes,
  * labels, scores) and TensorFlow's (detection_boxes, detection_classes, detection_scores,
  * num_detections). In both, class 0 is the background. RT-DETR's and D-FINE's own exports end in
- * the same lists as torchvision's, one per query. */
+ * the same lists as torchvision's, with one entry per query. */
 #include "models/tasks/decoders.h"
 
 static enum status check_lists(const struct task_rows *outputs, struct error *err)

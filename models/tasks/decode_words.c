@@ -34,7 +34,7 @@ enum status decode_words(const struct task_rows *outputs, struct candidates *can
         for (size_t c = 0; c < columns; c++) {
             const size_t word = word_of(words, c);
             if (words->of_tokens && row[c] > best)
-                best = row[c]; /* includes tokens between the words */
+                best = row[c]; /* also of tokens between the words */
             if (word >= words->count || !(row[c] > best_of_words))
                 continue;
             best_of_words = row[c];

@@ -1,6 +1,6 @@
 /* Decodes the outputs of the YOLO family, and of detectors that suppress overlaps themselves.
  *
- * A candidate's class has the highest score; on a tie it is the first one. Sources: Ultralytics'
+ * A candidate's class is the one with the highest score; on a tie the first. Sources: Ultralytics'
  * non_max_suppression (candidates before the suppression) and RTDETRPredictor, YOLOX's
  * decode_outputs, postprocess. */
 #include <math.h>

@@ -23,8 +23,8 @@ struct detection {
 
 /* A key point. */
 struct task_point {
-    float x, y;  /* pixels of the photo, clipped to the photo. Only points of faces, because faces
-                    are aligned, and of heatmaps may lie outside, by at most the photo's side */
+    float x, y;  /* pixels of the photo, clipped to the photo. Points of faces and of heatmaps may
+                    lie outside, by at most the photo's side */
     float score; /* 0 … 1; negative: the model gives no score */
 };
 

@@ -47,7 +47,8 @@ static void extend(struct mask_bitmap *box, uint32_t x, uint32_t first, uint32_t
     box->height = (bottom > last + 1 ? bottom : last + 1) - box->top;
 }
 
-/* If box->pixels is NULL, extends `box` to the runs inside the mask, else sets their pixels. */
+/* If box->pixels is NULL, extends `box` to the runs inside the mask, else sets the pixels of these
+ * runs. */
 static void for_columns(const char *counts, uint32_t height, struct mask_bitmap *box)
 {
     struct mask_reader reader = {.at = counts};

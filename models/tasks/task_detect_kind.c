@@ -538,7 +538,8 @@ static size_t find_vector(const struct task_facts *facts)
                                              : SIZE_MAX;
 }
 
-/* Decides the task of a text model or of one half of a photo-text model: one vector per row. */
+/* Decides the task of a text model or of one half of a photo-text model, if its output is a vector
+ * per row. */
 static void decide_half(const struct task_facts *facts, struct task *task)
 {
     const size_t at = facts->takes_texts || facts->is_half ? find_vector(facts) : SIZE_MAX;

@@ -19,12 +19,11 @@ struct served_tensor {
 void tensor_copy_in(const struct served_tensor *input, bool is_image, bool channels_last,
                     const void *src, void *dst);
 
-/* Takes row `row` of the results of a run of `batch` rows. A result is a copy. If the run
- * charged its tensors to `whole` (session_options.run_memory; may be NULL), a result may be a view
- * of such a tensor, kept by tensor_keep(). *ret is an array of output_count tensors, NULL for
- * outputs that are not wanted; without `wanted` all outputs are wanted. Free it with
- * tensor_copies_free(). A run of one row gives whole tensors. STATUS_SHAPE: an output does not
- * divide into rows; STATUS_NO_MEMORY. */
+/* Takes row `row` of the results of a run of `batch` rows. A result is a copy, or a view of a
+ * tensor that the run has charged to `whole` (session_options.run_memory; may be NULL) and that
+ * tensor_keep() keeps. *ret is an array of output_count tensors, NULL for outputs that are not
+ * wanted; without `wanted` all outputs are wanted. Free it with tensor_copies_free(). A run of one
+ * row gives whole tensors. STATUS_SHAPE: an output does not divide into rows; STATUS_NO_MEMORY. */
 enum status tensor_copy_out(const struct tensor *const *outputs, size_t output_count,
                             const bool *wanted, int batch, int row, struct memory_budget *whole,
                             struct tensor ***ret, struct error *err) MUST_USE;

@@ -77,8 +77,9 @@ static void extents_add(struct text_map *map, int64_t x, int64_t y)
     map->bottom = y >= map->bottom ? y + 1 : map->bottom;
 }
 
-/* Marks the pixels of text. With a dilation like cv2.dilate() with a 2 x 2 kernel of ones, anchored
- * at its bottom right pixel: pixels are changed from the last to the first. */
+/* Marks the pixels of text. With `dilates`, also marks their neighbours to the right and below,
+ * like cv2.dilate() with a 2 x 2 kernel of ones anchored at its bottom right pixel. Goes from the
+ * last pixel to the first, so that it reads no neighbour that it has changed. */
 static void mark_text(struct text_map *map, bool dilates)
 {
     const size_t width = map->width, count = width * map->height;
@@ -266,7 +267,8 @@ static void add_round_corner(struct text_map *map, const int32_t at[2], const do
 {
     const double turn = fmax(-1, fmin(1, from[0] * to[1] - to[0] * from[1]));
     const double angle = atan2(turn, from[0] * to[0] + from[1] * to[1]);
-    /* So many corners that no chord is further from its arc than a quarter of a map's point. */
+    /* The corners of a full circle: so many that no chord is further from its arc than a quarter of
+     * the distance between two points of the map. */
     const double circle = fmin(acos(-1) / acos(1 - 0.25 / fmax(outwards, 1)), outwards * acos(-1));
     const double wanted = floor(circle / (2 * acos(-1)) * fabs(angle) + 0.5);
     const int steps = (int)fmax(1, fmin(wanted, ROUND_STEPS));

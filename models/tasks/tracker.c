@@ -38,7 +38,8 @@ static double measured(const struct detection *box, int i)
                                     : width / height);
 }
 
-/* Returns the variance of motion i's noise: `aspect` squared, or `share` of the height squared. */
+/* Returns the variance of motion i's noise: `aspect` squared for the aspect ratio, otherwise the
+ * square of `share` times the height. */
 static double noise(int i, double height, double aspect, double share)
 {
     return i == ASPECT ? aspect * aspect : share * height * share * height;

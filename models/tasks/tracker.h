@@ -33,7 +33,7 @@ struct tracker {
 
 /* Takes the boxes of the next frame, best first, of a photo of `width` x `height` pixels. *found
  * keeps the boxes of objects, with their track_id, at the filter's positions, clipped to the photo.
- * An object that appears after the first frame is answered from its second box on. Boxes with
- * scores up to `least` continue tracks, but are not kept. STATUS_NO_MEMORY: nothing has changed. */
+ * The first box of an object is not kept, unless it is in frame 1. Boxes with scores up to `least`
+ * continue tracks, but are not kept. STATUS_NO_MEMORY: nothing has changed. */
 enum status tracker_update(struct tracker *tracker, struct detections *found, float width,
                            float height, float least, struct error *err) MUST_USE;
