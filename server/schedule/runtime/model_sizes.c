@@ -418,20 +418,19 @@ static void fail_size_locked(struct model_entry *entry, struct stage_size size,
         entry->wanted = (struct stage_size){0};
 }
 
-/* Compiles `model`, which was read again from the files of `base`, for another size. Takes
- * ownership of `model`, even on failure. Errors: those of deployment_create(). */
+/* Compiles `model`, which was read again from the files of `base`, for another size. Needs no lock
+ * for base->choices, because only this thread changes them. Takes ownership of `model`, even on
+ * failure. Errors: those of deployment_create(). */
 static enum status create_size(struct model_host *host, const struct deployment *base,
                                struct model *model, struct stage_size size,
                                const _Atomic int *cancel, struct deployment **ret,
                                struct error *err)
 {
-    struct precision_choice choices[DEVICE_KINDS];
-    memcpy(choices, base->choices, sizeof choices); /* only this thread changes them */
     model->task.options = base->model->task.options;
     model_set_size(model, size.height, size.width);
     struct deployment_options options = {.host = host,
                                          .model = model,
-                                         .choices = choices,
+                                         .choices = base->choices,
                                          .loads_to_come = table_loads_to_come(host),
                                          .cancel = cancel};
     return deployment_create(&options, ret, err);
