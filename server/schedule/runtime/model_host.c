@@ -59,6 +59,7 @@ enum status model_host_create(const struct model_host_options *options, struct m
     assert(options->device_count >= 1 && options->device_count <= DEVICE_MAX);
     struct model_host *host = calloc(1, sizeof *host);
     TRY(check_memory(host, "for the model host", err));
+    *ret = host;
     host->options = *options;
     host->sizes_to_come = table_sizes_to_come_locked;
     fill_in_defaults(&host->options);
@@ -69,13 +70,7 @@ enum status model_host_create(const struct model_host_options *options, struct m
     init_budget(&host->budget, &host->options);
     for (size_t i = 0; i < options->device_count; i++)
         device_queue_init(&host->device_queues[i]);
-    const enum status status = worker_create_pool(host, err);
-    if (status != STATUS_OK) {
-        model_host_free(host);
-        return status;
-    }
-    *ret = host;
-    return STATUS_OK;
+    return worker_create_pool(host, err);
 }
 
 enum model_host_state model_host_state(const struct model_host *host)

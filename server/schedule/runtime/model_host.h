@@ -225,7 +225,7 @@ struct predict_request {
 struct model_host;
 
 /* Starts the workers; models are added afterwards. Copies the options, whose ranges
- * config_options.c checks. STATUS_NO_MEMORY. */
+ * config_options.c checks. STATUS_NO_MEMORY; the caller frees *ret, which a failure may set. */
 enum status model_host_create(const struct model_host_options *options, struct model_host **ret,
                               struct error *err) MUST_USE;
 

@@ -159,6 +159,7 @@ enum status pool_create(const struct pool_options *options, struct pool **ret, s
 {
     struct pool *pool = calloc(1, sizeof *pool);
     TRY(check_memory(pool, "for the decode threads", err));
+    *ret = pool;
     pool->options = *options;
     if (!options->now)
         pool->options.now = clock_now;
@@ -185,15 +186,11 @@ enum status pool_create(const struct pool_options *options, struct pool **ret, s
         }
         pool->thread_count++;
     }
-    if (pool->thread_count < count) {
-        error_set(
+    if (pool->thread_count < count)
+        return error_set(
             err, STATUS_NO_MEMORY,
             "only %d of %d decode threads could be started; lower --workers, or " THREAD_LIMIT_HINT,
             pool->thread_count, count);
-        pool_free(pool);
-        return STATUS_NO_MEMORY;
-    }
-    *ret = pool;
     return STATUS_OK;
 }
 

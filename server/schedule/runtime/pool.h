@@ -48,7 +48,8 @@ struct pool_options {
 
 struct pool;
 
-/* STATUS_NO_MEMORY, also when a thread cannot be started. */
+/* STATUS_NO_MEMORY, also when a thread cannot be started. The caller frees *ret, which a failure
+ * may set. */
 enum status pool_create(const struct pool_options *options, struct pool **ret,
                         struct error *err) MUST_USE;
 
