@@ -108,11 +108,15 @@ static double score_row(const struct attention *a, const struct operand_of *q,
     return sum;
 }
 
-static enum status attend(const struct attention *a, const struct kernel_args *args, double *scores,
-                          struct error *err)
+KERNEL(kernel_attention)
 {
+    struct attention attention;
+    attention_load(args->node, &attention);
+    const struct attention *a = &attention;
     struct operand_of q = {args->in[0], &a->q, 0}, k = {args->in[1], &a->k, 0};
     struct operand_of v = {args->in[2], &a->v, 0}, bias[ATTENTION_BIASES];
+    double *scores = kernel_scratch(args, (size_t)a->keys, sizeof *scores, err);
+    TRY(allocated(scores));
     const struct tensor *y = args->out[0];
     for (size_t b = 0; b < a->bias_count; b++)
         bias[b] = (struct operand_of){args->in[3 + b], &a->bias[b], 0};
@@ -138,15 +142,6 @@ static enum status attend(const struct attention *a, const struct kernel_args *a
         }
     }
     return STATUS_OK;
-}
-
-KERNEL(kernel_attention)
-{
-    struct attention attention;
-    attention_load(args->node, &attention);
-    double *scores = kernel_scratch(args, (size_t)attention.keys, sizeof *scores, err);
-    TRY(allocated(scores));
-    return attend(&attention, args, scores, err);
 }
 
 KERNEL(kernel_strided_copy)

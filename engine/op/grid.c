@@ -6,6 +6,7 @@
  * reference clamps the coordinate). Nearest rounds half to even. A NaN in the grid is outside if
  * padding_mode is "zeros", otherwise a NaN means the first pixel. */
 #include <math.h>
+#include <string.h>
 
 #include "engine/op/family.h"
 #include "engine/op/nn.h"
@@ -255,41 +256,32 @@ static double axis_coordinate(int64_t i, int64_t n, bool align_corners)
 }
 
 /* grid [N, D, H, W, spatial] from theta [N, spatial, spatial + 1]; a 2-D grid has D = 1. */
-static void fill_grid(const double *theta, double *grid, const int64_t *extent, size_t batch,
-                      size_t spatial, bool align_corners)
-{
-    size_t positions = (size_t)(extent[0] * extent[1] * extent[2]);
-    for (size_t n = 0; n < batch; n++, theta += spatial * (spatial + 1)) {
-        for (size_t p = 0; p < positions; p++) {
-            int64_t x = (int64_t)p % extent[2], y = (int64_t)p / extent[2] % extent[1];
-            int64_t z = (int64_t)p / extent[2] / extent[1];
-            double at[3] = {axis_coordinate(x, extent[2], align_corners),
-                            axis_coordinate(y, extent[1], align_corners),
-                            axis_coordinate(z, extent[0], align_corners)};
-            for (size_t row = 0; row < spatial; row++) {
-                const double *t = theta + row * (spatial + 1);
-                double sum = t[spatial];
-                for (size_t i = 0; i < spatial; i++)
-                    sum += t[i] * at[i];
-                *grid++ = sum;
-            }
-        }
-    }
-}
-
 KERNEL(kernel_affine_grid)
 {
+    const bool align_corners = node_int(args->node, "align_corners", 0) != 0;
+    const struct shape *out = &args->out[0]->shape;
+    const size_t spatial = (size_t)out->rank - 2;
     const double *theta;
     double *grid;
-    const struct shape *out = &args->out[0]->shape;
-    int spatial = out->rank - 2;
     int64_t extent[3] = {1, 1, 1};
-    for (int i = 0; i < spatial; i++)
-        extent[3 - spatial + i] = out->dims[1 + i];
+    memcpy(extent + 3 - spatial, out->dims + 1, spatial * sizeof *extent);
     TRY(operands_open(args, 0, 1, &theta, err));
     TRY(result_open(args, 0, DTYPE_F64, &grid, err));
-    fill_grid(theta, grid, extent, (size_t)out->dims[0], (size_t)spatial,
-              node_int(args->node, "align_corners", 0) != 0);
+    const int64_t positions = extent[0] * extent[1] * extent[2];
+    for (int64_t p = 0; p < out->dims[0] * positions; p++) {
+        const int64_t x = p % extent[2], y = p / extent[2] % extent[1];
+        const int64_t z = p / extent[2] / extent[1] % extent[0];
+        const double at[3] = {axis_coordinate(x, extent[2], align_corners),
+                              axis_coordinate(y, extent[1], align_corners),
+                              axis_coordinate(z, extent[0], align_corners)};
+        const double *t = theta + (size_t)(p / positions) * spatial * (spatial + 1);
+        for (size_t row = 0; row < spatial; row++, t += spatial + 1) {
+            double sum = t[spatial];
+            for (size_t i = 0; i < spatial; i++)
+                sum += t[i] * at[i];
+            *grid++ = sum;
+        }
+    }
     return STATUS_OK;
 }
 

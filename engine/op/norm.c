@@ -219,40 +219,31 @@ KERNEL(kernel_layer_normalization)
 
 /* ---- LRN ---- */
 
-/* Computes one image: src, dst [channels, inner]; sums [inner] is scratch memory. */
-static void lrn_image(const struct node *node, const double *src, double *dst, double *sums,
-                      size_t channels, size_t inner)
-{
-    size_t size = (size_t)node_int(node, "size", 1);
-    size_t before = (size - 1) / 2, after = size - 1 - before;
-    double alpha = node_float(node, "alpha", 1e-4f), beta = node_float(node, "beta", 0.75f);
-    double bias = node_float(node, "bias", 1);
-    for (size_t c = 0; c < channels; c++) {
-        size_t first = c > before ? c - before : 0;
-        size_t last = after < channels - 1 - c ? c + after : channels - 1;
-        for (size_t i = 0; i < inner; i++)
-            sums[i] = 0;
-        for (size_t k = first; k <= last; k++)
-            for (size_t i = 0; i < inner; i++)
-                sums[i] += src[k * inner + i] * src[k * inner + i];
-        for (size_t i = 0; i < inner; i++)
-            dst[c * inner + i] =
-                src[c * inner + i] / pow(bias + alpha / (double)size * sums[i], beta);
-    }
-}
-
 KERNEL(kernel_lrn)
 {
+    const struct node *node = args->node;
     const struct shape *x = &args->in[0]->shape;
-    size_t channels = (size_t)x->dims[1], inner = resolve_extent(x, 2, x->rank);
-    size_t image = channels * inner;
+    const size_t channels = (size_t)x->dims[1], inner = resolve_extent(x, 2, x->rank);
+    const size_t size = (size_t)node_int(node, "size", 1);
+    const size_t before = (size - 1) / 2, after = size - 1 - before;
+    const double alpha = node_float(node, "alpha", 1e-4f), beta = node_float(node, "beta", 0.75f);
+    const double bias = node_float(node, "bias", 1);
     const double *src;
     double *dst, *sums = kernel_scratch(args, inner, sizeof *sums, err);
     TRY(allocated(sums));
     TRY(operands_open(args, 0, 1, &src, err));
     TRY(result_open(args, 0, DTYPE_F64, &dst, err));
-    for (size_t n = 0; n < (size_t)x->dims[0] && image; n++)
-        lrn_image(args->node, src + n * image, dst + n * image, sums, channels, inner);
+    for (size_t row = 0; row < (size_t)x->dims[0] * channels && inner; row++) {
+        const size_t c = row % channels, first = c > before ? row - before : row - c;
+        const size_t last = row + (after < channels - 1 - c ? after : channels - 1 - c);
+        zero_bytes(sums, inner * sizeof *sums);
+        for (size_t k = first; k <= last; k++)
+            for (size_t i = 0; i < inner; i++)
+                sums[i] += src[k * inner + i] * src[k * inner + i];
+        for (size_t i = 0; i < inner; i++)
+            dst[row * inner + i] =
+                src[row * inner + i] / pow(bias + alpha / (double)size * sums[i], beta);
+    }
     return STATUS_OK;
 }
 
