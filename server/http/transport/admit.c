@@ -469,6 +469,7 @@ static void admit_check_body(struct exchange *x)
 
 enum head_verdict exchange_admit(struct exchange *x, const struct request_head *head)
 {
+    static exchange_fn *const checks[] = {check_port, check_room, check_access, admit_check_body};
     snprintf(x->method, sizeof x->method, "%s", head->method);
     x->host = exchange_header(x, "Host");
     x->content_type = exchange_header(x, "Content-Type");
@@ -484,14 +485,8 @@ enum head_verdict exchange_admit(struct exchange *x, const struct request_head *
         check_route(x);
     if (x->route)
         allow_origin(x);
-    if (!x->answer.status)
-        check_port(x);
-    if (!x->answer.status)
-        check_room(x);
-    if (!x->answer.status)
-        check_access(x);
-    if (!x->answer.status)
-        admit_check_body(x);
+    for (size_t i = 0; !x->answer.status && i < COUNT_OF(checks); i++)
+        checks[i](x);
     if (!x->answer.status)
         return ADMIT_READ;
     x->discard_body = true;

@@ -55,12 +55,6 @@ enum coding coding_choose(const char *accept_encoding)
     return deflate > 0 && deflate >= none ? CODING_DEFLATE : CODING_NONE;
 }
 
-/* zlib's header is a multiple of 31 and names method 8 (RFC 1950, section 2.2). */
-static bool is_zlib_header(unsigned first, unsigned second)
-{
-    return (first & 15) == Z_DEFLATED && (first << 8 | second) % 31 == 0;
-}
-
 static enum status coding_broken(enum coding coding, const char *why, struct error *err)
 {
     return error_set(err, STATUS_INVALID,
@@ -115,9 +109,10 @@ enum status coding_inflate(enum coding coding, const void *bytes, size_t size, s
     struct inflation inflation = {.coding = coding, .max_ratio = max_ratio};
     if (size == 0)
         return STATUS_OK;
-    int window = coding == CODING_GZIP                          ? WINDOW_GZIP
-                 : size < 2 || is_zlib_header(from[0], from[1]) ? WINDOW_ZLIB
-                                                                : WINDOW_RAW;
+    /* zlib's header is a multiple of 31 and names method 8 (RFC 1950, section 2.2). */
+    const bool is_zlib =
+        size < 2 || ((from[0] & 15) == Z_DEFLATED && (from[0] << 8 | from[1]) % 31 == 0);
+    int window = coding == CODING_GZIP ? WINDOW_GZIP : is_zlib ? WINDOW_ZLIB : WINDOW_RAW;
     if (inflateInit2(&inflation.stream, window) != Z_OK)
         return error_no_memory(err, "for a compressed body");
     enum status status = STATUS_OK;

@@ -103,12 +103,6 @@ void exchange_set_client(struct exchange *x, const char *address)
 
 /* ---- answers ---- */
 
-static bool answer_is_text(const char *type)
-{
-    return !strncmp(type, "text/", 5) || !strncmp(type, TYPE_JSON, sizeof TYPE_JSON - 1) ||
-           strstr(type, "yaml");
-}
-
 /* Compresses long texts for clients that accept it. */
 static void compress_answer(struct exchange *x)
 {
@@ -116,7 +110,10 @@ static void compress_answer(struct exchange *x)
     if (answer->is_packed)
         return;
     answer->is_packed = true;
-    if (answer->size < COMPRESS_MIN || !answer->type || !answer_is_text(answer->type))
+    const char *type = answer->type ? answer->type : "";
+    const bool is_text = !strncmp(type, "text/", 5) ||
+                         !strncmp(type, TYPE_JSON, sizeof TYPE_JSON - 1) || strstr(type, "yaml");
+    if (answer->size < COMPRESS_MIN || !is_text)
         return;
     respond_header(x, "Vary", "Accept-Encoding");
     enum coding coding = coding_choose(exchange_header(x, "Accept-Encoding"));

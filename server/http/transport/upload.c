@@ -12,18 +12,13 @@
 
 /* ---- the budget ---- */
 
-/* True if `bytes` more fit. A client's share may exceed its limit if one request alone uses it. */
-static bool fits(const struct http_budget *budget, size_t used, size_t own, size_t bytes)
-{
-    return (bytes <= budget->limit && used <= budget->limit - bytes) ||
-           (budget->whole && used <= own);
-}
-
 bool http_budget_charge(struct http_budget *budget, size_t own, size_t bytes)
 {
     size_t used = atomic_load_explicit(&budget->used, memory_order_relaxed);
     do {
-        if (!fits(budget, used, own, bytes))
+        const bool fits = bytes <= budget->limit && used <= budget->limit - bytes;
+        /* A client's share may exceed its limit if one request alone uses it. */
+        if (!fits && !(budget->whole && used <= own))
             return false;
     } while (!atomic_compare_exchange_weak_explicit(&budget->used, &used, used + bytes,
                                                     memory_order_relaxed, memory_order_relaxed));
