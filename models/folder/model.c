@@ -48,6 +48,7 @@ void model_drop_graph(struct model *model)
 {
     graph_free(model->graph);
     model->graph = NULL;
+    model->labels_source = NULL;
     model->metadata = NULL;
     model->metadata_count = 0;
 }
@@ -158,8 +159,10 @@ static enum status read_triton(const struct model_place *place, struct model *mo
         return STATUS_OK;
     enum status status = triton_config_read(file.text, file.size, &config, err);
     if (status == STATUS_OK && config.label_file && want_labels) {
-        status = labels_from_file(place, config.label_file, false, &model->labels, err);
-        snprintf(model->labels_source, sizeof model->labels_source, "%.60s", config.label_file);
+        model->labels_source =
+            arena_copy_text(model->graph->arena, config.label_file, strlen(config.label_file));
+        status = check_memory(model->labels_source, "while reading labels", err);
+        IF_OK(status, labels_from_file(place, config.label_file, false, &model->labels, err));
     }
     IF_OK(status, fix_dimensions(model->graph, &config, err));
     model->max_batch = config.max_batch;
@@ -184,8 +187,7 @@ static enum status read_characters(const struct model_place *place, const struct
     bool found;
     TRY(not_found_is_fine(labels_from_file(place, file, false, &model->labels, err), &found));
     const char *listed = metadata_value(onnx, "character");
-    snprintf(model->labels_source, sizeof model->labels_source, "%s",
-             found ? file : "\"character\" in the file's metadata");
+    model->labels_source = found ? file : "\"character\" in the file's metadata";
     if (found || !listed)
         return STATUS_OK;
     enum status status = labels_from_text(listed, strlen(listed), &model->labels, err);
@@ -210,8 +212,7 @@ static enum status read_labels(const struct model_place *place, const struct onn
         TRY(not_found_is_fine(
             labels_from_file(place, sources[i].file, sources[i].is_json, &model->labels, err),
             &found));
-        snprintf(model->labels_source, sizeof model->labels_source, "%s",
-                 found ? sources[i].file : "the model's own metadata");
+        model->labels_source = found ? sources[i].file : "the model's own metadata";
     }
     TRY(read_triton(place, model, !found, err));
     const char *names = metadata_value(onnx, "names");
@@ -416,7 +417,7 @@ static enum status fill(struct model *model, const struct model_place *place, co
     if (!model->text.tokenizer)
         TRY(zero_shot_read(place, &model->texts, &model->labels, err));
     if (model->texts.count)
-        snprintf(model->labels_source, sizeof model->labels_source, "zero_shot.json");
+        model->labels_source = "zero_shot.json";
     TRY(read_preprocess(place, &onnx, model, &model->is_configured, err));
     if (place->is_embedded)
         model->preprocess_source = "embedded";

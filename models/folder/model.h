@@ -70,8 +70,9 @@ struct model {
     struct graph *graph; /* NULL after model_drop_graph() */
     const struct onnx_metadata *metadata; /* of the file (onnx.h); in the graph's arena */
     size_t metadata_count;
-    struct labels labels;   /* names of classes; TASK_TEXT: characters, without the blank */
-    char labels_source[64]; /* "labels.txt", "index_to_name.json" …, if there are labels */
+    struct labels labels;      /* names of classes; TASK_TEXT: characters, without the blank */
+    const char *labels_source; /* "labels.txt", "index_to_name.json" …, if there are labels;
+                                  NULL after model_drop_graph() */
     struct preprocess preprocess;
     const char *preprocess_source; /* "preprocessor_config.json", "config.json (timm)",
                                       "model metadata", "ImageNet defaults" …; static */
