@@ -88,7 +88,6 @@ static bool is_computed_from(const struct graph *graph, const struct value *from
     bool *is_read = alloc_array(graph->value_count, sizeof *is_read);
     if (!is_read)
         return false;
-    memset(is_read, 0, graph->value_count * sizeof *is_read);
     is_read[from->index] = true;
     for (size_t n = graph->node_count; n-- > 0 && !is_read[to->index];) {
         const struct node *node = graph->nodes[n];
@@ -164,9 +163,11 @@ static void heads_names(const struct heads *heads, size_t except, char *text, si
             text_append(text, size, ", ", "'%.24s'", head_value(heads, i)->name);
 }
 
-size_t class_output_find(const struct model *model, const struct graph *graph, const char *wanted,
-                         size_t *ret_classes, char *note, size_t note_size)
+void class_output_find(struct model *model, const struct graph *graph, struct task_facts *facts)
 {
+    const char *wanted = facts->configured_output;
+    char *note = facts->class_note;
+    const size_t note_size = sizeof facts->class_note;
     static bool (*const rules[])(const struct heads *, size_t) = {
         is_no_position, is_no_vector, is_last, is_named_scores, is_softmax, has_labels};
     struct heads heads = {.model = model, .graph = graph};
@@ -186,7 +187,6 @@ size_t class_output_find(const struct model *model, const struct graph *graph, c
         heads_prefer(&heads, rules[r]);
         found -= before - heads.count;
     }
-    *ret_classes = 0;
     note[0] = '\0';
     if (found == 1 && !wanted && !is_no_position(&heads, 0)) {
         snprintf(note, note_size, "the name of output '%.60s' is unusual for class scores",
@@ -195,8 +195,8 @@ size_t class_output_find(const struct model *model, const struct graph *graph, c
         heads_names(&all, heads.outputs[0], names, sizeof names);
         if (names[0])
             snprintf(note, note_size, "; the answer leaves out %.100s", names);
-        *ret_classes = head_classes(&heads, 0);
-        return heads.outputs[0];
+        model->class_count = head_classes(&heads, 0);
+        model->output = heads.outputs[0];
     } else if (found) {
         heads_names(&heads, SIZE_MAX, names, sizeof names);
         snprintf(note, note_size,
@@ -204,5 +204,4 @@ size_t class_output_find(const struct model *model, const struct graph *graph, c
                  "lensd.json to answer with one",
                  found, names, head_value(&heads, 0)->name);
     }
-    return SIZE_MAX;
 }

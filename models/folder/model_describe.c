@@ -93,26 +93,22 @@ static void fit_channels(struct model *model)
     struct preprocess *p = &model->preprocess;
     const struct value *input = model->graph->inputs[model->image_input];
     const int64_t channels = input->shape.dims[model->input_channels_last ? 3 : 1];
-    if (channels == 1 && p->channels != CHANNELS_GRAY) {
+    const bool becomes_gray = channels == 1 && p->channels != CHANNELS_GRAY;
+    if (becomes_gray) {
         p->channels = CHANNELS_GRAY;
-        if (!model->is_configured) {
-            p->mean[0] = 0;
-            p->std[0] = 1;
-            model->preprocess_source = no_mean;
-        }
     } else if (channels == 3 && p->channels == CHANNELS_GRAY) {
         p->channels = CHANNELS_RGB;
         model_warn(model, "%s asks for grey photos but the model takes 3 channels: they stay RGB",
                    model->preprocess_source);
     }
-    /* A model with a uint8 input normalises by itself. */
-    if (!model->is_configured && input->dtype == DTYPE_U8) {
+    if (model->is_configured || (!becomes_gray && input->dtype != DTYPE_U8))
+        return;
+    if (input->dtype == DTYPE_U8) /* the model normalises by itself */
         p->scale = 1;
-        model->preprocess_source = no_mean;
-        for (int c = 0; c < 3; c++) {
-            p->mean[c] = 0;
-            p->std[c] = 1;
-        }
+    model->preprocess_source = no_mean;
+    for (int c = 0; c < 3; c++) {
+        p->mean[c] = 0;
+        p->std[c] = 1;
     }
 }
 
@@ -154,17 +150,6 @@ static enum status fit_size(struct model *model, struct error *err)
 }
 
 /* ---- outputs ---- */
-
-static void find_output(struct model *model, const struct graph *graph, struct task_facts *facts)
-{
-    size_t classes;
-    const size_t at = class_output_find(model, graph, facts->configured_output, &classes,
-                                        facts->class_note, sizeof facts->class_note);
-    if (at == SIZE_MAX)
-        return;
-    model->output = at;
-    model->class_count = classes;
-}
 
 /* Lists the outputs of `graph`, with names borrowed from the model's graph. An output of
  * PaddleDetection whose shape is unknown has the shape that the file declares. */
@@ -331,13 +316,13 @@ static enum status probe_outputs(struct model *model, struct task_facts *facts,
     }
     note_outputs(model, model->graph, facts, outputs);
     if (status == STATUS_OK && copy) {
-        find_output(model, copy, facts);
+        class_output_find(model, copy, facts);
         note_outputs(model, copy, facts, outputs);
     }
     graph_free(copy);
     TRY(status);
     if (!model->class_count && !facts->class_note[0])
-        find_output(model, model->graph, facts);
+        class_output_find(model, model->graph, facts);
     if (facts->configured_output && !model->class_count)
         return error_set(err, STATUS_MODEL,
                          "lensd.json: \"output\" is \"%.60s\", but the model has no output of that "

@@ -190,13 +190,12 @@ void task_config_done(struct task_config *config);
 enum status zero_shot_read(const struct model_place *place, struct zero_shot *ret,
                            struct labels *ret_labels, struct error *err) MUST_USE;
 
-/* Returns the index of the output that has one row of class scores per image
- * (models/folder/class_output.c). *ret_classes is the number of classes. `graph` is the model's,
- * with shapes for one photo. `wanted` is the output's name; NULL: unknown. SIZE_MAX: there is none,
- * several are possible, or the only one is named like boxes; `note` explains the last two cases.
- * Otherwise `note` names the other outputs. */
-size_t class_output_find(const struct model *model, const struct graph *graph, const char *wanted,
-                         size_t *ret_classes, char *note, size_t note_size);
+/* Finds the output that has one row of class scores per image, and sets model->output and
+ * model->class_count (models/folder/class_output.c). `graph` is the model's, with shapes for one
+ * photo. The model does not change if there is no such output, if several are possible, or if the
+ * only one is named like boxes; facts->class_note explains the last two cases. Otherwise the note
+ * names the other outputs. */
+void class_output_find(struct model *model, const struct graph *graph, struct task_facts *facts);
 
 /* True if a Softmax makes an output, perhaps followed by operators that do not change values. */
 bool output_is_probabilities(const struct value *output);
