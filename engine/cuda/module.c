@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "engine/base/text.h"
 #include "engine/cuda/program/program.h"
 #include "lensd_version.h"
 
@@ -48,13 +49,12 @@ static bool has_code(int version)
 
 static void say_no_code(struct device_info *ret)
 {
-    int length = snprintf(ret->reason, sizeof ret->reason,
-                          "this build of lensd has no code for %s, but for", ret->isa);
-    for (int kind = 0; kind < 2; kind++)
-        for (const int *built = kind == 0 ? code_of : ptx_of; *built; built++)
-            if (length > 0 && (size_t)length < sizeof ret->reason)
-                length += snprintf(ret->reason + length, sizeof ret->reason - (size_t)length,
-                                   kind == 0 ? " sm_%d" : " compute_%d", *built);
+    snprintf(ret->reason, sizeof ret->reason, "this build of lensd has no code for %s, but for",
+             ret->isa);
+    for (const int *built = code_of; *built; built++)
+        text_append(ret->reason, sizeof ret->reason, "", " sm_%d", *built);
+    for (const int *built = ptx_of; *built; built++)
+        text_append(ret->reason, sizeof ret->reason, "", " compute_%d", *built);
 }
 
 static void describe_device(int index, struct device_info *ret)

@@ -109,13 +109,6 @@ conv_split<S> split_of(const struct cuda_conv &c, int splits, void *workspace)
     return g;
 }
 
-/* Grid: x counts tiles (channels first, so that neighbours share positions), y groups, z splits. */
-template <typename Tile, typename S> dim3 grid_of(const struct cuda_conv &c, const conv_split<S> &g)
-{
-    const int tiles = divide_up(c.n * c.oh * c.ow, Tile::POSITIONS) * g.tiles_across;
-    return dim3((unsigned)tiles, (unsigned)c.groups, (unsigned)g.splits);
-}
-
 /* Calls launch.start<Tile, VEC>() for tile `number`; VEC: number of channels of x per read. */
 template <typename Launch> void start_tile(int number, const struct cuda_conv &c, Launch launch)
 {
@@ -357,15 +350,13 @@ __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
     multiply_tile<T, Tile, VEC, S>((T *)memory, x, weights, c, p0, m0, first, steps, padding, sums);
     store_tile<Tile>((S *)memory, sums, c, p0, m0, [&](const S *from, size_t p, int m) {
         const int column = (int)blockIdx.y * mg + m;
-        const bool whole = mg % 8 == 0;
+        const int count = mg % 8 ? mg - m : 8; /* never 8 if mg is no multiple of 8 */
         S v[8];
         load_same(v, from);
         if (!g.sums)
-            return finish_all<result_of<T>>(y, output_at(c, p, column), column, v, e, whole,
-                                            mg - m);
+            return finish_all<result_of<T>>(y, output_at(c, p, column), column, v, e, count);
         const size_t outputs = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
-        store_same(g.sums + blockIdx.z * outputs + p * (size_t)c.m + (size_t)column, v, whole,
-                   mg - m);
+        store_same(g.sums + blockIdx.z * outputs + p * (size_t)c.m + (size_t)column, v, count);
     });
 }
 
@@ -402,11 +393,14 @@ template <typename T, typename S, typename Epilogue> struct conv_launch {
     {
         const conv_split<S> g = split_of<Tile, S>(c, splits, workspace);
         const size_t count = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
+        /* x counts tiles (channels first, so that neighbours share positions). */
+        const int tiles = divide_up(c.n * c.oh * c.ow, Tile::POSITIONS) * g.tiles_across;
+        const dim3 grid((unsigned)tiles, (unsigned)c.groups, (unsigned)g.splits);
         if (Tile::BLOCKS > 1)
             prefer_shared(conv_tile_kernel<T, Tile, VEC, S, Epilogue>);
-        LAUNCH_SHARED((conv_tile_kernel<T, Tile, VEC, S, Epilogue>), grid_of<Tile>(c, g),
-                      Tile::THREADS_, Tile::SHARED, stream, (const T *)x, (const T *)weights, y, c,
-                      e, g, (const T *)padding);
+        LAUNCH_SHARED((conv_tile_kernel<T, Tile, VEC, S, Epilogue>), grid, Tile::THREADS_,
+                      Tile::SHARED, stream, (const T *)x, (const T *)weights, y, c, e, g,
+                      (const T *)padding);
         if (g.sums)
             WITH_EACH(c.m % 8 == 0,
                       LAUNCH((split_sum_kernel<T, EACH, S, Epilogue>), blocks_for(count / EACH),

@@ -366,9 +366,10 @@ template <typename C> constexpr bool is_whole = (C)0.5 == (C)0;
 
 /* ---- vector access ----
  *
- * These functions load and store COUNT neighbours at once if `whole`; their address is then a
- * multiple of their total size, or of 16 bytes if that is less. Otherwise only the first `count`
- * are accessed, one by one; further loaded numbers are 0. COUNT is a power of two. */
+ * These functions load and store COUNT neighbours at once; their address is a multiple of their
+ * total size, or of 16 bytes if that is less. With another `count`, which may be greater, they
+ * access the first of the COUNT neighbours one by one, at any address; further loaded numbers are
+ * 0. COUNT is a power of two. */
 
 /* COUNT bytes, a power of two up to 16, aligned. */
 template <int COUNT> struct alignas(COUNT) bytes_of {
@@ -377,11 +378,10 @@ template <int COUNT> struct alignas(COUNT) bytes_of {
 };
 
 template <typename T, int COUNT>
-__device__ static inline void load_same(T (&to)[COUNT], const void *from, bool whole = true,
-                                        int count = COUNT)
+__device__ static inline void load_same(T (&to)[COUNT], const void *from, int count = COUNT)
 {
     constexpr int BYTES = COUNT * (int)sizeof(T), PIECE = BYTES < 16 ? BYTES : 16;
-    if (whole) {
+    if (count == COUNT) {
         bytes_of<PIECE> pieces[BYTES / PIECE];
         UNROLLED(i, BYTES / PIECE)
             pieces[i] = ((const bytes_of<PIECE> *)from)[i];
@@ -393,11 +393,10 @@ __device__ static inline void load_same(T (&to)[COUNT], const void *from, bool w
 }
 
 template <typename T, int COUNT>
-__device__ static inline void store_same(void *to, const T (&from)[COUNT], bool whole = true,
-                                         int count = COUNT)
+__device__ static inline void store_same(void *to, const T (&from)[COUNT], int count = COUNT)
 {
     constexpr int BYTES = COUNT * (int)sizeof(T), PIECE = BYTES < 16 ? BYTES : 16;
-    if (whole) {
+    if (count == COUNT) {
         bytes_of<PIECE> pieces[BYTES / PIECE];
         memcpy(pieces, from, BYTES);
         UNROLLED(i, BYTES / PIECE)
@@ -411,11 +410,10 @@ __device__ static inline void store_same(void *to, const T (&from)[COUNT], bool 
 
 /* Load and store numbers of any type as float32; load integers also as int. */
 template <typename N, typename T, int COUNT>
-__device__ static inline void load_all(N (&to)[COUNT], const T *from, bool whole = true,
-                                       int count = COUNT)
+__device__ static inline void load_all(N (&to)[COUNT], const T *from, int count = COUNT)
 {
     T narrow[COUNT];
-    load_same(narrow, from, whole, count);
+    load_same(narrow, from, count);
     UNROLLED(i, COUNT) {
         if constexpr (is_whole<N>)
             to[i] = narrow[i];
@@ -425,24 +423,22 @@ __device__ static inline void load_all(N (&to)[COUNT], const T *from, bool whole
 }
 
 template <typename T, int COUNT>
-__device__ static inline void store_all(T *to, const float (&from)[COUNT], bool whole = true,
-                                        int count = COUNT)
+__device__ static inline void store_all(T *to, const float (&from)[COUNT], int count = COUNT)
 {
     T narrow[COUNT];
     UNROLLED(i, COUNT)
         narrow[i] = from_float<T>(from[i]);
-    store_same(to, narrow, whole, count);
+    store_same(to, narrow, count);
 }
 
 /* v += the numbers at `from`; NULL adds nothing. */
 template <typename T, int EACH>
-__device__ static inline void add_all(float (&v)[EACH], const T *from, bool whole = true,
-                                      int count = EACH)
+__device__ static inline void add_all(float (&v)[EACH], const T *from, int count = EACH)
 {
     float more[EACH];
     if (!from)
         return;
-    load_all(more, from, whole, count);
+    load_all(more, from, count);
     UNROLLED(i, EACH)
         v[i] += more[i];
 }
@@ -450,20 +446,19 @@ __device__ static inline void add_all(float (&v)[EACH], const T *from, bool whol
 /* y[at + i] = activation(v[i] + bias[column + i] + residual[at + i]); T: the operands' type. */
 template <typename T, int EACH>
 __device__ static inline void finish_all(void *y, size_t at, int column, float (&v)[EACH],
-                                         const cuda_epilogue &e, bool whole = true,
-                                         int count = EACH)
+                                         const cuda_epilogue &e, int count = EACH)
 {
     const bool is_float = e.y_dtype == DTYPE_F32;
-    add_all(v, e.bias ? e.bias + column : nullptr, whole, count);
+    add_all(v, e.bias ? e.bias + column : nullptr, count);
     if (is_float)
-        add_all(v, e.residual ? (const float *)e.residual + at : nullptr, whole, count);
+        add_all(v, e.residual ? (const float *)e.residual + at : nullptr, count);
     else
-        add_all(v, e.residual ? (const T *)e.residual + at : nullptr, whole, count);
+        add_all(v, e.residual ? (const T *)e.residual + at : nullptr, count);
     activate_all(v, e.activation, e.alpha, e.beta);
     if (is_float)
-        store_all((float *)y + at, v, whole, count);
+        store_all((float *)y + at, v, count);
     else
-        store_all((T *)y + at, v, whole, count);
+        store_all((T *)y + at, v, count);
 }
 
 /* Returns the offset in y of channel m of an output position. */

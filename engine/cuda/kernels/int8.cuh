@@ -44,14 +44,14 @@ __device__ static inline int added(int own, float own_ratio, int other, float ot
 /* Stores the 8-bit results of COUNT neighbouring sums from element `at` and channel `column` on. */
 template <int COUNT>
 __device__ static inline void finish_stored(const int (&v)[COUNT], void *y, size_t at, int column,
-                                            bool whole, int count, const cuda_int8_epilogue &e)
+                                            int count, const cuda_int8_epilogue &e)
 {
     const int lowest = lowest_of(e.y_type);
     float scales[COUNT];
     unsigned char bytes[COUNT], other[COUNT];
-    load_same(scales, (const float *)e.scales + column, whole, count);
+    load_same(scales, (const float *)e.scales + column, count);
     if (e.residual)
-        load_same(other, (const unsigned char *)e.residual + at, whole, count);
+        load_same(other, (const unsigned char *)e.residual + at, count);
     UNROLLED(i, COUNT) {
         int stored = requantized(times((float)v[i], scales[i]), e.zero, lowest);
         if (e.residual)
@@ -63,30 +63,29 @@ __device__ static inline void finish_stored(const int (&v)[COUNT], void *y, size
         UNROLLED(i, COUNT)
             bytes[i] = ((const unsigned char *)e.table)[bytes[i]];
     }
-    store_same((unsigned char *)y + at, bytes, whole, count);
+    store_same((unsigned char *)y + at, bytes, count);
 }
 
 /* Applies the epilogue to COUNT neighbouring sums, like finish_all() of floats. */
 template <typename T, int COUNT>
 __device__ static inline void finish_all(void *y, size_t at, int column, int (&v)[COUNT],
-                                         const cuda_int8_epilogue &e, bool whole = true,
-                                         int count = COUNT)
+                                         const cuda_int8_epilogue &e, int count = COUNT)
 {
     int more[COUNT];
     if (e.bias) {
-        load_same(more, (const int *)e.bias + column, whole, count);
+        load_same(more, (const int *)e.bias + column, count);
         UNROLLED(i, COUNT)
             v[i] = wrapping_sum(v[i], more[i]);
     }
     if (e.x_zero) {
         const unsigned zero =
             (unsigned)byte_of(*(const unsigned char *)e.x_zero, e.x_type == DTYPE_I8);
-        load_same(more, (const int *)e.weight_sums + column, whole, count);
+        load_same(more, (const int *)e.weight_sums + column, count);
         UNROLLED(i, COUNT)
             v[i] = (int)((unsigned)v[i] - zero * (unsigned)more[i]);
     }
     if (e.y_type == DTYPE_U8 || e.y_type == DTYPE_I8)
-        return finish_stored(v, y, at, column, whole, count, e);
+        return finish_stored(v, y, at, column, count, e);
     UNROLLED(i, COUNT) {
         if (i < count && e.y_type == DTYPE_I32)
             ((int *)y)[at + i] = v[i];

@@ -6,7 +6,6 @@
  * other precisions, and groups of few channels, run without tensor cores. */
 #include "engine/cuda/lowering/lowering.h"
 
-#include <limits.h>
 #include <stdlib.h>
 
 #include "engine/base/size.h"
@@ -164,9 +163,8 @@ enum status conv_create_product(const struct cuda_lowering *compile, const struc
     struct conv_step form = {.step = {.kernel = "matrix product", .tune = conv_tune},
                              .weights = weights,
                              .product = product};
-    if (p->m > INT_MAX || p->n > INT_MAX || p->k > INT_MAX - 8)
+    if (!window_of_rows(p->m, p->n, p->k, &form.conv))
         return STATUS_OK;
-    form.conv = window_of_rows(p->m, p->n, p->k);
     form.conv.y_row = (int)p->y_row;
     form.conv.row = (int)((p->k + 7) / 8 * 8);
     if (!conv_find_tiles(compile->backend, p->dtype, &form.conv, &form.tiles))

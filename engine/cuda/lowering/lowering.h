@@ -69,8 +69,9 @@ enum status window_of_conv(const struct node *node, const struct window *window,
 /* Describes a pool, without scales. The node's kernel_shape must have two numbers. */
 enum status window_of_pool(const struct node *node, struct cuda_pool *ret,
                            struct error *err) MUST_USE;
-/* Describes y [rows, n] = x [rows, k] weights as a convolution of 1-pixel images; all fit int. */
-struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k);
+/* Describes y [rows, n] = x [rows, k] weights as a convolution of 1-pixel images. Returns false if
+ * a size does not fit an int. */
+bool window_of_rows(int64_t rows, int64_t n, int64_t k, struct cuda_conv *ret);
 
 /* ---- convolutions (conv.c) ---- */
 

@@ -8,7 +8,6 @@
  * the zero point, the epilogue subtracts it times the sums of the weights. */
 #include "engine/cuda/lowering/lowering.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -264,18 +263,6 @@ CUDA_RUN(quantized_tune)
     return tune_step(base, program, &s->candidate, s->tiles.count, &key, sizeof key, err);
 }
 
-/* Describes the matrix product as a convolution. Returns false if a size does not fit an int. */
-static bool conv_of_rows(const struct quantized_operands *o, struct cuda_conv *ret)
-{
-    const struct shape *x = &o->x->shape;
-    const int64_t depth = x->dims[x->rank - 1];
-    const int64_t rows = (int64_t)shape_count(x) / depth;
-    if (rows > INT_MAX || depth > INT_MAX - 16 || o->channels > INT_MAX)
-        return false;
-    *ret = window_of_rows(rows, o->channels, depth);
-    return true;
-}
-
 static enum status quantized_fill(const struct cuda_lowering *compile,
                                   const struct quantized_operands *o, struct int8_step *s,
                                   struct error *err)
@@ -317,8 +304,11 @@ CUDA_CREATE(lower_quantized)
         struct window w;
         TRY(window_init(node, 2, o.x->shape.dims + 1, o.weights->known->shape.dims + 2, &w, err));
         TRY(window_of_conv(node, &w, node_int(node, "group", 1), &conv, err));
-    } else if (!conv_of_rows(&o, &conv)) {
-        return STATUS_OK;
+    } else {
+        const int64_t depth = o.x->shape.dims[o.x->shape.rank - 1];
+        const int64_t rows = (int64_t)shape_count(&o.x->shape) / depth;
+        if (!window_of_rows(rows, o.channels, depth, &conv))
+            return STATUS_OK;
     }
     struct int8_step *s = cuda_step_create(compile, NULL, sizeof *s, quantized_run, ret, err);
     TRY(allocated(s));

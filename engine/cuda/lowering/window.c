@@ -87,11 +87,12 @@ enum status window_of_pool(const struct node *node, struct cuda_pool *ret, struc
     return STATUS_OK;
 }
 
-struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k)
+bool window_of_rows(int64_t rows, int64_t n, int64_t k, struct cuda_conv *ret)
 {
     const struct window one = {.kernel = {1, 1}, .stride = {1, 1}, .dilation = {1, 1}};
-    struct cuda_conv conv =
-        window_between((const int64_t[]){rows, 1, 1, k}, (const int64_t[]){rows, 1, 1, n}, &one);
-    conv.row = (int)k;
-    return conv;
+    if (rows > INT_MAX || n > INT_MAX || k > INT_MAX - 16)
+        return false;
+    *ret = window_between((const int64_t[]){rows, 1, 1, k}, (const int64_t[]){rows, 1, 1, n}, &one);
+    ret->row = (int)k;
+    return true;
 }

@@ -56,20 +56,11 @@ void device_note_success(int device)
         atomic_store(&broken[device], 0);
 }
 
-void device_note_batches(int device, int begun, int ended)
+struct batch_counts device_note_batches(int device, int begun, int ended)
 {
-    atomic_fetch_add(&batches_begun[device], (unsigned long)begun);
-    atomic_fetch_add(&batches_ended[device], (unsigned long)ended);
-}
-
-unsigned long device_batches_begun(int device)
-{
-    return atomic_load(&batches_begun[device]);
-}
-
-unsigned long device_batches_ended(int device)
-{
-    return atomic_load(&batches_ended[device]);
+    return (struct batch_counts){
+        atomic_fetch_add(&batches_begun[device], (unsigned long)begun) + (unsigned long)begun,
+        atomic_fetch_add(&batches_ended[device], (unsigned long)ended) + (unsigned long)ended};
 }
 
 void device_note_opened(int device)

@@ -21,14 +21,11 @@
 #include "engine/cuda/kernels/kernels.h"
 
 struct cuda_step;
+/* struct cuda_backend and struct cuda_program implement the opaque struct backend and struct
+ * program of engine/backend/backend.h, which functions of backend_ops take. */
 struct cuda_program;
 typedef enum status (*cuda_step_fn)(struct cuda_step *step, struct cuda_program *program,
                                     struct error *err);
-
-/* These structs implement the opaque struct backend and struct program of engine/backend/backend.h,
- * which functions of backend_ops take. */
-struct cuda_backend;
-struct cuda_program;
 
 enum {
     RUNS = 2,         /* the most runs in flight */
@@ -182,10 +179,12 @@ static inline bool is_computed(enum dtype dtype)
 cudaError_t device_failure(int device); /* why the device was given up; cudaSuccess: it works */
 void device_note_success(int device);   /* call it after a pass has succeeded */
 
-/* Counts the batches that all sessions of this process have started and finished on a device. */
-void device_note_batches(int device, int begun, int ended);
-unsigned long device_batches_begun(int device);
-unsigned long device_batches_ended(int device);
+/* Counts the batches that all sessions of this process have started and finished on a device: adds
+ * to the counts and returns them. */
+struct batch_counts {
+    unsigned long begun, ended;
+};
+struct batch_counts device_note_batches(int device, int begun, int ended);
 
 /* Records that this process has a context on the device. */
 void device_note_opened(int device);

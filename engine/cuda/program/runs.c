@@ -85,7 +85,7 @@ void runs_close(struct cuda_backend *backend)
             if (events[e])
                 cuda_ignore(cudaEventDestroy(events[e]));
     }
-    device_note_batches(backend->device, 0, (int)(backend->submitted - backend->collected));
+    (void)device_note_batches(backend->device, 0, (int)(backend->submitted - backend->collected));
     cudaStream_t const streams[] = {backend->in, backend->stream, backend->out, backend->trial};
     for (size_t i = 0; i < COUNT_OF(streams); i++)
         if (streams[i])
@@ -440,7 +440,7 @@ enum status runs_submit(struct program *base, const struct run_request *request,
         return status;
     }
     backend->submitted++;
-    device_note_batches(backend->device, 1, 0);
+    (void)device_note_batches(backend->device, 1, 0);
     return STATUS_OK;
 }
 
@@ -472,7 +472,7 @@ enum status runs_collect(struct backend *base, const void **outputs, struct erro
     else
         runs_settle(backend);
     backend->collected++;
-    device_note_batches(backend->device, 0, 1);
+    (void)device_note_batches(backend->device, 0, 1);
     slot->program = NULL;
     TRY(status);
     for (size_t i = 0; i < program->graph->output_count; i++)

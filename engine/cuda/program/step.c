@@ -18,8 +18,6 @@ void *cuda_step_create(const struct cuda_lowering *compile, const void *form, si
     if (form)
         memcpy(step, form, size);
     step->name = name;
-    if (!step->kernel)
-        step->kernel = "cuda";
     step->run = run;
     const struct value *x = node_input(compile->node, 0), *y = node_output(compile->node, 0);
     step->x = cuda_index_of(compile, x);

@@ -160,12 +160,12 @@ enum status tune_step(struct cuda_step *step, struct cuda_program *program, int 
     graph_hash_bytes(&hash, key, size);
     if (recall(&hash, count, chosen))
         return STATUS_OK;
-    const unsigned long ended = device_batches_ended(program->backend->device);
+    const unsigned long ended = device_note_batches(program->backend->device, 0, 0).ended;
     TRY(measure_all(&m, count, &quickest, err));
     *chosen = quickest;
     /* The result is not stored if a batch ran during the measurement. No batch ran if as many
      * batches have begun by now as had ended before the measurement. */
-    if (device_batches_begun(program->backend->device) != ended)
+    if (device_note_batches(program->backend->device, 0, 0).begun != ended)
         return STATUS_OK;
     snprintf(text, sizeof text, "%d %d", quickest, count);
     tuning_keep(TUNING_CUDA, &hash, text);
