@@ -36,7 +36,7 @@ static enum status open_device(struct cuda_backend *backend, struct error *err)
     backend->capability = properties.major * 10 + properties.minor;
     backend->processors = properties.multiProcessorCount;
     backend->shared_limit = properties.sharedMemPerBlockOptin;
-    backend->kind = tune_kind(backend->device);
+    backend->kind = tune_kind(&properties);
     TRY(cuda_check(
         cudaDeviceGetAttribute(&has_pool, cudaDevAttrMemoryPoolsSupported, backend->device),
         backend->device, "reading how much memory it has", err));

@@ -63,36 +63,28 @@ void depthwise_launch(cudaStream_t stream, const T *x, const T *weights, void *y
                weights, y, *c, *e, single);
 }
 
-/* Starts a kernel for the windows of common networks; returns false for other windows. */
 template <typename T>
-bool depthwise_common(cudaStream_t stream, const T *x, const T *weights, void *y,
-                      const struct cuda_conv *c, const struct cuda_epilogue *e)
+void run_depthwise(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
+                   const struct cuda_conv *c, const struct cuda_epilogue *e)
 {
-    if (c->kh != c->kw || c->stride_h != c->stride_w || c->dilation_h != 1 || c->dilation_w != 1 ||
-        c->c % 8 != 0 || c->stride_h > 2)
-        return false;
-    const int form = c->kh * 10 + c->stride_h;
-    void (*const run)(cudaStream_t, const T *, const T *, void *, const struct cuda_conv *,
-                      const struct cuda_epilogue *) = form == 31   ? depthwise_launch<T, 3, 1>
-                                                      : form == 32 ? depthwise_launch<T, 3, 2>
-                                                      : form == 51 ? depthwise_launch<T, 5, 1>
-                                                      : form == 52 ? depthwise_launch<T, 5, 2>
-                                                      : form == 71 ? depthwise_launch<T, 7, 1>
-                                                                   : nullptr;
-    if (run)
-        run(stream, x, weights, y, c, e);
-    return run != nullptr;
+    const bool is_even = c->kh == c->kw && c->stride_h == c->stride_w && c->dilation_h == 1 &&
+                         c->dilation_w == 1 && c->c % 8 == 0 && c->stride_h <= 2;
+    const int form = is_even ? c->kh * 10 + c->stride_h : 0;
+    const auto run = form == 31   ? depthwise_launch<T, 3, 1>
+                     : form == 32 ? depthwise_launch<T, 3, 2>
+                     : form == 51 ? depthwise_launch<T, 5, 1>
+                     : form == 52 ? depthwise_launch<T, 5, 2>
+                     : form == 71 ? depthwise_launch<T, 7, 1>
+                                  : nullptr;
+    if (run) /* the windows of common networks */
+        run(stream, (const T *)x, (const T *)weights, y, c, e);
+    else
+        cuda_conv_direct(stream, dtype, x, weights, y, c, e);
 }
-
 } // namespace
 
 void cuda_conv_depthwise(cudaStream_t stream, int dtype, const void *x, const void *weights,
-                         void *y, const struct cuda_conv *conv,
-                         const struct cuda_epilogue *epilogue)
+                         void *y, const struct cuda_conv *c, const struct cuda_epilogue *e)
 {
-    bool is_common;
-    WITH_TYPE(dtype, is_common = depthwise_common(stream, (const T *)x, (const T *)weights, y, conv,
-                                                  epilogue));
-    if (!is_common)
-        cuda_conv_direct(stream, dtype, x, weights, y, conv, epilogue);
+    WITH_TYPE(dtype, run_depthwise<T>(stream, dtype, x, weights, y, c, e));
 }

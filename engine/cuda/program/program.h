@@ -158,7 +158,7 @@ enum status tune_step(struct cuda_step *step, struct cuda_program *program, int 
                       const void *key, size_t size, struct error *err) MUST_USE;
 
 /* Returns a hash of the kind of device, the build, the driver and the libraries. */
-struct graph_hash tune_kind(int device);
+struct graph_hash tune_kind(const struct cudaDeviceProp *device);
 
 /* True if products of this dtype run on tensor cores; float32 only as TF32. */
 static inline bool has_tensor_cores(const struct cuda_backend *backend, enum dtype dtype)

@@ -75,12 +75,6 @@ static enum status time_first(struct tune_measurement *m, double *ret_ms, struct
     return STATUS_OK;
 }
 
-/* True if the device refuses this candidate although the library proposed it. */
-static bool is_refusal(enum status status, const struct cuda_program *program)
-{
-    return status == STATUS_DEVICE && !device_failure(program->backend->device);
-}
-
 /* Runs a candidate. Its cost is the time of one launch. */
 static enum status run_candidate(void *context, size_t candidate, struct autotune_run *ret,
                                  struct error *err)
@@ -90,8 +84,8 @@ static enum status run_candidate(void *context, size_t candidate, struct autotun
     double ms;
     *m->chosen = (int)candidate;
     const enum status status = is_first ? time_first(m, &ms, err) : time_round(m, &ms, err);
-    if (is_refusal(status, m->program)) {
-        m->refusal = status;
+    if (status == STATUS_DEVICE && !device_failure(m->program->backend->device)) {
+        m->refusal = status; /* the device refuses what the library proposed */
         return STATUS_OK;
     }
     TRY(status);
@@ -188,23 +182,20 @@ static void hash_module(struct graph_hash *hash)
     graph_hash_bytes(hash, numbers, sizeof numbers);
 }
 
-struct graph_hash tune_kind(int device)
+struct graph_hash tune_kind(const struct cudaDeviceProp *device)
 {
     struct graph_hash hash = {{0, 0}};
-    struct cudaDeviceProp properties;
     int driver = 0;
     hash_module(&hash);
-    const cudaError_t result = cudaGetDeviceProperties(&properties, device);
-    cuda_ignore(result);
-    if (result == cudaSuccess) {
-        const int64_t numbers[] = {properties.major, properties.minor,
-                                   properties.multiProcessorCount,
-                                   (int64_t)properties.totalGlobalMem};
-        graph_hash_bytes(&hash, properties.name, strlen(properties.name));
-        graph_hash_bytes(&hash, numbers, sizeof numbers);
-    }
     cuda_ignore(cudaDriverGetVersion(&driver));
-    const int64_t versions[] = {driver, CUDART_VERSION, (int64_t)cublasLtGetVersion()};
-    graph_hash_bytes(&hash, versions, sizeof versions);
+    const int64_t numbers[] = {device->major,
+                               device->minor,
+                               device->multiProcessorCount,
+                               (int64_t)device->totalGlobalMem,
+                               driver,
+                               CUDART_VERSION,
+                               (int64_t)cublasLtGetVersion()};
+    graph_hash_bytes(&hash, device->name, strlen(device->name));
+    graph_hash_bytes(&hash, numbers, sizeof numbers);
     return hash;
 }

@@ -119,37 +119,22 @@ static void pack_one(const struct cuda_weight *weight, size_t from, void *to)
     const struct tensor *constant = weight->constant;
     const enum dtype dtype = weight->dtype;
     const size_t size = dtype_size(dtype);
-    size_t channel;
-    if (from == SIZE_MAX)
+    if (from == SIZE_MAX) {
         memset(to, 0, size);
-    else if (!dtype_is_float(dtype) && !weight->zero && dtype == constant->dtype)
+    } else if (!dtype_is_float(dtype) && !weight->zero && dtype == constant->dtype) {
         memcpy(to, (const unsigned char *)constant->data + from * size, size);
-    else if (dtype == DTYPE_I8)
-        *(int8_t *)to =
-            (int8_t)cuda_weight_at(constant, weight->zero, weight->layout, from, &channel);
-    else if (dtype == DTYPE_I16)
-        *(int16_t *)to =
-            (int16_t)cuda_weight_at(constant, weight->zero, weight->layout, from, &channel);
-    else if (dtype == DTYPE_F32)
+    } else if (!dtype_is_float(dtype)) { /* the lower bytes of an int */
+        size_t channel;
+        const int x = cuda_weight_at(constant, weight->zero, weight->layout, from, &channel);
+        memcpy(to, &x, size);
+    } else if (dtype == DTYPE_F32) {
         *(float *)to = rounded(float_at(constant, from), weight->layout);
-    else if (dtype == DTYPE_F64)
+    } else if (dtype == DTYPE_F64) {
         *(double *)to = tensor_number(constant, from);
-    else
+    } else {
         *(uint16_t *)to = dtype == DTYPE_BF16 ? float_to_bfloat16(float_at(constant, from))
                                               : half_of(float_at(constant, from));
-}
-
-/* Returns the constant in the layout that the device needs, malloc'ed. NULL when out of memory. */
-static void *weight_pack(const struct cuda_weight *weight)
-{
-    const struct weight_packing p =
-        weight_packing_of(weight->constant, weight->layout, weight->dtype);
-    const size_t count = p.rows * p.row, size = dtype_size(weight->dtype);
-    unsigned char *packed = alloc_array(count ? count : 1, size);
-    for (size_t r = 0; packed && r < p.rows; r++)
-        for (size_t i = 0; i < p.row; i++)
-            pack_one(weight, source_of(&p, r, i), packed + (r * p.row + i) * size);
-    return packed;
+    }
 }
 
 int64_t cuda_weights_row(const struct tensor *constant, enum weight_layout layout, enum dtype dtype)
@@ -201,8 +186,14 @@ static enum status make_locked(struct cuda_backend *backend, const struct cuda_w
     TRY(device_alloc(backend, upload->bytes, "weights", &upload->data, err));
     if (upload->bytes == 0 || copy_from_peer(backend, upload))
         return STATUS_OK;
-    void *packed = weight_pack(weight);
+    const struct weight_packing p =
+        weight_packing_of(weight->constant, weight->layout, weight->dtype);
+    const size_t size = dtype_size(weight->dtype);
+    unsigned char *packed = malloc(upload->bytes);
     TRY(check_memory(packed, "while packing weights", err));
+    for (size_t r = 0; r < p.rows; r++)
+        for (size_t i = 0; i < p.row; i++)
+            pack_one(weight, source_of(&p, r, i), packed + (r * p.row + i) * size);
     enum status status =
         device_upload(backend, upload->data, packed, upload->bytes, "weights", err);
     free(packed);
