@@ -46,9 +46,7 @@ bool claim_gemm_is_plain(const struct node *node)
 
 static int first_axis(const struct node *node)
 {
-    const int rank = node->inputs[0]->shape.rank;
-    const int64_t first = node_axis(node, -1, rank);
-    return first >= 0 && first < rank ? (int)first : -1;
+    return (int)node_axis(node, -1, node->inputs[0]->shape.rank);
 }
 
 /* A Softmax's row is one dimension; a normalization's row is all dimensions from the axis on. */
@@ -56,7 +54,7 @@ size_t claim_row_length(const struct node *node)
 {
     const struct shape *shape = &node->inputs[0]->shape;
     const int axis = first_axis(node);
-    if (axis < 0 || (node->op == OP_SOFTMAX && axis != shape->rank - 1))
+    if (node->op == OP_SOFTMAX && axis != shape->rank - 1)
         return 0;
     return resolve_extent(shape, axis, shape->rank);
 }
