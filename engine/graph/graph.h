@@ -85,8 +85,8 @@ struct node {
     struct value **captures; /* values of this graph that bodies in attrs read */
     size_t capture_count;
     struct epilogue epilogue;
-    struct value *gate; /* a value [N, 1 …, C] by which a Conv multiplies its image first, also
-                           inputs[3]; set by pass_gates(); NULL: no such value */
+    struct value *gate; /* [N, 1 …, C]: a Conv first multiplies its image by this value, which is
+                           also inputs[3]; set by pass_gates(); NULL: none */
     bool channels_last; /* set by the layout pass: image operands are [N, spatial …, C] */
 };
 

@@ -1,5 +1,5 @@
-/* Hashes graphs with two multiplications per 8-byte word, as fast as memory delivers the weights.
- * 128 bits avoid accidental collisions. */
+/* Hashes graphs with two multiplications per 8-byte word, which keeps pace with the memory. 128
+ * bits avoid accidental collisions. */
 #include <string.h>
 
 #include "engine/graph/graph.h"

@@ -96,16 +96,19 @@
 /* OP_SCALE_SHIFT: y = x * inputs[1] + inputs[2] per channel, the last dimension. x is inputs[0] or,
  * after pass_joins(), the concatenation of inputs[0], inputs[3], inputs[4] … along the channels.
  * Operands and result may be quantized to 8 bits (pass_stored_scales()): then x and y are the
- * stored numbers, and y is rounded half to even. OP_ATTENTION: softmax(scale * q k^T + biases) v on
- * operands read through access maps (engine/op/attention.h); the pass sets the result's shape.
- * OP_STRIDED_COPY: the elements of input 0 in the order of the attribute "map" (an access map with
- * one group, engine/op/access_map.h); the pass sets the result's shape. OP_STRIDED_COPY replaces a
- * chain of Transposes, Reshapes, Slices …. OP_VALID_KEYS: returns Attention's nonpad_kv_seqlen
- * unchanged, int64; the run fails if an element is not between 0 and the attribute "keys".
- * OP_DYNAMIC_ROUND: x rounded to the values that DynamicQuantizeLinear can represent, as real
- * numbers. OP_LOOKUP: y = inputs[1][x] for an 8-bit x. inputs[1] is a constant of shape [256] and
- * y's type. The index is the byte of x, read as uint8 even if x is int8. OP_RECURRENCE: an LSTM,
- * GRU or RNN whose X is already multiplied by W (engine/op/recurrent.h). */
+ * stored numbers, and y is rounded half to even.
+ *
+ * OP_ATTENTION: softmax(scale * q k^T + biases) v on operands read through access maps
+ * (engine/op/attention.h). OP_STRIDED_COPY replaces a chain of Transposes, Reshapes, Slices …: the
+ * elements of input 0 in the order of the attribute "map" (an access map with one group,
+ * engine/op/access_map.h). The passes that make these two operators set the result's shape.
+ *
+ * OP_VALID_KEYS: returns Attention's nonpad_kv_seqlen unchanged, int64; the run fails if an element
+ * is not between 0 and the attribute "keys". OP_DYNAMIC_ROUND: x rounded to the values that
+ * DynamicQuantizeLinear can represent, as real numbers. OP_LOOKUP: y = inputs[1][x] for an 8-bit x.
+ * inputs[1] is a constant of shape [256] and y's type. The index is the byte of x, read as uint8
+ * even if x is int8. OP_RECURRENCE: an LSTM, GRU or RNN whose X is already multiplied by W
+ * (engine/op/recurrent.h). */
 
 /* Passes may omit the result's scale and zero point of OP_QLINEAR_CONV, OP_QLINEAR_MATMUL and
  * OP_QGEMM. Then the result is float32 and can have an epilogue (struct epilogue).

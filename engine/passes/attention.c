@@ -194,7 +194,7 @@ static struct value *pass_score_node(struct match *m, const struct node *node, s
 }
 
 /* Returns the product that computes the scores, and records the nodes between it and the Softmax in
- * m. Returns NULL if the last `most` nodes before `scores` have no such product. */
+ * m. Returns NULL if none of the last `most` nodes before `scores` is such a product. */
 static const struct node *find_scores(struct match *m, struct value *scores, int most)
 {
     struct node *node = scores->producer;
@@ -223,9 +223,10 @@ static const struct node *find_scores(struct match *m, struct value *scores, int
 
 /* ---- operands ---- */
 
-/* Sets *ret and *ret_map to read `value`, [..., rows, columns], with the batch dimensions of
- * m->scores. With `transposed`, `value` is [..., columns, rows]. With `scaled`, a constant factor
- * of `value` may move into the attention's scale. */
+/* Sets *ret and *ret_map to the tensor and the map through which the attention reads `value`,
+ * [..., rows, columns], with the batch dimensions of m->scores. With `transposed`, `value` is
+ * [..., columns, rows]. With `scaled`, a constant factor of `value` may move into the attention's
+ * scale. */
 static bool take_operand(struct match *m, struct value *value, bool transposed, bool scaled,
                          struct value **ret, struct access_map *ret_map)
 {

@@ -38,7 +38,7 @@ bool edit_count_readers(struct edit *edit)
 {
     struct graph *graph = edit->graph;
     free(edit->readers);
-    /* also for values that the pass adds before it counts again */
+    /* There is room for values that the pass adds before it counts again. */
     edit->readers = alloc_array(graph->value_count * 2 + 64, sizeof *edit->readers);
     if (!edit->readers)
         return edit_no_memory(edit);

@@ -98,7 +98,7 @@ enum status fold_node(struct node *node, struct memory_budget *budget, struct er
 }
 
 /* True for nodes that pass their input on: Identity (also of an initialiser), Dropout, a
- * Concat of one value and, once dtypes are inferred, a Cast or CastLike to its dtype. */
+ * Concat of one value and, once dtypes are inferred, a Cast or CastLike to the same dtype. */
 static bool is_identity(const struct node *node, bool inferred)
 {
     if (node->op == OP_IDENTITY || (node->op == OP_CONCAT && node->input_count == 1))
@@ -223,8 +223,8 @@ static enum status promote_tensor(struct edit *edit, struct tensor **tensor)
     return STATUS_OK;
 }
 
-/* Promotes tensors in attributes, such as that of a ConstantOfShape whose shape is not known yet:
- * the tensor's dtype is the dtype of the result. */
+/* Promotes tensors in attributes. For example, the dtype of a ConstantOfShape's tensor is the dtype
+ * of its result, whose shape may not be known yet. */
 static enum status promote_attributes(struct edit *edit, struct node *node)
 {
     for (size_t a = 0; a < node->attr_count; a++) {

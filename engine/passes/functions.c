@@ -1,6 +1,6 @@
 /* Rewrites ONNX's function operators of transformers, Attention and RotaryEmbedding, in the
- * primitives that exporters used before opset 23, so that passes and kernels need neither.
- * pass_attention() then makes one operator of Attention's primitives.
+ * primitives that exporters used before opset 23. So passes and kernels need no code for the two
+ * operators. pass_attention() then makes one operator of Attention's primitives.
  *
  *     q ─ (apart) ─ · scale ─────────┐
  *     [past_key ─] k ─ (apart) ─ swap ┴ MatMul ─ (cap) ─ + bias ─ Softmax ─ p
@@ -330,7 +330,7 @@ static struct value *scores(struct attention_expansion *a, struct value *q, stru
         q = two(e, OP_MUL, q, number(e, c->scale, a->dtype));
     struct value *s = shown(a, STAGE_PRODUCT, two(e, OP_MATMUL, q, k));
     if (c->softcap > 0) {
-        /* 1 / softcap may exceed float32: all scores are then below 1e-38, and the error, too */
+        /* 1 / softcap may exceed float32: then all scores and their errors are below 1e-38 */
         const float inverse = fminf(1 / c->softcap, FLT_MAX);
         s = one(e, OP_TANH, two(e, OP_MUL, s, number(e, inverse, a->dtype)));
         s = two(e, OP_MUL, s, number(e, c->softcap, a->dtype));

@@ -37,8 +37,8 @@ struct kernel_caps {
  * KERNEL_CHANNELS_LAST then describes the node after that pass. Any thread. */
 typedef bool (*kernel_claim_fn)(const struct node *node, struct kernel_caps *ret);
 
-/* True if the claim holds for the node's present layout: not if the kernel needs channels-last
- * images and the layout pass has left the node in ONNX's layout. */
+/* False if the claim does not hold, because the kernel needs channels-last images, and the layout
+ * pass has left the node in ONNX's layout. */
 static inline bool kernel_fits_layout(const struct kernel_caps *caps, const struct node *node)
 {
     return !(caps->can & KERNEL_CHANNELS_LAST) || node->channels_last;

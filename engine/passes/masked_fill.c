@@ -61,7 +61,7 @@ static bool masked_is_one(const struct value *value)
 
 /* True if `shape` is Shape(c0 + c1 + …), where c0, c1, … are the columns of coordinates of the
  * NonZero `from`. torch.onnx expands each column to this shape. A Where may have replaced
- * lengths by 1. Expand then keeps the column's own length. */
+ * lengths by 1, for which Expand keeps the column's own length. */
 static bool masked_is_extent(const struct value *shape, const struct node *from)
 {
     const struct node *node = shape->producer;

@@ -5,8 +5,8 @@
 #include "engine/passes/edit.h"
 
 /* Replaces patterns of primitives from exporters by one operator: Silu, hard swish, GELU (erf
- * form), layer and group norms …. Makes ScaleShift of BatchNormalization that no Conv absorbs.
- * Folds a Pad before a Conv into its pads. */
+ * form), layer and group norms …. Turns a BatchNormalization that no Conv absorbs into a
+ * ScaleShift. Folds a Pad before a Conv into the Conv's pads. */
 bool pass_patterns(struct edit *edit, size_t *n);
 
 /* Fuses biases, residual Adds and activations into products (Conv, Gemm, MatMul …) as their

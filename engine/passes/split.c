@@ -53,7 +53,7 @@ static void cross(const struct tail_split *split, const struct value *value)
 }
 
 /* Divides nodes and outputs between the graph and its clone. `outputs` gets the graph's new
- * outputs: first the earlier ones that stay there, then the values that the tail reads. */
+ * outputs: first the old outputs that stay in the graph, then the values that the tail reads. */
 static void divide(const struct tail_split *split, struct value **outputs, int *output_of)
 {
     struct graph *graph = split->graph, *tail = split->tail;

@@ -18,7 +18,7 @@ static void shorten(struct edit *edit, struct value *value)
     const bool slow = last->op != OP_TRANSPOSE && last->op != OP_SPLIT;
     if (view.base == value || view.base->known || !view.moves)
         return;
-    const bool plain = view_is_plain(&view); /* true also if a Transpose moves only sizes of 1 */
+    const bool plain = view_is_plain(&view); /* also if a Transpose moves only extents of 1 */
     if (view.moves == 1 && !slow && !plain)
         return;
     struct access_map map = {.offset = view.offset, .groups = 1};

@@ -5,7 +5,8 @@
 #include "engine/graph/graph.h"
 
 /* Graph inputs with a fully known declared shape count as known. Other inputs are unknown,
- * and so are values that depend on unknown values: only the operands of their readers are counted.
+ * and so are values that depend on unknown values. For nodes that read unknown values, only the
+ * number of operands is checked.
  * Bodies of If, Loop and Scan are checked once each with unknown captures, because a branch that is
  * not taken may contradict the actual shapes.
  *

@@ -5,7 +5,7 @@
 #include "engine/op/access_map.h"
 #include "engine/passes/edit.h"
 
-/* Dimension d counts through its own parts, the last part fastest. */
+/* dims[d] has the parts of the value's dimension d; the last part changes fastest. */
 struct view {
     struct value *base;
     int64_t offset;

@@ -1,5 +1,5 @@
-/* Decides which tensors are stored, by passes over the nodes, in the order of
- * quantize_plan_make(). */
+/* Decides in several passes over the nodes which tensors are stored in 8 bits. quantize_plan_make()
+ * has the order of the passes. */
 #include "engine/quantize/quantize_plan.h"
 
 #include "engine/op/ops.h"
@@ -196,7 +196,8 @@ static void want_layers(struct quantize_plan *plan, const bool *is_float)
 }
 
 /* True if a node that is no layer computes on integers, given that the tensors in `flags` (by
- * value->index) are stored. For a clamp or unary operator, root_of() starts at `from`. */
+ * value->index) are stored. `from`: for a clamp or unary operator, the value whose chain must begin
+ * at such a tensor (root_of()). */
 static bool runs_on(const struct quantize_plan *plan, const struct node *node,
                     enum quantize_kind kind, const bool *flags, const struct value *from)
 {
@@ -242,8 +243,8 @@ static void want_gemm(struct quantize_plan *plan, const struct node *node, enum 
         plan->is_stored[root->index] = true;
 }
 
-/* If the result of an Add or Mul, Concat, move or pool is stored in 8 bits, stores its inputs, too,
- * if all inputs can be stored. */
+/* Stores the inputs of each Add, Mul, Concat, move or pool whose result is stored, if all its
+ * inputs can be stored. */
 static void want_between(struct quantize_plan *plan)
 {
     const struct graph *graph = plan->edit.graph;

@@ -3,9 +3,9 @@
  *
  * The rules match what lensd (engine/passes/quantize.c), ONNX Runtime and OpenVINO compute in
  * integers. A layer reads a stored activation, and a Conv stores its result after its Relu or
- * Clip. Sums, gates, Concat, pools and moves between such tensors are stored as well, so that no
- * float32 tensor is between them. Values after the last product, norm or pool stay float32, because
- * answers are compared with thresholds. */
+ * Clip. Results of sums, gates, Concats, pools and moves between stored tensors are stored, too, so
+ * that no float32 tensor lies between two stored ones. Values after the last product, norm or pool
+ * stay float32, because answers are compared with thresholds. */
 #pragma once
 
 #include "engine/passes/edit.h"
@@ -15,7 +15,7 @@ enum quantize_kind {
     QUANTIZE_OTHER,
     QUANTIZE_LAYER, /* a product with constant weights */
     QUANTIZE_CLAMP, /* Relu, Clip */
-    QUANTIZE_UNARY, /* each number depends on one number of one tensor */
+    QUANTIZE_UNARY, /* each result depends on one number of one tensor */
     QUANTIZE_JOIN,  /* Add or Mul of two activations */
     QUANTIZE_CONCAT,
     QUANTIZE_MOVE, /* numbers stay the same: MaxPool, Reshape … */
@@ -33,8 +33,8 @@ struct quantize_plan {
     bool *is_integer; /* its producer runs on integers, so readers read the quantized tensor */
 };
 
-/* Returns the kind of the node's operator. Does not read the numbers of weights. In a plan, a layer
- * that stays in float32 has the kind QUANTIZE_OTHER. */
+/* Returns the kind of the node's operator. Does not read the contents of weights. In a plan, a
+ * layer that stays in float32 has the kind QUANTIZE_OTHER. */
 enum quantize_kind quantize_kind_of(const struct node *node);
 
 /* `is_kept`, indexed by the node's position, says which layers stay in float32. `is_float`, indexed
@@ -45,8 +45,8 @@ enum status quantize_plan_make(struct graph *graph, const bool *is_kept, const b
                                struct error *err) MUST_USE;
 
 /* Goes up from `value` through Relus and Clips that are the only readers of their inputs. Returns
- * the input of the first Relu or Clip, whose producer then stores `value`. Returns `value` itself
- * if no Relu or Clip makes it. */
+ * the input of the first Relu or Clip; the node that makes this input then stores `value`. Returns
+ * `value` itself if no Relu or Clip makes `value`. */
 const struct value *quantize_before_clamp(const struct quantize_plan *plan,
                                           const struct value *value);
 

@@ -105,7 +105,7 @@ struct limits {
 };
 
 /* Returns the sum of squared errors: step^2 / 12 for a number within the limits, the squared
- * distance for a number outside. Numbers near zero add nothing. `bins` divide `whole` evenly. */
+ * distance for a number outside. The bin around zero adds nothing. `bins` divide `whole` evenly. */
 static double square_error(const uint64_t *bins, struct limits whole, struct limits limits)
 {
     const double step = (limits.high - limits.low) / STEPS, inside = step * step / 12;
@@ -120,7 +120,7 @@ static double square_error(const uint64_t *bins, struct limits whole, struct lim
     return sum;
 }
 
-/* Searches for the limits with the least error: varies one limit at a time, each of them twice. */
+/* Searches for the limits with the least error: varies each limit twice, one limit at a time. */
 static struct limits search_limits(const uint64_t *bins, struct limits seen)
 {
     const struct limits whole = {fmin(seen.low, 0), fmax(seen.high, 0)};

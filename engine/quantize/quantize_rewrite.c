@@ -104,8 +104,8 @@ static void choose_scales(const float *weights, struct axis_layout c, const floa
     }
 }
 
-/* Rounds the `count` weights of one channel. Returns the sum of change * means[input] over the
- * weights, or 0 if `means` is NULL. Weight i reads input i / positions. */
+/* Rounds the `count` weights of one channel. Returns the sum over the weights of the change by
+ * rounding times means[input], or 0 if `means` is NULL. Weight i multiplies input i / positions. */
 static double round_weights(const float *from, int8_t *to, size_t count, float scale, float most,
                             const double *means, size_t positions)
 {
@@ -128,7 +128,7 @@ static void store_numbers(const struct node *layer, const struct number_range *i
     const size_t each = is_conv ? (size_t)layer->inputs[1]->known->shape.dims[1] : 1;
     const size_t groups = is_conv && each ? input->channels / each : 1;
     const size_t positions = is_conv && each ? c.inner / each : 1;
-    /* The sums do not count the zeros that pad an image. */
+    /* The means leave out the zeros that pad an image. */
     const bool has_means = input->summed > 0 && groups && each;
     for (size_t o = 0; o < c.outer; o++)
         for (size_t m = 0; m < c.extent; m++, from += c.inner, to += c.inner) {

@@ -346,8 +346,8 @@ enum status quantizer_smooth(const struct quantizer *from, struct quantizer **re
 
 /* ---- making ---- */
 
-/* Gives a move's result the scale of its input. Gives a layer's result that only a Concat reads the
- * scale of the Concat's result. Move and Concat then copy numbers. */
+/* Gives a move's result the scale of its input. If only a Concat reads a layer's result, gives that
+ * result the scale of the Concat's result. The move and the Concat then copy numbers. */
 static void share_numbers(const struct quantize_plan *plan, struct number_scale *numbers)
 {
     const struct graph *graph = plan->edit.graph;

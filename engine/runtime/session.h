@@ -48,8 +48,8 @@ struct session_options {
     bool image_channels_last;      /* the file declares [N, H, W, C], not [N, C, H, W] */
     int image_height, image_width; /* used if the file leaves H and W free */
     size_t memory_limit; /* bytes for weights, activations and the caller's inputs; 0 = no limit */
-    size_t batch_memory; /* unless max_batch_is_pinned: limit for all sizes but the smallest, lower
-                            than memory_limit to leave memory for other models; 0: memory_limit */
+    size_t batch_memory; /* limit for all sizes but the smallest, to leave memory for other models;
+                            0: memory_limit; ignored if max_batch_is_pinned */
     size_t batch_activations; /* limit for the activations of each size but the smallest; 0: none */
     struct memory_budget *run_memory; /* budget that the data-dependent parts of all sessions' runs
                                          share; must outlive the sessions; may be NULL */
@@ -59,8 +59,8 @@ struct session_options {
     /* The caller allocates inputs for input_batches batches and input_images images, and
      * memory_limit includes these inputs. */
     size_t input_batches, input_images;
-    /* session_create() calls on_progress() on its own thread with the current phase ("compiling")
-     * and the finished share, 0 … 1. NULL: no calls. */
+    /* session_create() calls on_progress(), on the thread of its caller, with the current phase
+     * ("compiling") and the finished share, 0 … 1. NULL: no calls. */
     void (*on_progress)(void *context, const char *phase, double fraction);
     void *progress_context;
     const _Atomic int *cancel; /* if *cancel becomes 1, session_create() returns STATUS_CANCELLED,
@@ -172,9 +172,9 @@ struct session_request {
     bool in_streams;
 };
 
-/* True if another run may be submitted. This is so if no run is in flight, or if fewer than
- * info.depth runs are in flight, none of these runs needs all threads of a CPU, and no thread waits
- * to resize the arena. */
+/* True if another run may be submitted: if no run is in flight. Also if fewer than info.depth runs
+ * are in flight, none of these runs needs all threads of a CPU, and no thread waits to resize the
+ * arena. */
 bool session_may_submit(const struct session *session);
 
 /* With info.streams: true if the oldest run in flight has ended. session_set_run_ended() sets a
@@ -185,9 +185,9 @@ void session_set_run_ended(struct session *session, void (*ended)(void *context)
 
 /* Starts a run. Call session_submit() only if session_may_submit() was true since the last run was
  * submitted. Inputs and are_pixels must not change until the run is collected; `run` itself and
- * `wanted` may be freed. A CPU computes in session_collect(), but starts runs in streams now. With
- * info.streams, a run that starts while other runs are in flight is always in streams. On failure
- * no run was started, and other runs continue. STATUS_DEVICE, STATUS_NO_MEMORY,
+ * `wanted` may be freed. A CPU computes in session_collect(), except runs in streams, which start
+ * at once. With info.streams, a run that starts while other runs are in flight is always in
+ * streams. On failure no run was started, and other runs continue. STATUS_DEVICE, STATUS_NO_MEMORY,
  * STATUS_DEVICE_MEMORY. */
 enum status session_submit(struct session *session, const struct session_request *run,
                            struct error *err) MUST_USE;
@@ -222,8 +222,8 @@ enum status session_feed_make(const struct session *session, struct session_feed
                               struct error *err) MUST_USE;
 void session_feed_done(struct session_feed *feed);
 
-/* Runs `batch` images, padded, `runs` times. *ret (malloc'ed) has the steps of the fastest run: if
- * the shortest time of each step came from a different run, the sum would be too short. */
+/* Runs `batch` images, padded, `runs` times. *ret (malloc'ed) has the steps of the fastest run. The
+ * shortest times of the steps in different runs would add up to less than any run takes. */
 enum status session_profile(struct session *session, int batch, int runs, struct session_step **ret,
                             size_t *ret_count, struct error *err) MUST_USE;
 

@@ -79,7 +79,7 @@ struct session_measurement {
     struct session *session;
     struct session_feed feed;
     const struct tensor **outputs;
-    int runs, most;      /* runs made so far; runs of all rounds, at most */
+    int runs, most;      /* runs so far; most runs in all rounds together */
     size_t sizes;        /* number of sizes that autotune_choose() measures */
     int streams;         /* number of streams; 0: none */
     double wall_per_cpu; /* wall-clock time divided by CPU time, the lowest of all runs */

@@ -53,7 +53,7 @@ void session_begin_memory(struct session *session)
     uint64_t total, available;
     const size_t limit = session->options.memory_limit, held = held_bytes(session->base);
     cpu_memory(&total, &available);
-    /* The limit includes the constants, but the free memory does not. */
+    /* The limit includes the constants in process memory, but the free memory does not. */
     available = size_sum(available ? (size_t)available : 1, held);
     session->memory.limit = limit && limit < available ? limit : (size_t)available;
     session->memory.used = held;
