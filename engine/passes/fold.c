@@ -144,8 +144,8 @@ static bool may_fold(const struct node *node)
 }
 
 /* Replaces Flatten → Softmax → Reshape back, the importer's form of a Softmax before opset 13, by
- * one Softmax if at most one dimension from the Flatten's axis on is not 1. Does the same for other
- * operators with batch_beside_last and no attribute but `axis`. */
+ * one Softmax if at most one of the dimensions that the Flatten joins at the end is not 1. Does the
+ * same for other operators with batch_beside_last and no attribute but `axis`. */
 static void fold_flat_softmax(struct edit *edit, struct node *back)
 {
     struct node *softmax = back->op == OP_RESHAPE ? back->inputs[0]->producer : NULL;

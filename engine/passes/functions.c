@@ -13,8 +13,8 @@
  * over the second: nothing is repeated in memory. Causality and windows become a constant bias;
  * with nonpad_kv_seqlen, which may be known only in a run, comparisons compute the bias. For a row
  * whose biases are all -inf, Softmax gives NaN, but Attention gives 0. The biases decide which rows
- * become 0, because a NaN in Q, K or V must stay. Folding removes the nodes that clear rows if a
- * constant bias has no such row.
+ * become 0, because a NaN in Q, K or V must stay. If a constant bias has no row of only -inf,
+ * folding removes the nodes that set rows to 0.
  *
  *     x ─┬───────────────────── · [cos, cos]  ─┐
  *        └ halves (pairs) swapped · [-sin, sin] ┴ Add

@@ -1,4 +1,4 @@
-/* The abilities of a backend's kernels: all that passes and the memory planner ask a backend. */
+/* The abilities of a backend's kernels, for which passes and the memory planner ask. */
 #pragma once
 
 #include "engine/graph/graph.h"

@@ -31,7 +31,7 @@ bool quantize_read_quantize(const struct node *node, struct ends *ret)
     if (node->op != OP_QUANTIZE_LINEAR || !node->outputs[0] || !is_f32_constant(node->inputs[1]) ||
         !quantize_is_one(node->inputs[1]) || !quantize_is_one(node_input(node, 2)) ||
         !dtype_is_8bit(node->inputs[2]->known->dtype) || node_int(node, "precision", 0) ||
-        !isnormal((float)tensor_number(node->inputs[1]->known, 0))) /* kernels divide by it */
+        !isnormal((float)tensor_number(node->inputs[1]->known, 0))) /* kernels divide by scales */
         return false;
     *ret = (struct ends){node->outputs[0], node->inputs[1], node->inputs[2]};
     return true;

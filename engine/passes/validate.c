@@ -59,7 +59,7 @@ static enum status compute(struct validation *v, struct node *node)
 {
     v->budget->limit = v->budget->used + FOLD_BYTES;
     const enum status status = fold_node(node, v->budget, v->err);
-    /* these two do not prove a fault of the model */
+    /* These two statuses do not prove a fault of the model. */
     return status == STATUS_NO_MEMORY || status == STATUS_UNSUPPORTED ? STATUS_OK : status;
 }
 

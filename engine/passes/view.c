@@ -264,7 +264,7 @@ void view_of(struct value *value, bool scaled, struct view *ret)
             v = NULL;
     }
     /* Now apply the nodes from the start of the chain on. If a node's result is not an access map,
-     * the view starts again at the node's operand, or else at its result. */
+     * the view starts again at the node's operand, or, if that fails, too, at the node's result. */
     struct view view;
     view_init(&view, chain[length - 1]);
     for (int i = length - 1; i-- > 0;) {
