@@ -22,12 +22,12 @@ struct onnx_model {
     uint64_t file_bytes; /* size of the file and its external data */
 };
 
-/* Loads `path`. External data must lie in its folder; links out of the folder are refused. Errors:
- * STATUS_IO (cannot read), STATUS_MODEL and STATUS_SHAPE (not ONNX, malformed; names node / tensor
- * / attribute), STATUS_UNSUPPORTED (names an unsupported operator or attribute, node, opset and
- * what to do), STATUS_NO_MEMORY. `memory_limit` is the number of bytes that the load may use,
- * without mapped files; 0: the free memory, at most 16 GiB. On success the caller frees with
- * onnx_model_done(). Thread-safe. */
+/* Loads `path`. External data must lie in the folder of `path`; links out of the folder are
+ * refused. Errors: STATUS_IO (cannot read), STATUS_MODEL and STATUS_SHAPE (not ONNX, malformed;
+ * names node / tensor / attribute), STATUS_UNSUPPORTED (names an unsupported operator or attribute,
+ * node, opset and what to do), STATUS_NO_MEMORY. `memory_limit` is the number of bytes that the
+ * load may use, without mapped files; 0: the free memory, at most 16 GiB. On success the caller
+ * frees with onnx_model_done(). Thread-safe. */
 enum status onnx_load_file(const char *path, size_t memory_limit, struct onnx_model *ret,
                            struct error *err) MUST_USE;
 
@@ -37,8 +37,7 @@ enum status onnx_load_memory(const void *data, size_t size, size_t memory_limit,
 
 void onnx_model_done(struct onnx_model *model);
 
-/* One operator of a file: how many nodes use it, and whether lensd supports the operator. `lensd
- * inspect` lists all operators that are missing, not only the first. */
+/* An operator of a file: how many nodes use it, and whether lensd supports it. */
 struct onnx_op_use {
     char name[64], domain[64];
     int opset;

@@ -158,7 +158,8 @@ enum status onnx_unpack(struct onnx_file *file, const ProtobufCMessageDescriptor
                                        "export the model again")
                    : err->status;
     }
-    /* The messages are freed before the graph is used, so they are limited but not charged. */
+    /* The budget limits the messages, but is not charged for them, because they are freed before
+     * the graph is used. */
     struct onnx_unpacking unpacking = {.arena = arena_create(file->limit - file->used)};
     ProtobufCAllocator allocator = {
         .alloc = arena_take, .free = arena_keep, .allocator_data = &unpacking};

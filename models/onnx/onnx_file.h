@@ -18,8 +18,8 @@ struct onnx_file {
     struct mapping *mapping; /* the mapping that `data` points to, or NULL */
     uint8_t *owned;          /* the memory that `data` points to if it was read, or NULL */
     int fd;                  /* of the mapped file; -1: it is not mapped */
-    int folder; /* folder of the file, which has the external data; -1: the model has no folder */
-    size_t limit, used; /* bytes that the load may use, and has used */
+    int folder;              /* the model's folder, which has the external data; -1: none */
+    size_t limit, used;      /* bytes that the load may use, and has used */
     uint64_t external_bytes;
     /* The most recently used external file stays open, because a model has hundreds of tensors in
      * one file. */
@@ -59,8 +59,8 @@ enum status onnx_charge(struct onnx_file *file, size_t bytes, struct error *err)
 /* The only function that converts a TensorProto to a tensor: for initialisers, attributes, parts of
  * sparse tensors, test data. Declared sizes are compared with the actual bytes before anything is
  * allocated. Errors: STATUS_MODEL, STATUS_UNSUPPORTED (data types), STATUS_SHAPE, STATUS_IO,
- * STATUS_NO_MEMORY; the caller adds the tensor's name. *ret is one reference to a tensor that no
- * tensor budget is charged for. */
+ * STATUS_NO_MEMORY; the caller adds the tensor's name. *ret is one reference; no tensor budget is
+ * charged for the tensor. */
 enum status onnx_tensor_read(struct onnx_file *file, const Onnx__TensorProto *proto,
                              struct tensor **ret, struct error *err) MUST_USE;
 
@@ -69,7 +69,7 @@ enum status onnx_sparse_read(struct onnx_file *file, const Onnx__SparseTensorPro
                              struct tensor **ret, struct error *err) MUST_USE;
 
 /* The checked place of a tensor's external data: `bytes` bytes in a regular file in the model's
- * folder. The descriptor belongs to `file`. */
+ * folder. onnx_file_close() closes the descriptor. */
 struct onnx_external {
     int fd;
     uint64_t offset;
@@ -93,9 +93,9 @@ struct onnx_packed {
     int bias;
     enum { /* the bit patterns that are not finite numbers */
            ALL_FINITE,
-           LAST_IS_NAN,   /* FN: exponent and mantissa have all bits set */
+           LAST_IS_NAN,   /* types FN: NaN has all bits of exponent and mantissa set */
            AS_IEEE,       /* the highest exponent is for infinities and NaN */
-           MINUS_0_IS_NAN /* FNUZ: the pattern of -0 */
+           MINUS_0_IS_NAN /* types FNUZ: NaN has the pattern of -0 */
     } specials;
 };
 /* Finds the type by ONNX's number (TensorProto.DataType). Returns NULL for other types. */

@@ -1,5 +1,5 @@
 /* Finds the names of a file's inputs and outputs. The message NamesProto (proto/onnx.proto) has
- * nothing else, so that everything else in the file is skipped by its length. */
+ * fields only for these names, so all other data in the file is skipped by its length. */
 #include "models/onnx/onnx_file.h"
 
 /* Models have at most a few thousand names. */

@@ -158,7 +158,7 @@ enum status opsets_check(const struct opsets *opsets, struct error *err)
     for (size_t i = 0; i < opsets->count; i++) {
         const Onnx__OperatorSetIdProto *entry = opsets->entries[i];
         const char *domain = plain_domain(entry->domain);
-        /* Other domains have their own numbers; lensd supports ai.onnx up to OPSET_MAX. */
+        /* lensd supports ai.onnx up to OPSET_MAX; other domains count their opsets differently. */
         int64_t newest = *domain ? INT32_MAX : OPSET_MAX;
         if (entry->version < 1 || entry->version > newest)
             return refuse_opset(entry, domain, err);

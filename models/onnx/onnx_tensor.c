@@ -74,7 +74,7 @@ static struct wire_reference raw_place(const Onnx__TensorProto *proto)
 }
 
 /* Finds the field that has the values. It is an error if two fields have values, or if the list of
- * another data type has. */
+ * another data type has values. */
 static enum status find_field(const Onnx__TensorProto *proto, enum dtype dtype, size_t count,
                               struct tensor_field *ret, struct error *err)
 {
@@ -203,7 +203,7 @@ static enum status read_elements(struct onnx_file *file, const Onnx__TensorProto
             tensor_unref(tensor);
         return status;
     }
-    TRY(onnx_charge(file, bytes + TENSOR_OVERHEAD, err)); /* not worth mapping, or impossible */
+    TRY(onnx_charge(file, bytes + TENSOR_OVERHEAD, err)); /* not mapped */
     TRY(tensor_create(NULL, dtype, &shape, &tensor, err));
     enum status status = fill(file, &field, is_external, &place, tensor, err);
     if (status != STATUS_OK) {

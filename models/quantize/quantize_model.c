@@ -26,14 +26,14 @@ enum {
  * limits. */
 #define KEPT_WORK (1.0 / 3)
 
-/* While the bounds do not hold, more layers stay in float32 only if the error falls to this
- * share. Smaller gains on the photos that choose the layers were losses on the held-out
- * photos. */
+/* While the bounds do not hold, more layers stay in float32 only if the error falls to this share
+ * of its former value. Smaller gains on the photos that choose the layers were losses on the
+ * held-out photos. */
 #define KEPT_GAIN 0.5
 
 #define LEAST_PROBABILITY 1e-7f
 
-/* Memory for float32 answers, and for observed activations. */
+/* Limits for the memory of float32 answers, and of observed activations. */
 #define ANSWERS_BYTES  ((size_t)64 << 20)
 #define OBSERVED_BYTES ((size_t)48 << 20)
 
@@ -52,8 +52,8 @@ struct quantize_state {
     struct task_answer *decoded; /* answers in fp32 for held-out photos; NULL: no boxes, no text */
     struct quantizer *quantizer;
     bool corrects_biases;
-    /* The best choice of layers so far: how many groups stay in float32, error and bounds on
-     * `tried` photos. */
+    /* The best choice of layers so far: how many groups stay in float32, and on the tried photos
+     * its error and whether it holds the bounds. */
     size_t kept_groups;
     double error;
     bool holds;
@@ -369,7 +369,7 @@ static enum status compare_graph(struct quantize_state *q, const struct graph *g
     return STATUS_OK;
 }
 
-/* Compares the quantized graph (quantizer_make(), compare_graph()). */
+/* Quantizes the graph by quantizer_make(), and compares it by compare_graph(). */
 static enum status try_layers(struct quantize_state *q, bool keeps, int first, int photos,
                               struct agreement *ret)
 {
@@ -382,7 +382,8 @@ static enum status try_layers(struct quantize_state *q, bool keeps, int first, i
     return status;
 }
 
-/* Corrects biases only if this lowers the error of the answers: it does not for every model. */
+/* Corrects biases only if this lowers the error of the answers. For some models a correction does
+ * not lower it. */
 static enum status quantize_all(struct quantize_state *q)
 {
     struct agreement plain, corrected;
@@ -474,8 +475,8 @@ static enum status try_groups(struct quantize_state *q, const struct layer_group
     (void)keep_groups(q, groups, count, false);
     TRY(try_layers(q, true, 0, q->tried, &a));
     *ret_holds = q->is_quantized && agreement_holds(&a, NULL);
-    /* After the bounds hold, a choice with fewer groups is better. Before, more groups in float32
-     * must lower the error. */
+    /* A choice that holds the bounds becomes the best one, because search_groups() then tries only
+     * fewer groups. Before that, more groups in float32 must lower the error. */
     if (!*ret_holds && (!q->is_quantized || q->holds || error_of(&a) >= KEPT_GAIN * q->error))
         return STATUS_OK;
     q->error = error_of(&a);

@@ -7,7 +7,7 @@
 struct crop {
     bool is_warped;
     uint32_t x, y;          /* if not is_warped: the upper left corner */
-    uint32_t width, height; /* of the crop, before the turn of is_turned */
+    uint32_t width, height; /* of the crop, before it is turned */
     float corners[4][2];    /* if is_warped: the photo's points for the crop's corners top left,
                                top right, bottom right, bottom left; may lie outside the photo */
     bool is_turned;         /* after the warp, turn by 90 degrees counter-clockwise */

@@ -170,7 +170,8 @@ struct task_facts {
     const struct session_tensor *outputs; /* shapes may be unknown */
     size_t output_count;
     size_t class_output;  /* the output with one score per class; SIZE_MAX: none */
-    char class_note[256]; /* why there is no class_output, or "; …" to end `evidence`, or "" */
+    char class_note[256]; /* why there is no class_output; or a clause "; …" for the end of
+                             `evidence`; or "" */
     int width, height;    /* of the model's input, pixels */
     size_t label_count;
     bool has_exp;    /* the graph has an Exp */

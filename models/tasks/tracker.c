@@ -153,8 +153,8 @@ static void list_boxes(struct assignment *a, const struct detections *found, boo
     }
 }
 
-/* Assigns boxes to objects with this `is_sure`. `limit` is the cost of "none". Boxes with low
- * scores match only objects that the last frame had. */
+/* Assigns boxes to the objects that are sure, or if `is_sure` is false to the others. `limit` is
+ * the cost of "none". Boxes with low scores match only objects that the last frame had. */
 static void associate(struct tracker *tracker, struct assignment *a, const struct detections *found,
                       bool is_high, bool is_sure, double limit)
 {
