@@ -218,32 +218,26 @@ static enum status roi_region(const struct kernel_args *args, const struct roi_s
     return STATUS_OK;
 }
 
-static void read_roi_settings(const struct node *node, const struct shape *x,
-                              struct roi_settings *ret)
+KERNEL(kernel_roi_align)
 {
-    *ret = (struct roi_settings){
-        .channels = (size_t)x->dims[1],
-        .height = x->dims[2],
-        .width = x->dims[3],
+    const struct tensor *x = args->in[0], *rois = args->in[1], *batch = args->in[2];
+    size_t count = (size_t)rois->shape.dims[0];
+    const struct node *node = args->node;
+    const struct roi_settings s = {
+        .channels = (size_t)x->shape.dims[1],
+        .height = x->shape.dims[2],
+        .width = x->shape.dims[3],
         .pooled_height = node_int(node, "output_height", 1),
         .pooled_width = node_int(node, "output_width", 1),
         .sampling = node_int(node, "sampling_ratio", 0),
         .scale = node_float(node, "spatial_scale", 1),
         .half_pixel = !node_word(node, "coordinate_transformation_mode", "half_pixel"),
         .max = node_word(node, "mode", "avg max") == 1,
+        .wide = x->dtype == DTYPE_F64,
     };
-}
-
-KERNEL(kernel_roi_align)
-{
-    const struct tensor *x = args->in[0], *rois = args->in[1], *batch = args->in[2];
-    size_t count = (size_t)rois->shape.dims[0];
-    struct roi_settings s;
     const char *src;
     const float *boxes;
     char *dst;
-    read_roi_settings(args->node, &x->shape, &s);
-    s.wide = x->dtype == DTYPE_F64;
     enum dtype working = s.wide ? DTYPE_F64 : DTYPE_F32;
     size_t size = dtype_size(working);
     size_t image = s.channels * (size_t)(s.height * s.width) * size;
@@ -381,29 +375,22 @@ static const struct tensor *optional_number(const struct kernel_args *args, size
     return tensor && shape_count(&tensor->shape) ? tensor : NULL;
 }
 
-static enum status read_suppression(const struct kernel_args *args, struct suppression *s,
-                                    struct error *err)
-{
-    const struct tensor *max = optional_number(args, 2), *iou = optional_number(args, 3);
-    const struct tensor *score = optional_number(args, 4);
-    s->max_boxes = max ? tensor_int(max, 0) : 0;
-    s->iou_threshold = iou ? (float)tensor_number(iou, 0) : 0;
-    s->has_score_threshold = score != NULL;
-    s->score_threshold = score ? (float)tensor_number(score, 0) : 0;
-    s->center = node_int(args->node, "center_point_box", 0) != 0;
-    if (!(s->iou_threshold >= 0 && s->iou_threshold <= 1))
-        return error_set(err, STATUS_INVALID, "iou_threshold is %g, expected 0 to 1",
-                         (double)s->iou_threshold);
-    return STATUS_OK;
-}
-
 KERNEL(kernel_non_max_suppression)
 {
     const struct shape *shape = &args->in[1]->shape; /* [images, classes, boxes] */
     const size_t images = (size_t)shape->dims[0], classes = (size_t)shape->dims[1];
-    struct suppression s = {.boxes = (size_t)shape->dims[2]};
+    const struct tensor *max = optional_number(args, 2), *iou = optional_number(args, 3);
+    const struct tensor *score = optional_number(args, 4);
+    struct suppression s = {.max_boxes = max ? tensor_int(max, 0) : 0,
+                            .iou_threshold = iou ? (float)tensor_number(iou, 0) : 0,
+                            .has_score_threshold = score != NULL,
+                            .score_threshold = score ? (float)tensor_number(score, 0) : 0,
+                            .center = node_int(args->node, "center_point_box", 0) != 0,
+                            .boxes = (size_t)shape->dims[2]};
     const float *boxes, *scores;
-    TRY(read_suppression(args, &s, err));
+    if (!(s.iou_threshold >= 0 && s.iou_threshold <= 1))
+        return error_set(err, STATUS_INVALID, "iou_threshold is %g, expected 0 to 1",
+                         (double)s.iou_threshold);
     s.candidates = kernel_scratch(args, s.boxes, sizeof *s.candidates, err);
     s.selected = kernel_scratch(args, s.boxes, sizeof *s.selected, err);
     if (!s.candidates || !s.selected)

@@ -151,15 +151,6 @@ static enum status bind_results(const Onnx__NodeProto *call, const Onnx__Functio
     return STATUS_OK;
 }
 
-static enum status expand(struct scope *caller, const Onnx__NodeProto *call,
-                          const Onnx__FunctionProto *function, struct scope *scope)
-{
-    TRY(bind_attributes(caller, call, function, scope));
-    TRY(bind_operands(caller, call, function, scope));
-    TRY(import_nodes(scope, function->node, function->n_node));
-    return bind_results(call, function, scope);
-}
-
 enum status function_call(struct scope *caller, const Onnx__NodeProto *call,
                           const Onnx__FunctionProto *function, const char *name)
 {
@@ -196,9 +187,11 @@ enum status function_call(struct scope *caller, const Onnx__NodeProto *call,
                                 function->n_input + function->n_output));
     size_t attributes = call->n_attribute + function->n_attribute_proto;
     scope.bindings = alloc_array(attributes, sizeof *scope.bindings);
-    enum status status = scope.bindings
-                             ? expand(caller, call, function, &scope)
-                             : error_no_memory(import->err, "while expanding a function");
+    enum status status = check_memory(scope.bindings, "while expanding a function", import->err);
+    IF_OK(status, bind_attributes(caller, call, function, &scope));
+    IF_OK(status, bind_operands(caller, call, function, &scope));
+    IF_OK(status, import_nodes(&scope, function->node, function->n_node));
+    IF_OK(status, bind_results(call, function, &scope));
     scope_done(&scope);
     free(scope.bindings);
     /* Only the outermost call adds its name to the error, because a chain of names would be too

@@ -236,11 +236,6 @@ static enum status import_attribute(struct scope *scope, const struct op_info *i
     return status;
 }
 
-static size_t attribute_work(const Onnx__AttributeProto *proto)
-{
-    return 1 + proto->n_ints + proto->n_floats + proto->n_strings;
-}
-
 static enum status one_attribute(struct scope *scope, const struct op_info *info,
                                  const Onnx__NodeProto *of, const Onnx__AttributeProto *proto,
                                  struct node *node, struct attr *attrs)
@@ -255,7 +250,7 @@ static enum status one_attribute(struct scope *scope, const struct op_info *info
     TRY(attribute_resolve(scope, proto, &value));
     if (!value)
         return STATUS_OK;
-    TRY(import_work(import, attribute_work(value)));
+    TRY(import_work(import, 1 + value->n_ints + value->n_floats + value->n_strings));
     TRY(import_attribute(scope, info, of, name, value, node, &attrs[node->attr_count]));
     node->attr_count++; /* from now on the graph owns the attribute */
     return STATUS_OK;
@@ -364,17 +359,6 @@ static size_t trimmed(char *const *names, size_t count)
     return count;
 }
 
-static enum status check_packed(struct import *import, const struct op_info *spec, const char *name,
-                                const char *packed)
-{
-    if (!packed || spec->op == OP_DEQUANTIZE_LINEAR || spec->op == OP_CAST)
-        return STATUS_OK;
-    return error_set(import->err, STATUS_UNSUPPORTED,
-                     "operand '%.100s' has data type %s; lensd takes constants of that type in "
-                     "DequantizeLinear and Cast only",
-                     name, packed);
-}
-
 static enum status build_node(struct scope *scope, const Onnx__NodeProto *proto,
                               const struct op_info *spec, int opset, const char *name,
                               struct node **ret)
@@ -396,7 +380,12 @@ static enum status build_node(struct scope *scope, const Onnx__NodeProto *proto,
     }
     for (size_t i = 0; i < inputs; i++) {
         TRY(scope_resolve(scope, proto->input[i], &node->inputs[i]));
-        TRY(check_packed(import, spec, proto->input[i], scope_packed(node->inputs[i])));
+        const char *packed = scope_packed(node->inputs[i]);
+        if (packed && spec->op != OP_DEQUANTIZE_LINEAR && spec->op != OP_CAST)
+            return error_set(import->err, STATUS_UNSUPPORTED,
+                             "operand '%.100s' has data type %s; lensd takes constants of that "
+                             "type in DequantizeLinear and Cast only",
+                             proto->input[i], packed);
     }
     return import_attributes(scope, spec, proto, node);
 }

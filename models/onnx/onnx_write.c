@@ -110,20 +110,6 @@ static Onnx__TensorProto *write_tensor(struct onnx_writer *w, char *name,
 
 /* ---- types ---- */
 
-static Onnx__TensorShapeProto__Dimension *write_dim(struct onnx_writer *w,
-                                                    const struct value *value, size_t d)
-{
-    Onnx__TensorShapeProto__Dimension *dim =
-        new_message(w, &onnx__tensor_shape_proto__dimension__descriptor);
-    if (!dim)
-        return NULL;
-    dim->has_dim_value = value->shape.dims[d] != DIM_UNKNOWN;
-    dim->dim_value = value->shape.dims[d];
-    if (!dim->has_dim_value)
-        dim->dim_param = (char *)(uintptr_t)value->dim_names[d];
-    return dim;
-}
-
 static Onnx__TypeProto *write_type(struct onnx_writer *w, const struct value *value)
 {
     Onnx__TypeProto *type = new_message(w, &onnx__type_proto__descriptor);
@@ -138,8 +124,16 @@ static Onnx__TypeProto *write_type(struct onnx_writer *w, const struct value *va
     if (value->shape.rank != SHAPE_UNKNOWN)
         tensor->shape = shape;
     shape->n_dim = rank;
-    for (size_t d = 0; d < rank; d++)
-        shape->dim[d] = write_dim(w, value, d);
+    for (size_t d = 0; d < rank; d++) {
+        Onnx__TensorShapeProto__Dimension *dim = shape->dim[d] =
+            new_message(w, &onnx__tensor_shape_proto__dimension__descriptor);
+        if (!dim)
+            return NULL;
+        dim->has_dim_value = value->shape.dims[d] != DIM_UNKNOWN;
+        dim->dim_value = value->shape.dims[d];
+        if (!dim->has_dim_value)
+            dim->dim_param = (char *)(uintptr_t)value->dim_names[d];
+    }
     return type;
 }
 
