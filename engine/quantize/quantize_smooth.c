@@ -3,8 +3,6 @@
 #include "engine/quantize/quantize_smooth.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "engine/quantize/quantize_plan.h"
 
@@ -25,13 +23,11 @@ struct smooth_norm {
 };
 
 struct smoothing {
-    struct graph *graph;
+    struct edit edit; /* the graph, and how often its values are read */
     const struct number_range *ranges;
     struct smooth_norm *norms;
     size_t norm_count;
     struct smooth_norm **norm_of; /* by value index: the norm that makes the value, or NULL */
-    uint32_t *readers;            /* by value index */
-    struct error *err;
 };
 
 static size_t vector_length(const struct value *value)
@@ -66,7 +62,7 @@ static bool match_norm(const struct smoothing *s, struct node *node, struct smoo
         return false;
     const size_t bias = vector_input(node);
     struct node *mul = bias < 2 ? node->inputs[1 - bias]->producer : NULL;
-    if (!mul || mul->op != OP_MUL || s->readers[mul->outputs[0]->index] != 1)
+    if (!mul || mul->op != OP_MUL || s->edit.readers[mul->outputs[0]->index] != 1)
         return false;
     const size_t gain = vector_input(mul);
     if (gain > 1)
@@ -141,16 +137,16 @@ static enum status add_norm(struct smoothing *s, const struct smooth_norm *found
     struct smooth_norm *norm = &s->norms[s->norm_count++];
     const struct node *last = found->shifter ? found->shifter : found->scaler;
     *norm = *found;
-    norm->activations = arena_alloc(s->graph->arena, norm->channels, sizeof(float));
-    norm->weights = arena_alloc(s->graph->arena, norm->channels, sizeof(float));
+    norm->activations = arena_alloc(s->edit.graph->arena, norm->channels, sizeof(float));
+    norm->weights = arena_alloc(s->edit.graph->arena, norm->channels, sizeof(float));
     s->norm_of[last->outputs[0]->index] = norm;
-    return check_memory(norm->activations && norm->weights, "while quantizing", s->err);
+    return check_memory(norm->activations && norm->weights, "while quantizing", s->edit.err);
 }
 
 static enum status find_norms(struct smoothing *s)
 {
-    const struct graph *graph = s->graph;
-    graph_count_readers(graph, s->readers);
+    const struct graph *graph = s->edit.graph;
+    graph_count_readers(graph, s->edit.readers);
     for (size_t n = 0; n < graph->node_count; n++) {
         struct smooth_norm found;
         read_inputs(s, graph->nodes[n]);
@@ -171,20 +167,17 @@ static float factor_of(const struct smooth_norm *norm, size_t channel)
 }
 
 /* Copies the constant that is input i of the node before the constant changes, because other nodes
- * may read it, too. */
+ * may read it, too. The copy gets its name. */
 static enum status copy_input(struct smoothing *s, struct node *node, size_t i, float **ret)
 {
-    const struct tensor *old = node->inputs[i]->known;
-    struct tensor *tensor;
-    char name[600];
-    TRY(tensor_create(NULL, DTYPE_F32, &old->shape, &tensor, s->err));
-    snprintf(name, sizeof name, "%.500s_smooth_%zu", node->outputs[0]->name, i);
-    memcpy(tensor->data, old->data, old->bytes);
-    struct value *value = graph_add_constant(s->graph, name, tensor);
-    tensor_unref(tensor); /* the graph has a reference */
-    TRY(check_memory(value, "while quantizing", s->err));
-    node->inputs[i] = value;
-    *ret = tensor->data;
+    struct value *old = node->inputs[i];
+    struct value *copy = edit_constant(&s->edit, DTYPE_F32, &old->known->shape, old->known->data);
+    if (!copy)
+        return s->edit.status;
+    copy->name = old->name;
+    old->name = "";
+    node->inputs[i] = copy;
+    *ret = copy->known->data;
     return STATUS_OK;
 }
 
@@ -222,15 +215,16 @@ enum status quantize_smooth(struct graph *graph, const struct number_range *rang
                             struct error *err)
 {
     struct smoothing smoothing = {
-        .graph = graph,
+        .edit = {.graph = graph,
+                 .err = err,
+                 .readers = arena_alloc(graph->arena, graph->value_count, sizeof(uint32_t))},
         .ranges = ranges,
         .norms = arena_alloc(graph->arena, graph->node_count, sizeof *smoothing.norms),
         .norm_of = arena_alloc(graph->arena, graph->value_count, sizeof *smoothing.norm_of),
-        .readers = arena_alloc(graph->arena, graph->value_count, sizeof *smoothing.readers),
-        .err = err};
+    };
     struct smoothing *s = &smoothing;
     *ret = 0;
-    TRY(check_memory(s->norms && s->norm_of && s->readers, "while quantizing", err));
+    TRY(check_memory(s->norms && s->norm_of && s->edit.readers, "while quantizing", err));
     TRY(find_norms(s));
     for (size_t n = 0; n < graph->node_count; n++) {
         struct node *node = graph->nodes[n];
