@@ -23,8 +23,7 @@ static const struct node *product_of(const struct edit *edit, const struct value
 /* True if both are constants of one element with the same type and number. */
 static bool is_same(const struct value *a, const struct value *b)
 {
-    return a && b && a->known && b->known && a->known->dtype == b->known->dtype &&
-           shape_count(&a->known->shape) == 1 && shape_count(&b->known->shape) == 1 &&
+    return quantize_is_one(a) && quantize_is_one(b) && a->known->dtype == b->known->dtype &&
            tensor_number(a->known, 0) == tensor_number(b->known, 0);
 }
 

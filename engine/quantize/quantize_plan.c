@@ -188,7 +188,6 @@ static void want_layers(struct quantize_plan *plan, const bool *is_float)
         if (plan->kinds[n] != QUANTIZE_LAYER)
             continue;
         plan->is_stored[node->inputs[0]->index] = true;
-        plan->is_layer[node->outputs[0]->index] = true;
         const struct value *result = behind_clamp(plan, node->outputs[0]);
         if (node->op == OP_CONV && !plan->is_answer[result->index] && is_float[result->index])
             plan->is_stored[result->index] = true;
@@ -292,13 +291,12 @@ enum status quantize_plan_make(struct graph *graph, const bool *is_kept, const b
     *ret = (struct quantize_plan){
         .edit = {.graph = graph, .readers = arena_alloc(arena, values, sizeof(uint32_t))},
         .kinds = arena_alloc(arena, graph->node_count, sizeof *ret->kinds),
-        .is_layer = arena_alloc(arena, values, sizeof(bool)),
         .is_answer = arena_alloc(arena, values, sizeof(bool)),
         .can_store = arena_alloc(arena, values, sizeof(bool)),
         .is_stored = arena_alloc(arena, values, sizeof(bool)),
         .is_integer = arena_alloc(arena, values, sizeof(bool))};
-    TRY(check_memory(ret->edit.readers && ret->kinds && ret->is_layer && ret->is_answer &&
-                         ret->can_store && ret->is_stored && ret->is_integer,
+    TRY(check_memory(ret->edit.readers && ret->kinds && ret->is_answer && ret->can_store &&
+                         ret->is_stored && ret->is_integer,
                      "while planning 8-bit numbers", err));
     graph_count_readers(graph, ret->edit.readers);
     for (size_t n = 0; n < graph->node_count; n++) {

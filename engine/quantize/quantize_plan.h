@@ -26,7 +26,6 @@ enum quantize_kind {
 struct quantize_plan {
     struct edit edit; /* the graph, and how often its values are read */
     enum quantize_kind *kinds;
-    bool *is_layer;   /* the result of a quantized layer */
     bool *is_answer;  /* no product, norm or pool lies between the value and an output */
     bool *can_store;  /* the value's producer can write 8-bit numbers */
     bool *is_stored;  /* gets a QuantizeLinear */

@@ -357,8 +357,9 @@ static void share_numbers(const struct quantize_plan *plan, struct number_scale 
             continue;
         for (size_t i = 0; i < node->input_count; i++) {
             const struct value *input = node->inputs[i];
-            if (plan->is_stored[input->index] && edit_single_reader(&plan->edit, input) &&
-                plan->is_layer[quantize_before_clamp(plan, input)->index])
+            const struct node *maker = quantize_before_clamp(plan, input)->producer;
+            if (plan->is_stored[input->index] && edit_single_reader(&plan->edit, input) && maker &&
+                plan->kinds[edit_position(graph, maker)] == QUANTIZE_LAYER)
                 numbers[input->index] = numbers[node->outputs[0]->index];
         }
     }
