@@ -1,6 +1,5 @@
 /* Compiles one batch size of a session: from the session's graph to a program of its backend. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "engine/base/size.h"
 #include "engine/op/ops.h"
@@ -147,13 +146,12 @@ static enum status check_rows(struct session *session, const struct graph *graph
                               struct error *err)
 {
     uint64_t hash;
-    bool *follows = alloc_array(session->info.input_count, sizeof *follows);
+    bool *follows = arena_alloc(session->base->arena, session->info.input_count, sizeof *follows);
     for (size_t i = 0; follows && i < session->info.input_count; i++)
         follows[i] = follows_batch(session->base, &session->options, i);
     const struct node *where = NULL;
     const bool is_proven =
         follows && batch_is_independent(graph, session->base, size, follows, &hash, &where);
-    free(follows);
     if (session->compiled_count == 0)
         session->rows_hash = is_proven ? hash : 0;
     if (session->compiled_count == 0 || (is_proven && hash == session->rows_hash))
