@@ -259,7 +259,7 @@ static struct value *int64_fill(struct onnx_rewrite *r, struct value *count, int
     return apply(r, OP_EXPAND, form_int(r, number), count);
 }
 
-/* Appends dimensions of 1 to b's shape, so that numpy's broadcasting aligns its first dimension
+/* Appends dimensions of 1 to b's shape, so that numpy's broadcasting aligns b's first dimension
  * with dimension `axis` of a. */
 static struct value *placed(struct onnx_rewrite *r, struct value *a, struct value *b, int64_t axis)
 {

@@ -13,7 +13,7 @@
 
 /* ---- attributes ---- */
 
-enum { /* the other numbers of AttributeProto.AttributeType */
+enum { /* the numbers of AttributeProto.AttributeType that are no enum attr_kind */
        TYPE_UNDEFINED = 0,
        TYPE_TENSORS = 9,
        TYPE_GRAPHS = 10,
