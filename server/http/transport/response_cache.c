@@ -222,12 +222,13 @@ void response_cache_keep(struct response_cache *cache, const struct exchange *x,
         return;
     LOCK(&cache->lock);
     struct cached_answer *before = cache_find_locked(cache, answer->hash);
-    if (before)
-        cache_remove_locked(cache, before);
     LIST_INSERT_HEAD(bucket_of(cache, answer->hash), answer, bucket);
     TAILQ_INSERT_HEAD(&cache->by_use, answer, by_use);
+    if (before)
+        cache_remove_locked(cache, before);
     for (cache->bytes += answer->bytes; cache->bytes > cache->max_bytes;
          metric_add(cache->evictions, 1))
+        /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): TAILQ_REMOVE() has unlinked freed answers */
         cache_remove_locked(cache, TAILQ_LAST(&cache->by_use, cached_answers));
     metric_set(cache->used, (double)cache->bytes);
 }
