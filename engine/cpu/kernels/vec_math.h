@@ -4,21 +4,9 @@
 
 #include "engine/cpu/kernels/vec.h"
 
-/* 2^r for r in [-1/2, 1/2], by a Taylor polynomial; its error is 1e-7 at the ends. */
-ALWAYS_INLINE vec vec_exp2_fraction(vec r)
-{
-    vec p = vec_set(1.54035304e-4f);
-    p = vec_fma(p, r, vec_set(1.33335581e-3f));
-    p = vec_fma(p, r, vec_set(9.61812911e-3f));
-    p = vec_fma(p, r, vec_set(5.55041087e-2f));
-    p = vec_fma(p, r, vec_set(2.40226507e-1f));
-    p = vec_fma(p, r, vec_set(6.93147181e-1f));
-    return vec_fma(p, r, vec_set(1));
-}
-
 /* e^x within 3 ulp: 0 below -87.33 (no subnormal results), inf above 88.72, NaN for NaN. Adding
  * 3 * 2^22 rounds to a whole number n and leaves it in the low bits; vec_scale_by() adds n to the
- * exponent. */
+ * exponent. e^r is a Taylor polynomial, whose error is 1e-7 at the ends. */
 ALWAYS_INLINE vec vec_exp(vec x)
 {
     const vec low = vec_set(-87.3365447505f), high = vec_set(88.7228394f);
@@ -28,34 +16,33 @@ ALWAYS_INLINE vec vec_exp(vec x)
     /* c - n ln 2, with ln 2 in two parts */
     vec r = vec_fma(n, vec_set(-0.693359375f), c);
     r = vec_fma(n, vec_set(2.12194440e-4f), r);
-    const vec p = vec_exp2_fraction(vec_mul(r, vec_set(1.44269504088896341f)));
+    vec p = vec_set(1.0f / 720);
+    p = vec_fma(p, r, vec_set(1.0f / 120));
+    p = vec_fma(p, r, vec_set(1.0f / 24));
+    p = vec_fma(p, r, vec_set(1.0f / 6));
+    p = vec_fma(p, r, vec_set(0.5f));
+    p = vec_fma(p, r, vec_set(1));
+    p = vec_fma(p, r, vec_set(1));
     const vec e = vec_select_less(high, x, vec_set(__builtin_inff()), vec_scale_by(p, shifted));
     return vec_max(vec_select_less(x, low, vec_zero(), e), x); /* NaN if x is; otherwise e^x > x */
 }
 
-/* 2^t for t in [-126, 126], relative error 2e-7; NaN for NaN. Rounds as vec_exp() does. The
- * polynomial is the minimax polynomial of its degree. Additions and shifts run in parallel with the
- * multiplications where possible. */
-ALWAYS_INLINE vec vec_exp2_quick(vec t)
+/* 1 + 2^t, at most 1 + 2^126: the divisor of the logistic function, 1 / (1 + e^-x). Relative error
+ * 2e-7; NaN for NaN. Rounds t as vec_exp() does. The polynomial is the minimax polynomial of its
+ * degree. Additions and shifts run in parallel with the multiplications where possible. Dividing is
+ * as quick as an estimate with a Newton step. */
+ALWAYS_INLINE vec vec_gate_divisor(vec t)
 {
-    const vec magic = vec_set(12582912.0f);
-    const vec shifted = vec_add(t, magic);
-    const vec r = vec_sub(t, vec_sub(shifted, magic));
+    const vec c = vec_min(vec_set(126), vec_max(vec_set(-126), t)), magic = vec_set(12582912.0f);
+    const vec shifted = vec_add(c, magic);
+    const vec r = vec_sub(c, vec_sub(shifted, magic));
     vec p = vec_set(1.32647273e-3f);
     p = vec_fma(p, r, vec_set(9.67151279e-3f));
     p = vec_fma(p, r, vec_set(5.55073374e-2f));
     p = vec_fma(p, r, vec_set(2.40222421e-1f));
     p = vec_fma(p, r, vec_set(6.93146978e-1f));
     p = vec_fma(p, r, vec_set(1));
-    return vec_scale_by(p, shifted);
-}
-
-/* 1 + 2^t, at most 1 + 2^126: the divisor of the logistic function, 1 / (1 + e^-x). Dividing is as
- * quick as an estimate with a Newton step. */
-ALWAYS_INLINE vec vec_gate_divisor(vec t)
-{
-    const vec c = vec_min(vec_set(126), vec_max(vec_set(-126), t));
-    return vec_add(vec_exp2_quick(c), vec_set(1));
+    return vec_add(vec_scale_by(p, shifted), vec_set(1));
 }
 
 #define MINUS_LOG2E (-1.44269504088896341f)
