@@ -56,9 +56,6 @@ static void find_parts(struct planner *p, struct plan *plan, const struct node *
     struct kernel_caps caps;
     if (concat->op != OP_CONCAT || last < 1 || (axis != last && axis != -1))
         return;
-    for (size_t i = 0; i < concat->input_count; i++)
-        if (!concat->inputs[i])
-            return;
     size = dtype_size(whole->dtype);
     pitch = size * (size_t)whole->shape.dims[last];
     for (size_t i = 0; i < concat->input_count && pitch % ROW_ALIGN == 0; i++) {

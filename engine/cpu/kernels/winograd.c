@@ -44,15 +44,10 @@ ALWAYS_INLINE void source_tile(const struct winograd_tile *tile, const void *x, 
             vec d[6], t[6];
             const bool inside = j >= tile->left && j < tile->right;
             const ptrdiff_t column = (ptrdiff_t)c + (ptrdiff_t)j * tile->column_step;
-            if (inside && tile->top == 0 && tile->bottom == 6 && n == VEC) {
-                for (int i = 0; i < 6; i++)
-                    d[i] = load_pixel(x, column + (ptrdiff_t)i * tile->row_step, VEC, bf16);
-            } else {
-                for (int i = 0; i < 6; i++)
-                    d[i] = inside && i >= tile->top && i < tile->bottom
-                               ? load_pixel(x, column + (ptrdiff_t)i * tile->row_step, n, bf16)
-                               : vec_zero();
-            }
+            for (int i = 0; i < 6; i++)
+                d[i] = inside && i >= tile->top && i < tile->bottom
+                           ? load_pixel(x, column + (ptrdiff_t)i * tile->row_step, n, bf16)
+                           : vec_zero();
             source_six(d, t);
             for (int i = 0; i < 6; i++)
                 half[i][j] = t[i];

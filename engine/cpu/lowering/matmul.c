@@ -41,24 +41,14 @@ KERNEL_CLAIM(matmul_claim)
            (b->rank == 2 || b->rank == a->rank);
 }
 
-/* Creates the step. The caller has set constants, operands, and 8-bit scales and zero points. */
-static enum status matmul_product(const struct lowering *lowering, struct product_desc *desc,
-                                  struct step **ret, struct error *err)
-{
-    desc->op = PRODUCT_MATMUL;
-    TRY(product_step_create(lowering, desc, ret, err));
-    (*ret)->flops = 2 * (double)shape_count(&lowering->node->outputs[0]->shape) *
-                    (double)desc->src.dims[desc->src.rank - 1];
-    return STATUS_OK;
-}
-
 STEP_CREATE(lower_matmul)
 {
     const struct node *node = lowering->node;
     const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
     /* batched: equal ranks, batch dimensions equal or 1 */
     const bool batched = b->shape.rank != 2;
-    struct product_desc desc = {.weights_constant = b->known,
+    struct product_desc desc = {.op = PRODUCT_MATMUL,
+                                .weights_constant = b->known,
                                 .bias = node_bias(node),
                                 .src = operand_of(a, !batched),
                                 .weights = operand_of(b, false),
@@ -67,7 +57,9 @@ STEP_CREATE(lower_matmul)
         transpose(&desc.src);
     if (node->op == OP_GEMM && node_int(node, "transB", 0))
         transpose(&desc.weights);
-    return matmul_product(lowering, &desc, ret, err);
+    TRY(product_step_create(lowering, &desc, ret, err));
+    (*ret)->flops = 2 * (double)shape_count(&y->shape) * (double)desc.src.dims[desc.src.rank - 1];
+    return STATUS_OK;
 }
 
 const struct cpu_kernel cpu_matmul = {{"matmul", {OP_GEMM, OP_MATMUL}, matmul_claim}, lower_matmul};
@@ -78,12 +70,13 @@ STEP_CREATE(lower_qmatmul)
 {
     const struct node *node = lowering->node;
     struct product_desc desc = qmatmul_describe(node);
+    desc.op = PRODUCT_MATMUL;
     desc.src = operand_of(node->inputs[0], true);
     desc.dst = operand_of(node->outputs[0], true);
     desc.weights = operand_of(node->inputs[3], false);
     if (node->op == OP_QGEMM && node_int(node, "transB", 0))
         transpose(&desc.weights);
-    return matmul_product(lowering, &desc, ret, err);
+    return product_step_create(lowering, &desc, ret, err);
 }
 
 const struct cpu_kernel cpu_quantized_matmul = {

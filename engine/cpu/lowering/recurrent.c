@@ -396,16 +396,6 @@ static void divide_units(struct recurrent_step *s, size_t threads)
     s->column_parts = !pays || !may || idle < 2 ? 1 : idle < panels ? idle : panels;
 }
 
-static enum status recurrent_memory(struct recurrent_step *s, struct error *err)
-{
-    const struct recurrent *r = &s->shape;
-    size_t count;
-    if (!size_mul(r->directions * r->batch, 4 * r->hidden + r->width, &count) ||
-        !size_mul(count, sizeof(float), &s->step.scratch))
-        return error_set(err, STATUS_TOO_LARGE, "the states are too large");
-    return STATUS_OK;
-}
-
 STEP_CREATE(lower_recurrent)
 {
     const struct node *node = lowering->node;
@@ -422,7 +412,7 @@ STEP_CREATE(lower_recurrent)
     const struct recurrent *r = &s->shape;
     s->gates = r->width / r->hidden;
     divide_units(s, (size_t)lowering->program->threads);
-    TRY(recurrent_memory(s, err));
+    s->step.scratch = r->directions * r->batch * (4 * r->hidden + r->width) * sizeof(float);
     TRY(check_memory(add_biases(s, node_input(node, RECURRENT_B)), "while compiling", err));
     if (peepholes) {
         s->peepholes = alloc_array(r->directions * r->hidden, 3 * sizeof *s->peepholes);

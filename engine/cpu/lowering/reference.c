@@ -3,13 +3,9 @@
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/op/bound_kernel.h"
 
-#include <string.h>
-
 struct generic_step {
     struct step step;
     struct bound_kernel bound;
-    bool residual_in_y; /* the result overwrites the residual, which is first copied to the scratch
-                           memory */
     size_t y_count;
 };
 
@@ -28,10 +24,7 @@ static void apply_epilogue(const struct generic_step *s, struct program *program
     for (size_t at = 0; bias && at < s->y_count; at += row)
         simd()->binary(BINARY_ADD, y + at, 1, program->data[bias->index], 1, y + at, row);
     if (e->residual)
-        simd()->binary(BINARY_ADD, y, 1,
-                       s->residual_in_y ? (const float *)(const void *)program->scratch
-                                        : program->data[e->residual->index],
-                       1, y, s->y_count);
+        simd()->binary(BINARY_ADD, y, 1, program->data[e->residual->index], 1, y, s->y_count);
     if (e->activation)
         simd()->activate(y, y, s->y_count, e->activation, e->alpha, e->beta);
 }
@@ -43,9 +36,6 @@ STEP_RUN(generic_run)
     for (size_t i = 0; i < bound->node.input_count; i++)
         if (bound->in[i] && !bound->constant[i])
             bound->in[i]->data = program->data[bound->node.inputs[i]->index];
-    if (s->residual_in_y)
-        memcpy(program->scratch, program->data[bound->epilogue.residual->index],
-               s->y_count * sizeof(float));
     for (size_t i = 0; i < bound->node.output_count; i++)
         if (bound->out[i])
             bound->out[i]->data = program->data[bound->node.outputs[i]->index];
@@ -58,8 +48,6 @@ STEP_RUN(generic_run)
 
 KERNEL_CLAIM(reference_claim)
 {
-    if (node_output(node, 0))
-        ret->in_place = claim_residual(node);
     return kernel_find(node->op) && !node->channels_last;
 }
 
@@ -79,11 +67,6 @@ STEP_CREATE(lower_reference)
                          "--precision fp32",
                          NODE_STRING(node), dtype_name(node->outputs[0]->dtype));
     step->y_count = bound->out[0] ? shape_count(&bound->out[0]->shape) : 0; /* 0: omitted */
-    if (node->epilogue.residual) {
-        step->residual_in_y = !residual_of(lowering).copied;
-        if (step->residual_in_y)
-            step->step.scratch = step->y_count * sizeof(float);
-    }
     return STATUS_OK;
 }
 

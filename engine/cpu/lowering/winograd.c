@@ -334,7 +334,7 @@ enum status lower_winograd(const struct lowering *lowering, struct step **ret, s
     step->residual = residual_of(lowering);
     step->ending = (struct gemm){.bias = bias ? bias->known->data : NULL,
                                  .n = step->out_channels,
-                                 .accumulate = step->residual.present,
+                                 .accumulate = node->epilogue.residual != NULL,
                                  .row = epilogue_with_clip(&node->epilogue)};
     struct tensor *weights = node->inputs[1]->known;
     const struct strided_layout given = conv_weights(weights, 1);
