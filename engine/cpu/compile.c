@@ -81,19 +81,9 @@ static enum status add_steps(struct program *program, const struct graph *graph,
             if (node->inputs[i] && node->inputs[i]->known)
                 TRY(program_keep_constant(program, node->inputs[i], err));
     }
-    return STATUS_OK;
-}
-
-static enum status set_outputs(struct program *program, const struct graph *graph,
-                               struct error *err)
-{
-    for (size_t i = 0; i < graph->output_count; i++) {
-        const struct value *value = graph->outputs[i];
-        program->output_values[i] = value->index;
-        if (value->known)
-            TRY(program_keep_constant(program, value, err));
-    }
-    program->output_count = graph->output_count;
+    for (size_t i = 0; i < graph->output_count; i++)
+        if (graph->outputs[i]->known)
+            TRY(program_keep_constant(program, graph->outputs[i], err));
     return STATUS_OK;
 }
 
@@ -111,13 +101,11 @@ static enum status compile(struct backend *backend, const struct graph *graph, i
     backend->programs = program;
     program->data = alloc_array(graph->value_count, sizeof *program->data);
     program->steps = alloc_array(graph->node_count, sizeof *program->steps);
-    program->output_values = alloc_array(graph->output_count, sizeof *program->output_values);
     enum status status = STATUS_OK;
-    if (!program->data || !program->steps || !program->output_values)
+    if (!program->data || !program->steps)
         status = error_no_memory(err, "while compiling");
     IF_OK(status, plan_create(graph, cpu_claim, true, &program->plan, err));
     IF_OK(status, add_steps(program, graph, err));
-    IF_OK(status, set_outputs(program, graph, err));
     if (status != STATUS_OK) {
         program_free(program);
         return status;
@@ -151,8 +139,8 @@ enum status cpu_compile_streams(struct backend *backend, struct error *err)
     const int count = single->threads / each;
     if (count < 2 || !program_is_fast(single) || program_output_bytes(single) > MOST_STREAM_OUTPUTS)
         return STATUS_OK;
-    for (size_t i = 0; i < single->output_count; i++) /* none is a constant or an input */
-        if (single->plan.places[single->output_values[i]].kind != PLACE_ARENA)
+    for (size_t i = 0; i < single->graph->output_count; i++) /* none is a constant or an input */
+        if (single->plan.places[single->graph->outputs[i]->index].kind != PLACE_ARENA)
             return STATUS_OK;
     const enum status status = streams_create(backend, single, count, compile, err);
     if (status != STATUS_OK)

@@ -32,6 +32,7 @@ struct node_program {
     struct shape in[MOST_OPERANDS], out;
     struct tensor *constants[MOST_OPERANDS]; /* references to the node's constants */
     size_t inputs[MOST_OPERANDS];            /* [program input i]: index of the node's input */
+    struct graph *graph;                     /* has a copy of the node */
     struct program *program;                 /* NULL: the reference kernel runs the node */
     bool in_place; /* the program can write directly into the caller's tensor */
 };
@@ -85,8 +86,8 @@ static bool is_for(const struct node_program *kept, const struct kernel_args *ca
 
 static void node_program_free(struct node_program *kept)
 {
-    if (kept->program)
-        program_free(kept->program);
+    program_free(kept->program);
+    graph_free(kept->graph);
     for (size_t i = 0; i < MOST_OPERANDS; i++)
         tensor_unref(kept->constants[i]);
     free(kept);
@@ -102,8 +103,7 @@ void node_programs_free(struct backend *backend)
 }
 
 /* Fills `graph` with a copy of the node. Constants are shared; other operands are the graph's
- * inputs. The copy borrows the attributes: compile_node() removes them before it frees the graph.
- */
+ * inputs. The copy borrows the attributes: compile_node() removes them. */
 static enum status graph_of(const struct kernel_args *call, struct node_program *kept,
                             struct graph *graph, struct error *err)
 {
@@ -138,7 +138,7 @@ static enum status compile_node(struct backend *backend, const struct kernel_arg
                                 struct node_program *kept, struct error *err)
 {
     const struct optimize_options optimize = {.claim = cpu_claim};
-    struct graph *graph = graph_create(NULL);
+    struct graph *graph = kept->graph = graph_create(NULL);
     TRY(check_memory(graph, "while compiling a node", err));
     enum status status = graph_of(call, kept, graph, err);
     IF_OK(status, optimize_for_backend(graph, &optimize, err));
@@ -149,11 +149,10 @@ static enum status compile_node(struct backend *backend, const struct kernel_arg
         kept->in_place = last && !plan_shares_bytes(&kept->program->plan, last) &&
                          cpu_claim(last, &caps) && caps.in_place < 0;
     }
-    /* The copy of the node must not free the attributes that it borrows. */
+    /* graph_free() must not free the attributes that the copy of the node borrows. */
     for (size_t n = 0; n < graph->node_count; n++)
         if (graph->nodes[n]->attrs == call->node->attrs)
             graph->nodes[n]->attr_count = 0;
-    graph_free(graph);
     if (status == STATUS_OK && !program_is_fast(kept->program)) {
         program_free(kept->program);
         kept->program = NULL;
@@ -245,7 +244,7 @@ enum status cpu_run_node(void *context, const struct kernel_args *call, bool *re
     if (memory_charge(call->budget, arena, NULL) != STATUS_OK)
         return STATUS_OK;
     if (kept->in_place)
-        program->data[program->output_values[0]] = call->out[0]->data;
+        program->data[program->graph->outputs[0]->index] = call->out[0]->data;
     const enum status status = program_run(program, inputs, &output, err);
     if (status == STATUS_OK && !kept->in_place)
         memcpy(call->out[0]->data, output, call->out[0]->bytes);

@@ -89,7 +89,7 @@ void program_free(struct program *program)
     for (size_t i = 0; i < program->constant_count; i++)
         tensor_unref(program->constants[i]);
     plan_done(&program->plan);
-    FREE_ALL(program->steps, program->constants, program->data, program->output_values, program);
+    FREE_ALL(program->steps, program->constants, program->data, program);
 }
 
 /* ---- the arena ---- */
@@ -250,8 +250,8 @@ enum status program_run(struct program *program, const void *const *inputs, cons
                         struct error *err)
 {
     TRY(run_steps(program, inputs, NULL, 0, err));
-    for (size_t i = 0; i < program->output_count; i++)
-        outputs[i] = program->data[program->output_values[i]];
+    for (size_t i = 0; i < program->graph->output_count; i++)
+        outputs[i] = program->data[program->graph->outputs[i]->index];
     return STATUS_OK;
 }
 
@@ -275,8 +275,7 @@ struct residual residual_of(const struct lowering *lowering)
     const struct place *from = &places[residual->index];
     const struct place *to = &places[lowering->node->outputs[0]->index];
     const bool in_place = from->kind == PLACE_ARENA && from->offset == to->offset;
-    return (struct residual){.present = true,
-                             .copied = in_place ? NULL : &program->data[residual->index],
+    return (struct residual){.copied = in_place ? NULL : &program->data[residual->index],
                              .bytes = value_bytes(residual)};
 }
 

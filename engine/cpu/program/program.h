@@ -35,7 +35,7 @@ struct program {
     struct backend *backend;
     struct program *next;
     struct weight *weights_before; /* backend->weights when compilation started */
-    const struct graph *graph;     /* lives as long as the program, except in node_runner.c */
+    const struct graph *graph;     /* lives as long as the program */
     int threads;                   /* of a run */
     struct plan plan;
     void **data;               /* address of each value, by index */
@@ -44,10 +44,8 @@ struct program {
     size_t step_count;
     size_t scratch_bytes; /* largest step.scratch; this memory follows the arena's values */
     unsigned char *scratch;
-    bool is_stream; /* belongs to a stream: its outputs follow the scratch memory */
-    size_t at;      /* of a stream's program: offset of its memory in the arena */
-    uint32_t *output_values;
-    size_t output_count;
+    bool is_stream;            /* belongs to a stream: its outputs follow the scratch memory */
+    size_t at;                 /* of a stream's program: offset of its memory in the arena */
     struct tensor **constants; /* references held for steps that read them in place */
     size_t constant_count, constant_capacity;
 };
@@ -176,8 +174,8 @@ void arena_leave(struct backend *backend); /* the backend may have no arena */
 
 /* The value that a node's epilogue adds to its result. */
 struct residual {
-    bool present;
-    void **copied; /* address in program->data; NULL: it lies in the result's place */
+    void **copied; /* address in program->data; NULL: it lies in the result's place, or there is
+                      none */
     size_t bytes;
 };
 

@@ -106,7 +106,7 @@ static unsigned char *output_of(struct cpu_streams *streams, unsigned long numbe
     return streams->backend->outputs +
            (unsigned long)(run_at(streams, number) - streams->runs) *
                streams->backend->output_bytes +
-           (plan->places[whole->output_values[i]].offset - plan->outputs_at);
+           (plan->places[whole->graph->outputs[i]->index].offset - plan->outputs_at);
 }
 
 static enum status run_image(struct cpu_stream *stream, unsigned long number, int image,
@@ -120,10 +120,10 @@ static enum status run_image(struct cpu_stream *stream, unsigned long number, in
             return STATUS_OK;
         TRY(program_step(program, program->steps[i], err));
     }
-    for (size_t i = 0; i < program->output_count; i++) {
+    for (size_t i = 0; i < program->graph->output_count; i++) {
         const size_t bytes = value_bytes(program->graph->outputs[i]);
         memcpy(output_of(stream->streams, number, i) + (size_t)image * bytes,
-               program->data[program->output_values[i]], bytes);
+               program->data[program->graph->outputs[i]->index], bytes);
     }
     return STATUS_OK;
 }
@@ -273,7 +273,7 @@ enum status streams_collect(struct backend *backend, const void **outputs, struc
     }
     if (run->status != STATUS_OK)
         return error_set(err, run->status, "%s", run->error.message);
-    for (size_t i = 0; i < run->whole->output_count; i++)
+    for (size_t i = 0; i < run->whole->graph->output_count; i++)
         outputs[i] = output_of(streams, number, i);
     return STATUS_OK;
 }
