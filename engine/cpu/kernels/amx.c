@@ -1,13 +1,19 @@
 /* Multiplies matrices with Intel's AMX: two tile registers of 16 rows by two of 16 columns at a
  * time. Panels of weights have the layout that VNNI and AVX512-BF16 use; a tile register holds 16
  * columns of 16 groups of four bytes. */
-#include "engine/cpu/kernels/amx.h"
-
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "engine/cpu/kernels/simd.h"
+
+/* The shapes of tile registers in the format of ldtilecfg (SDM volume 1, 18.3). Load it with inline
+ * assembly: gcc 12 may drop the stores before its intrinsic. */
+struct amx_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+};
 
 enum { ROWS = 16, STEP = 64, PANEL = 64 * 4, PAIR = 32 };
 

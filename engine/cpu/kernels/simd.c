@@ -5,7 +5,6 @@
 
 #include "engine/base/cpu.h"
 #if defined __x86_64__
-#include "engine/cpu/kernels/amx.h"
 
 static struct simd_kernels amx; /* name is NULL if the CPU or Linux has no AMX */
 

@@ -326,6 +326,16 @@ const struct simd_kernels *simd_at(size_t i);
 /* The widest variant that this CPU supports. Thread-safe. */
 const struct simd_kernels *simd(void);
 
+/* Asks Linux to let this process use AMX's tile registers (Documentation/arch/x86/xstate.rst).
+ * Returns false if Linux refuses. Thread-safe. */
+bool amx_allowed(void);
+
+/* tile_dot, tile_bf16 and tile_end for tiles of 32 rows x 64 columns. They need amx_allowed().
+ * amx_tile_end() releases the tile registers of the calling thread. */
+void amx_tile_dot(const struct tile *t, size_t rows);
+void amx_tile_bf16(const struct tile *t, size_t rows);
+void amx_tile_end(void);
+
 /* True if tile_dot can be called on this CPU. */
 bool simd_has_dot(const struct simd_kernels *kernels);
 
