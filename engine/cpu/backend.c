@@ -82,7 +82,6 @@ static enum status cpu_open(const struct backend_options *options, struct backen
 
 static enum status cpu_reserve(struct backend *backend, struct error *err)
 {
-    streams_keep_if_small(backend);
     TRY(programs_place(backend, err));
     weights_seal(backend);
     return STATUS_OK;

@@ -99,7 +99,8 @@ size_t program_output_bytes(const struct program *program)
     return program->plan.arena_bytes - program->plan.outputs_at;
 }
 
-size_t program_arena_bytes(const struct program *program)
+/* Bytes of the values, except outputs, and of the scratch memory. */
+static size_t program_arena_bytes(const struct program *program)
 {
     return size_align(program->plan.outputs_at, 4096) + size_align(program->scratch_bytes, 4096);
 }
@@ -116,15 +117,9 @@ static size_t stream_bytes(const struct program *program)
     return program_arena_bytes(program) + size_align(program_output_bytes(program), 4096);
 }
 
-size_t streams_arena_bytes(const struct backend *backend)
-{
-    size_t bytes = 0;
-    for (const struct program *program = backend->programs; program; program = program->next)
-        bytes += program->is_stream ? stream_bytes(program) : 0;
-    return bytes;
-}
-
-size_t streams_most_bytes(size_t arena_bytes)
+/* Streams that need more bytes than this are freed; `arena_bytes`: of the largest batch. Eight
+ * streams need up to 1.4 times the bytes of a batch of 8 (GoogLeNet with 16 threads). */
+static size_t streams_most_bytes(size_t arena_bytes)
 {
     return arena_bytes + arena_bytes / 2;
 }
@@ -132,7 +127,9 @@ size_t streams_most_bytes(size_t arena_bytes)
 size_t program_activation_bytes(const struct program *program)
 {
     const size_t alone = program_arena_bytes(program), most = streams_most_bytes(alone);
-    const size_t streams = streams_arena_bytes(program->backend);
+    size_t streams = 0;
+    for (const struct program *p = program->backend->programs; p; p = p->next)
+        streams += p->is_stream ? stream_bytes(p) : 0;
     const size_t arena = streams < most ? streams : most;
     return (arena > alone ? arena : alone) +
            runs_in_flight(program->backend) * size_align(program_output_bytes(program), 4096);
@@ -173,6 +170,10 @@ enum status programs_place(struct backend *backend, struct error *err)
         }
         most = outputs > most ? outputs : most;
         arena = bytes > arena ? bytes : arena;
+    }
+    if (streams > streams_most_bytes(arena)) {
+        streams_free(backend);
+        streams = 0;
     }
     most = size_align(most, 4096);
     backend->arena_bytes = streams > arena ? streams : arena;

@@ -115,13 +115,12 @@ enum status program_run(struct program *program, const void *const *inputs, cons
 enum status program_profile(struct program *program, const void *const *inputs,
                             struct session_step *ret, size_t max, size_t *ret_count,
                             struct error *err) MUST_USE;
-size_t program_arena_bytes(const struct program *program); /* of values, except outputs; scratch */
 size_t program_output_bytes(const struct program *program);
 size_t program_activation_bytes(const struct program *program);
 size_t programs_weight_bytes(const struct backend *backend);
 
-/* Allocates memory for the largest program and sets the addresses of all values.
- * STATUS_NO_MEMORY. */
+/* Allocates memory for the largest program and sets the addresses of all values. Frees the streams
+ * if they need much more memory than that program. STATUS_NO_MEMORY. */
 enum status programs_place(struct backend *backend, struct error *err) MUST_USE;
 
 /* ---- streams (streams.c) ---- */
@@ -137,14 +136,6 @@ typedef enum status (*stream_compile)(struct backend *backend, const struct grap
 enum status streams_create(struct backend *backend, const struct program *single, int count,
                            stream_compile compile, struct error *err) MUST_USE;
 void streams_free(struct backend *backend);
-/* Bytes of the arena that the streams' values and outputs need. */
-size_t streams_arena_bytes(const struct backend *backend);
-/* Streams that need more bytes than this are freed; `arena_bytes`: of the largest batch. Eight
- * streams need up to 1.4 times the bytes of a batch of 8 (GoogLeNet with 16 threads). */
-size_t streams_most_bytes(size_t arena_bytes);
-/* Frees the streams if they need more than streams_most_bytes(). Call it before programs_place().
- */
-void streams_keep_if_small(struct backend *backend);
 
 /* Starts a run of the first `rows` images. The arena stays locked until all runs are collected.
  * Returns false and starts nothing if the system refuses threads. */

@@ -81,18 +81,6 @@ void streams_free(struct backend *backend)
     backend->stream_count = 0;
 }
 
-void streams_keep_if_small(struct backend *backend)
-{
-    size_t most = 0;
-    for (const struct program *program = backend->programs; program; program = program->next)
-        if (!program->is_stream) {
-            const size_t bytes = program_arena_bytes(program);
-            most = bytes > most ? bytes : most;
-        }
-    if (streams_arena_bytes(backend) > streams_most_bytes(most))
-        streams_free(backend);
-}
-
 static struct stream_run *run_at(struct cpu_streams *streams, unsigned long number)
 {
     return &streams->runs[number % (unsigned long)(streams->count + 1)];
