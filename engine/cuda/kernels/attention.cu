@@ -274,18 +274,13 @@ template <typename T>
 void attention_tensor(cudaStream_t stream, const struct cuda_attention_data *data,
                       const struct cuda_attention *a)
 {
-    switch (padded_depth(a)) {
-    case 32:
-        return attention_launch<T, 32>(stream, data, a);
-    case 64:
-        return attention_launch<T, 64>(stream, data, a);
-    case 80:
-        return attention_launch<T, 80>(stream, data, a);
-    case 96:
-        return attention_launch<T, 96>(stream, data, a);
-    default:
-        return attention_launch<T, 128>(stream, data, a);
-    }
+    const int depth = padded_depth(a);
+    const auto launch = depth == 32   ? attention_launch<T, 32>
+                        : depth == 64 ? attention_launch<T, 64>
+                        : depth == 80 ? attention_launch<T, 80>
+                        : depth == 96 ? attention_launch<T, 96>
+                                      : attention_launch<T, 128>;
+    launch(stream, data, a);
 }
 
 /* ---- one block per row ---- */

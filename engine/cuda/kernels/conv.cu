@@ -150,20 +150,15 @@ static void conv_direct(cudaStream_t stream, const T *x, const W *weights, void 
 {
     const size_t outputs = (size_t)c->n * (size_t)c->oh * (size_t)c->ow * (size_t)c->m;
     const int cg = c->c / c->groups;
-#define START_DIRECT(each, is_depthwise, count)                                                    \
-    LAUNCH((conv_direct_kernel<S, each, is_depthwise, T, W, Epilogue>), blocks_for(count),         \
-           THREADS, stream, x, weights, y, *c, *e, (const T *)padding, count)
-    if (c->groups == c->c && c->m == c->c && c->c % 8 == 0)
-        START_DIRECT(8, true, outputs / 8);
-    else if (c->groups == c->c && c->m == c->c)
-        START_DIRECT(1, true, outputs);
-    else if (cg % 4 == 0)
-        START_DIRECT(4, false, outputs);
-    else if (cg % 2 == 0)
-        START_DIRECT(2, false, outputs);
-    else
-        START_DIRECT(1, false, outputs);
-#undef START_DIRECT
+    const bool is_depthwise = c->groups == c->c && c->m == c->c, in_eights = c->c % 8 == 0;
+    const size_t count = is_depthwise && in_eights ? outputs / 8 : outputs;
+    const auto kernel = is_depthwise && in_eights ? conv_direct_kernel<S, 8, true, T, W, Epilogue>
+                        : is_depthwise            ? conv_direct_kernel<S, 1, true, T, W, Epilogue>
+                        : cg % 4 == 0             ? conv_direct_kernel<S, 4, false, T, W, Epilogue>
+                        : cg % 2 == 0             ? conv_direct_kernel<S, 2, false, T, W, Epilogue>
+                                                  : conv_direct_kernel<S, 1, false, T, W, Epilogue>;
+    LAUNCH(kernel, blocks_for(count), THREADS, stream, x, weights, y, *c, *e, (const T *)padding,
+           count);
 }
 
 void cuda_conv_direct(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,

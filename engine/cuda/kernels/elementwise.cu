@@ -133,13 +133,6 @@ template <int EACH> __global__ void parts_kernel(unsigned char *whole, cuda_part
     }
 }
 
-template <int EACH>
-static void copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts *p, size_t widest)
-{
-    const dim3 grid(blocks_for(p->rows * widest / EACH), (unsigned)p->count);
-    LAUNCH(parts_kernel<EACH>, grid, THREADS, stream, (unsigned char *)whole, *p);
-}
-
 /* Returns the OR of all sizes and addresses. A power of two that divides the OR divides them all.
  */
 static size_t parts_sizes(const void *whole, const struct cuda_parts *p, size_t *ret_widest)
@@ -157,14 +150,13 @@ void cuda_copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts *
 {
     size_t widest;
     const size_t all = parts_sizes(whole, p, &widest);
-    if (all % 16 == 0)
-        copy_parts<16>(stream, whole, p, widest);
-    else if (all % 4 == 0)
-        copy_parts<4>(stream, whole, p, widest);
-    else if (all % 2 == 0)
-        copy_parts<2>(stream, whole, p, widest);
-    else
-        copy_parts<1>(stream, whole, p, widest);
+    const size_t each = all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
+    const auto kernel = each == 16  ? parts_kernel<16>
+                        : each == 4 ? parts_kernel<4>
+                        : each == 2 ? parts_kernel<2>
+                                    : parts_kernel<1>;
+    const dim3 grid(blocks_for(p->rows * widest / each), (unsigned)p->count);
+    LAUNCH(kernel, grid, THREADS, stream, (unsigned char *)whole, *p);
 }
 
 template <typename T, int EACH>

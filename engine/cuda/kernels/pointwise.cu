@@ -232,15 +232,11 @@ template <typename C>
 void run_numbers(cudaStream_t stream, const void *const operands[CUDA_OPERANDS], void *y,
                  const struct cuda_pointwise *n, size_t count)
 {
-    if (n->operands == 1)
-        LAUNCH((pointwise_kernel<C, 1>), blocks_for(count), THREADS, stream, operands[0],
-               operands[1], operands[2], y, *n, count);
-    else if (n->operands == 2)
-        LAUNCH((pointwise_kernel<C, 2>), blocks_for(count), THREADS, stream, operands[0],
-               operands[1], operands[2], y, *n, count);
-    else
-        LAUNCH((pointwise_kernel<C, 3>), blocks_for(count), THREADS, stream, operands[0],
-               operands[1], operands[2], y, *n, count);
+    const auto kernel = n->operands == 1   ? pointwise_kernel<C, 1>
+                        : n->operands == 2 ? pointwise_kernel<C, 2>
+                                           : pointwise_kernel<C, 3>;
+    LAUNCH(kernel, blocks_for(count), THREADS, stream, operands[0], operands[1], operands[2], y, *n,
+           count);
 }
 } // namespace
 
