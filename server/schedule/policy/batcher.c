@@ -13,9 +13,9 @@
 #define PREPARE_WEIGHT  0.1
 #define LEARNING_WEIGHT 0.1
 #define WAIT_SHARE      0.02 /* share of passes that may wait for an image while images are queued */
-/* The same for lanes with streams. A stream that waits leaves its core to a decoder, and each image
- * that is prepared early makes others wait: with 0.02 instead, p50 of a client beside 64 was 3 ms
- * longer, at the same throughput (SqueezeNet, two cores). */
+/* WAIT_SHARE for lanes with streams: a waiting stream leaves its core to a decoder, and each image
+ * that is prepared early delays others. With 0.02 the p50 latency of one client beside 64 others
+ * was 3 ms longer, at the same throughput (SqueezeNet, two cores). */
 #define STREAM_WAIT_SHARE 0.2
 #define LATE_FRACTION     0.9 /* an image is late if less than this share of a pass is left */
 
@@ -185,7 +185,7 @@ static size_t large_room(const struct batcher *batcher)
     return (size_t)batcher->config.larges - batcher->larges;
 }
 
-/* Number of images that lanes with streams lack: one for each stream, and `more` for each lane. */
+/* How many images lanes with streams lack, to have one for each stream and `more` per lane. */
 static size_t streams_lack(const struct batcher *batcher, int more)
 {
     size_t count = 0;
@@ -392,11 +392,11 @@ void batcher_abandon(struct batcher *batcher, struct batch_slot place)
 /* --- lanes --- */
 
 /* Sets `full`, the number of images beyond which a batch gains nothing on any lane. But `full` lets
- * each worker that the lanes need hold a ticket while all lanes run and one closed buffer waits,
- * and it shrinks only if there is still a slot for every ticket.
+ * every worker that the lanes need hold a ticket while all lanes run and one closed buffer waits.
+ * It shrinks only if every ticket still has a slot.
  *
  * Sets `ahead`, too. The queue cannot reorder an image that has left it. So if larger batches gain
- * nothing, an image leaves the queue only when a lane needs it soon. */
+ * nothing, `ahead` lets an image leave the queue only when a lane needs it soon. */
 static void update_full(struct batcher *batcher)
 {
     const struct batcher_config *config = &batcher->config;
@@ -408,7 +408,7 @@ static void update_full(struct batcher *batcher)
         const struct latency *latency = &batcher->lanes[i].latency;
         const int wanted = latency->is_known ? latency->full : config->max_batch;
         full = wanted > full ? wanted : full;
-        next += latency->streams ? 0 : wanted; /* streams: streams_lack() */
+        next += latency->streams ? 0 : wanted; /* batcher_grant() adds streams_lack() */
     }
     batcher->full = full < config->max_batch ? full : config->max_batch;
     batcher->ahead = full < config->max_batch ? next + early : INT_MAX;
@@ -462,9 +462,9 @@ static void find_ready(const struct batcher *batcher, const struct buffer *buffe
     }
 }
 
-/* Reduces the images to those of one pass whose padding reaches no slot of another lane: to one
- * image if each stream has one. Returns false if there is no such pass: the other lane must finish
- * first. */
+/* Reduces the batch to the images of one pass whose padding reaches no slot of another lane. If
+ * each stream has an image, the pass has one image. Returns false if no size fits: then the other
+ * lane must finish first. */
 static bool cut_batch(const struct batcher *batcher, struct batch *batch)
 {
     const struct latency *latency = &batcher->lanes[batch->lane].latency;

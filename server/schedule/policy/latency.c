@@ -8,7 +8,7 @@
 
 #define WEIGHT  0.1 /* weight of one pass in the mean of its batch size */
 #define OUTLIER 4.0 /* longer passes are clamped to this multiple of the expected time */
-#define OLD     16  /* passes without a run after which a size is scaled fully */
+#define OLD     16  /* passes of other sizes until a size's time changes by their full ratio */
 /* A split is used only if it takes less than this share of the time of one pass, so that noise does
  * not cause splits. */
 #define SPLIT_GAIN 0.95

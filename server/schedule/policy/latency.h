@@ -37,8 +37,8 @@ struct latency {
 };
 
 /* Sets `count` (1 … LATENCY_MAX_SIZES) compiled sizes, ascending, and their times (0 if unknown:
- * then estimated from neighbours). A file may fix its batch to more than LATENCY_MAX_BATCH images:
- * then passes are planned for at most LATENCY_MAX_BATCH and padded. */
+ * then estimated from neighbours). A model's file may fix its batch to more than LATENCY_MAX_BATCH
+ * images: then passes are planned for at most LATENCY_MAX_BATCH and padded. */
 void latency_init(struct latency *latency, const struct session_batch *batches, size_t count);
 
 /* Records that a pass of `images` (padded to the next compiled size) took `ns`. */

@@ -7,7 +7,7 @@
  * share: twice the average of the other clients, plus 2. Otherwise the clients of that priority
  * take turns, one image each (deficit round robin with equal costs), so that a client that floods
  * the queue delays only itself. A client without images in the queue gets its turn before the
- * client whose image went last gets another. Taking turns always would not be fairer to equal
+ * client whose image went last gets another turn. Taking turns always would not be fairer to equal
  * clients, but waiting times would vary more, and requests would miss more deadlines
  * (tests/simulate: 5 to 10 % less goodput under overload).
  *

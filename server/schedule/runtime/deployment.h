@@ -33,9 +33,10 @@ struct deployment_stats {
     uint64_t last_inference_ms; /* wall-clock time of the last request, milliseconds since 1970 */
     uint64_t inference_count;   /* images and rows answered without an error */
     uint64_t execution_count;   /* successful forward passes */
-    /* success, fail: requests, from first byte to answer. queue, input, infer, output: successful
-     * requests, the slowest image's time in the phase. cache_hit: requests answered from the
-     * response cache, time to look up. cache_miss: answers put into this cache, time to store. */
+    /* success, fail: requests; their times from the first byte to the answer. queue, input, infer,
+     * output: successful requests; the time of their slowest image in the phase. cache_hit:
+     * requests answered from the response cache; the time of the look-up. cache_miss: answers
+     * stored in this cache; the time to store them. */
     struct deployment_count success, fail, queue, input, infer, output, cache_hit, cache_miss;
     struct deployment_batch {
         struct deployment_count input, infer, output;

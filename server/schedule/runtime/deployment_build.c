@@ -13,7 +13,7 @@
 
 #define DEFAULT_MAX_BATCH 8
 
-/* The part of a load's progress (1) that counts for reading the files. */
+/* The progress of a load, from 0 to 1, when its files have been read. */
 #define PROGRESS_READ 0.02
 
 static void on_lane_progress(void *context, const char *phase, double fraction)
@@ -219,7 +219,7 @@ enum status deployment_create(struct deployment_options *options, struct deploym
     }
     if (status == STATUS_OK) {
         metric_set(deployment->meters.triton.load_seconds, clock_ms(clock_now() - start) * 1e-3);
-        /* because packing weights has fragmented the heap */
+        /* Packing weights has fragmented the heap. */
         malloc_trim(0);
         deployment->load_ms = clock_ms(clock_thread()) - start_ms;
         *ret = deployment;

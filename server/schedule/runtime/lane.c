@@ -98,7 +98,7 @@ static bool warm_up(struct lane *lane)
         device_turn_end(&lane->turn, 0, false);
     }
     session_set_run_ended(lane->session, scheduler_wake_lanes, lane->scheduler);
-    /* Set this after the first pass, which belongs to the load and obeys the load's cancel flag. */
+    /* Not before the first pass, which belongs to the load and obeys the load's cancel flag. */
     session_set_stop(lane->session, lane_is_unwanted, lane);
     sem_post(&lane->warm);
     return entered;

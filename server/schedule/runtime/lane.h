@@ -28,7 +28,7 @@ struct lane_pass {
     struct error error;
     double copy_in_ms, forward_ms;
     int64_t begun, ended;
-    const void **inputs; /* info.input_count; in lane.inputs */
+    const void **inputs; /* info.input_count pointers, in lane.inputs */
 };
 
 struct lane {

@@ -10,9 +10,9 @@
 #include "server/observe/log.h"
 #include "server/schedule/runtime/image_answer.h"
 
-/* The most parts of a batch that wait at a time. A split adds one: a part of the next smaller
- * compiled size runs, and the rest waits. Below the smallest size parts are halved, at most eight
- * times (256 images). */
+/* The most parts of a batch that wait at a time. After each split a part of the next smaller
+ * compiled size runs, and the rest waits. A part below the smallest compiled size is halved, at
+ * most eight times (256 images). */
 #define MAX_SUB_BATCHES (SESSION_MAX_BATCHES + 10)
 
 /* The images of a batch that run in one forward pass: all, or a sub-batch. */
@@ -329,9 +329,9 @@ void lane_end_turn(struct lane *lane)
  * up the device. */
 enum sub_batch_end { SUB_BATCH_ANSWERED, SUB_BATCH_AGAIN, SUB_BATCH_DEVICE };
 
-/* Runs one sub-batch of `whole`, unless `has_run`: then `whole` is its pass. Answers it, unless it
- * must be split or the device has failed. *has_probed becomes true when the device is probed, which
- * happens once per batch. */
+/* Runs the images `part` of `whole` and answers them, unless they must be split or the device has
+ * failed. With `has_run` their pass has already ended, and `whole` is that pass. *has_probed
+ * becomes true when the device is probed, which happens once per batch. */
 static enum sub_batch_end run_sub_batch(struct lane *lane, const struct lane_pass *whole,
                                         struct image_range part, bool has_run, bool is_retry,
                                         bool is_last, bool *has_probed)

@@ -1,6 +1,6 @@
-/* The metrics of one model's scheduler and lanes. meters.c has their names and help texts. Those
- * that begin with nv_ are Triton's, with the labels model and version, for dashboards made for
- * Triton.
+/* The metrics of one model's scheduler and lanes. meters.c has their names and help texts. Metrics
+ * whose names begin with nv_ are Triton's, with the labels model and version, for dashboards made
+ * for Triton.
  *
  * Phases (lensd_phase_seconds) of a request: read (first byte to admission), write (answer ready to
  * last byte sent). Phases of an image: decode, preprocess, queue, and with the label device copy_in

@@ -36,7 +36,7 @@ void table_let_go(struct predict_request *request)
         const int64_t keep = atomic_load(&entry->keep_ns);
         atomic_store(&entry->used, clock_now());
         table_unref_entry(entry);
-        if (keep >= 0 && keep != INT64_MAX) /* the time may end before the loader's next check */
+        if (keep >= 0 && keep != INT64_MAX) /* `keep` may end before the loader's next check */
             wake_loader(host);
     }
     request->held_count = 0;

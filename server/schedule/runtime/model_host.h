@@ -237,7 +237,7 @@ enum status model_host_create(const struct model_host_options *options, struct m
 bool model_host_drain(struct model_host *host, int grace_ms);
 
 /* Ends all threads, frees sessions and models; drains without grace first, if necessary. No other
- * call may be running: join first a loader that is in model_host_add_model(). NULL is fine. */
+ * call may be running: first join a thread that is in model_host_add_model(). NULL is fine. */
 void model_host_free(struct model_host *host);
 
 /* Compiles and warms up `model` on every device of the options (may take seconds: call it from a

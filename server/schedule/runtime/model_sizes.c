@@ -213,8 +213,8 @@ void model_host_set_source(struct model_host *host, const struct model_host_sour
     host->source = *source;
 }
 
-/* True if the size is neither compiled nor failed, and entry->sizes has room. False if no record
- * for a failure is unused: replacing one would let its size be compiled, and fail, again. */
+/* True if the size is neither compiled nor failed, entry->sizes has room, and a failure record is
+ * unused: the size of a replaced record would be compiled, and fail, again. */
 static bool may_add_size(const struct model_host *host, struct model_entry *entry,
                          struct stage_size size)
 {

@@ -97,7 +97,8 @@ struct deployment_options {
     struct model *model;
     const struct precision_choice *choices; /* index: enum device_kind; NULL: choose now */
     const struct session_batch *known;      /* session_options.known; NULL: measure all sizes */
-    int loads_to_come; /* larger batches leave an equal part of the memory to each of these loads */
+    int loads_to_come; /* loads that will follow; larger batches leave each an equal part of memory
+                        */
     void (*on_progress)(void *context, const char *phase, double fraction); /* may be NULL */
     void *progress_context;
     const _Atomic int *cancel;     /* may be NULL */

@@ -613,8 +613,7 @@ static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn
     while (!(taken = batcher_take(batcher, lane, clock_now(), ret)) && !scheduler->stopping &&
            batcher_has_ready(batcher) && !device_turn_is_contended(turn))
         condition_wait(&scheduler->lane_ready, &scheduler->lock, INT64_MAX);
-    if (!taken) { /* to end `idle`: the first call clears it with `works`, the second sets `works`
-                   */
+    if (!taken) { /* the first call clears `idle` and `works`, the second sets `works` again */
         batcher_lane_works(batcher, lane, false);
         batcher_lane_works(batcher, lane, true);
     }

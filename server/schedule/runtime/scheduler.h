@@ -118,9 +118,9 @@ bool scheduler_claim(struct scheduler *scheduler, struct predict_image **ret);
 bool scheduler_reserve(struct scheduler *scheduler, struct predict_image *image,
                        struct batch_slot *ret);
 
-/* Call it when the work on a claimed image has ended. `slot`: its slot, or NULL. If it is written,
- * the scheduler owns the image from then on. Otherwise the image was finished. `is_large`:
- * batch_item.is_large. */
+/* Call it when the work on a claimed image has ended. `slot`: its slot, or NULL. If the
+ * slot is written, the scheduler owns the image from then on. Otherwise the image was finished.
+ * `is_large`: batch_item.is_large. */
 void scheduler_end_claim(struct scheduler *scheduler, const struct batch_slot *slot,
                          bool is_written, bool is_large);
 
