@@ -58,7 +58,7 @@ static size_t head_classes(const struct heads *heads, size_t i)
 
 static const struct value *head_value(const struct heads *heads, size_t i)
 {
-    return heads->model->graph->outputs[heads->outputs[i]]; /* is_last() searches model->graph */
+    return heads->model->graph->outputs[heads->outputs[i]]; /* is_last() searches this graph */
 }
 
 static bool contains_one(const char *name, const char *const *words, size_t count)
@@ -103,9 +103,9 @@ static bool is_computed_from(const struct graph *graph, const struct value *from
     return is_made;
 }
 
-/* False if another output is closer to the final scores: the graph computes scores from a vector,
- * or probabilities from logits. An output of the best class only (one number, or a TopK) is
- * computed from the scores, so the scores are preferred. */
+/* False if another output is better. An output is better than those from which it is computed, as
+ * scores from a vector, or probabilities from logits. But an output of only the best class (one
+ * number, or a TopK) is worse than the scores from which it is computed. */
 static bool is_last(const struct heads *heads, size_t i)
 {
     const struct value *own = head_value(heads, i);

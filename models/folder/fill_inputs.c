@@ -10,18 +10,18 @@
 #include "engine/passes/edit.h"
 #include "models/folder/model_internal.h"
 
-/* Special values of known_input.numbers (negative) and known_input.count, and a limit. */
+/* Special values: SIDE_… of known_input.numbers, ZEROS of known_input.count. */
 enum {
     SIDE_WIDTH = -1,
     SIDE_HEIGHT = -2,
     ZEROS = 3,      /* `count`: every number is 0 */
-    ROWS_MAX = 4096 /* limit of the batch size that a file fixes, as in sessions */
+    ROWS_MAX = 4096 /* the largest batch size that a file may fix, as in sessions */
 };
 
-/* Inputs, in this order: Hugging Face's mask of a padded batch, where 1 means no padding; SAM's
- * earlier mask, and the size of an output that lensd does not use; sizes in RT-DETR's and D-FINE's
- * own exports; PaddleDetection's inputs, where a scale_factor of 1 gives boxes in pixels of the
- * model's input; Ultralytics' thresholds for suppression. */
+/* In this order: Hugging Face's mask of a padded batch, where 1 means no padding; SAM's mask of an
+ * earlier run, whether there is one, and the size of an output that lensd does not use; sizes in
+ * RT-DETR's and D-FINE's own exports; PaddleDetection's inputs, where a scale_factor of 1 gives
+ * boxes in pixels of the model's input; Ultralytics' thresholds for suppression. */
 static const struct known_input {
     const char *name;
     size_t count; /* 2: two numbers per image; 1: one number in all; 0: one per pixel; or ZEROS */
@@ -180,7 +180,8 @@ enum status model_fill_inputs(struct model *model, const cJSON *named, struct er
     for (size_t i = graph->input_count; i-- > 0;) {
         struct value *input = graph->inputs[i];
         const cJSON *own = json_get(named, input->name);
-        /* These inputs stay. With an unknown input (`stranger`) clients send all as tensors. */
+        /* These inputs stay. Beside an unknown input (`stranger`) known inputs stay, too, because
+         * clients send tensors. */
         if (i == model->image_input || word_input_is(model, input) ||
             (!own && !model->prompt.is_set && (stranger || model->image_input == SIZE_MAX)) ||
             (model->prompt.is_set && !find_known(model, input)))

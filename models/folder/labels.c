@@ -103,7 +103,7 @@ static bool parse_index(const char *text, size_t *ret)
     return digits > 0 && !text[digits] && *ret <= 10 * (size_t)LABELS_MAX;
 }
 
-/* Returns the text of "tench", or the last text of ["n01440764", "tench"], which is readable. */
+/* Returns the text of "tench". Of ["n01440764", "tench"] it is the last, which people can read. */
 static const char *name_of(const cJSON *item)
 {
     if (cJSON_IsArray(item)) {

@@ -287,9 +287,9 @@ static void add_metadata(const struct onnx_model *onnx, struct task_facts *facts
     facts->is_final = (end && !strcmp(end, "True")) || (args && strstr(args, "'nms': True"));
 }
 
-/* Names the key points: by VitPose's labels, else by Ultralytics' metadata, {0: ['nose',
- * 'left_eye']}, where the first class counts. Without names, five points of a face detector are
- * a face's, and 17 points are COCO's. */
+/* Names the key points: by VitPose's labels, else as Ultralytics' metadata names those of its first
+ * class, {0: ['nose', 'left_eye']}, else as the five points of face detectors or COCO's 17 points.
+ */
 static enum status name_points(const struct onnx_model *onnx, struct model *model,
                                struct error *err)
 {

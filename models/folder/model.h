@@ -18,7 +18,7 @@
 struct model_limits {
     size_t memory;       /* bytes that a load may use; 0 = free memory, at most 16 GiB */
     const char *version; /* of a folder in Triton's layout (repository.h); NULL: the newest */
-    bool is_immich;      /* the model is in Immich's cache: lensd has its configurations */
+    bool is_immich; /* in Immich's cache: lensd has the configurations that are missing there */
 };
 
 /* An input or output as clients see it: as in the file, or as lensd changed it at load

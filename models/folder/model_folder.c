@@ -231,8 +231,8 @@ bool model_find_half(const char *folder, char ret[static PATH_MAX], const char *
     return true;
 }
 
-/* Makes the file folders[0]/NAME, a half of a model, the model of `place`. Configurations are
- * beside the file, or in the folder that was folders[0]. */
+/* Sets place->file to NAME in folders[0], one half of a model. The file's own folder becomes
+ * folders[0], and the former folders[0] becomes folders[1]. */
 static void set_half(struct model_place *place, const char *name)
 {
     memcpy(place->folders[1], place->folders[0], PATH_MAX);

@@ -112,10 +112,10 @@ struct version_policy {
 enum status version_policy_read(const char *folder, struct version_policy *ret,
                                 struct error *err) MUST_USE;
 
-/* Replaces inputs by numbers: the inputs in `named`, which task_config_read() has checked (NULL:
- * none), and, if lensd knows the values of all other inputs, also these. Lists the replaced inputs
- * in model->filled (models/folder/fill_inputs.c). STATUS_MODEL: a member of `named` fits no input;
- * STATUS_NO_MEMORY. */
+/* Replaces inputs by numbers: the inputs in `named` (NULL: none), which task_config_read() has
+ * checked. Replaces also the inputs that are neither photos, words nor points, if lensd knows the
+ * values of each of them. Lists the replaced inputs in model->filled (models/folder/fill_inputs.c).
+ * STATUS_MODEL: a member of `named` fits no input; STATUS_NO_MEMORY. */
 enum status model_fill_inputs(struct model *model, const struct cJSON *named,
                               struct error *err) MUST_USE;
 
@@ -127,14 +127,15 @@ bool model_is_text_vector(const char *name);
 
 /* Splits a graph that makes comparable vectors of photos and texts (models/folder/model_split.c).
  * Keeps the half that depends on photos, or with `wants_texts` on texts, and sets *ret_is_half.
- * Other graphs and their *ret_is_half do not change. The photos' half gets the graph's rule for
- * scores of pairs (model->texts); a detector gets an input for vectors of words (model->words).
- * After STATUS_NO_MEMORY the graph may only be freed. */
+ * Does not change another graph, and then leaves *ret_is_half as it is. The photos' half gets the
+ * graph's rule for scores of pairs (model->texts); a detector gets an input for vectors of words
+ * (model->words). After STATUS_NO_MEMORY the graph may only be freed. */
 enum status model_split(struct model *model, bool wants_texts, bool *ret_is_half,
                         struct error *err) MUST_USE;
 
 /* Sets model->words of a detector that takes words with a photo (models/folder/word_input.c):
- * vectors, if the model also has a text encoder that makes them (`is_half`), or tokens. */
+ * vectors of words if the model also has a text encoder that makes them (`is_half`), else tokens.
+ */
 void word_input_find(struct model *model, bool is_half);
 
 /* Returns the value with this name; NULL if there is none. */

@@ -53,8 +53,9 @@ static void mark_values(struct division *d)
     }
 }
 
-/* Finds the vectors of texts, which depend on texts only. A detector reshapes them for its number
- * of photos; then the output depends on photos, too, and the vectors are the reshape's input. */
+/* Finds the vectors of texts: a value that depends on texts only. A detector's output has these
+ * vectors reshaped for the number of photos, so it depends on photos, too. Then d->texts is the
+ * value before the reshape, and d->words is the output. */
 static void find_texts(struct division *d)
 {
     for (size_t i = 0; i < d->graph->output_count && !d->texts; i++) {
@@ -143,9 +144,9 @@ static enum status prune_graph(struct division *d, uint8_t from, struct error *e
     return edit_end(&edit);
 }
 
-/* Replaces an input for tokens by ones. The detector now gets vectors, and uses tokens only to see
- * which words are present: words with a token of 1. A file may have very many tokens, so an Expand
- * makes the ones when a session is compiled, within its memory limit. */
+/* Replaces an input for tokens by ones. The detector now gets vectors. It uses tokens only to see
+ * which words are present: those with a token of 1. An Expand makes the ones when a session is
+ * compiled, within its memory limit, because a file may fix a very large number of tokens. */
 static void replace_tokens(struct edit *edit, struct value *input, int64_t count)
 {
     const int64_t one = 1, length = input->shape.dims[1];

@@ -22,7 +22,7 @@
 #define PIPELINE_FILE       "pipeline.json"
 #define PIPELINE_STAGES_MAX 3
 #define STAGE_LABELS_MAX    32
-/* A model keeps at most its own size and DEPLOYMENT_SIZES = 4 other sizes. */
+/* A model keeps its own size and at most DEPLOYMENT_SIZES = 4 other sizes. */
 #define STAGE_SIZES_MAX     5
 #define STAGE_CROPS_MAX     1000
 #define STAGE_CROPS_DEFAULT 100
@@ -32,7 +32,7 @@ struct cJSON;
 
 struct pipeline_stage {
     char model[128];
-    /* These members select and crop boxes of the stage before; stage 0 gets whole photos. */
+    /* Which boxes of the previous stage become crops, and how. Stage 0 gets whole photos. */
     char labels[STAGE_LABELS_MAX][64]; /* names or numbers of classes */
     size_t label_count;                /* 0: all classes */
     double min_score;                  /* 0 … 1 */
@@ -43,7 +43,7 @@ struct pipeline_stage {
      * gets the same crops. A crop is turned by 180 degrees if the label of its best class contains
      * "180" and the class has a probability above `turn`, 0 … 1. */
     double turn;
-    /* Empty: the model's own size. */
+    /* Sizes of the model's input; none: the model's own size. */
     struct stage_size {
         int width, height;
     } sizes[STAGE_SIZES_MAX];

@@ -9,8 +9,7 @@
 
 #include "engine/base/status.h"
 
-/* Filters of Pillow, numbered as in Pillow and in Hugging Face's "resample"; then two other
- * filters. */
+/* The first six are Pillow's filters, numbered as in Pillow and in Hugging Face's "resample". */
 enum resample {
     RESAMPLE_NEAREST = 0,
     RESAMPLE_LANCZOS = 1,
@@ -47,8 +46,8 @@ struct preprocess {
     enum resample resample;
     int resize_short;                /* pixels, RESIZE_SHORT_SIDE only */
     int resize_width, resize_height; /* pixels; not for RESIZE_NONE, RESIZE_SHORT_SIDE */
-    /* Pixels of the model's input (0: not set yet): a centred crop after the resize; a smaller
-     * image is padded with zeros as in torchvision.CenterCrop. */
+    /* Pixels of the model's input (0: not set yet). After the resize a larger image is cropped to
+     * its centre, and a smaller one padded with zeros, as by torchvision.CenterCrop. */
     int width, height;
     bool crop_floors; /* if the margin is odd, the crop begins at int(margin / 2) (Hugging Face's
                          processors), not at round(margin / 2) (torchvision, timm, Ultralytics) */

@@ -259,7 +259,7 @@ static enum status read_resize(const cJSON *json, bool do_crop, const struct siz
         return STATUS_OK;
     if (!short_side && do_pad && canvas.given)
         return read_padded(json, size, &canvas, p, err);
-    /* If the shortest and the longest edge are equal, a square holds every photo. */
+    /* If the limits of the shortest and the longest edge are equal, each photo fits in a square. */
     if (do_pad && !do_crop && size->shortest && size->shortest == size->longest) {
         if (!canvas.given)
             canvas.width = canvas.height = size->longest;

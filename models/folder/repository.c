@@ -409,7 +409,7 @@ static enum status add_stages_of(struct repository *repository, const char *fold
     TRY(add_part(repository, folder, name, "detection", err));
     const size_t before = repository->count;
     TRY(add_part(repository, folder, name, "recognition", err));
-    if (is_text && repository->count == before) /* only a detector, which other folders use */
+    if (is_text && repository->count == before) /* a detector for pipelines of other folders */
         return STATUS_OK;
     struct pipeline_config *config = malloc(sizeof *config);
     TRY(check_memory(config, "while looking through a repository", err));

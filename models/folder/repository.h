@@ -30,7 +30,7 @@ struct repository_version {
 struct repository_model {
     char *name;
     char *path;                          /* for model_load(); NULL: the embedded model */
-    struct repository_version *versions; /* to serve, oldest first; then spare_count others */
+    struct repository_version *versions; /* version_count to serve, oldest first; then the others */
     size_t version_count;
     size_t spare_count;             /* number of versions that version_policy excludes */
     struct pipeline_config *stages; /* of a pipeline; NULL: a model */
@@ -61,8 +61,8 @@ enum status repository_scan(const char *folder, bool is_immich, struct repositor
                             struct error *err) MUST_USE;
 
 /* Lists one model, at `path` (an .onnx file or a model folder; NULL: the embedded model). `name`
- * may be NULL for its own name. For a pipeline, lists it first, then the models of its stages,
- * which must be beside it. */
+ * replaces the model's own name, unless it is NULL. For a pipeline, lists it first, then the models
+ * of its stages, which must be beside it. */
 enum status repository_scan_model(const char *path, const char *name, struct repository *ret,
                                   struct error *err) MUST_USE;
 

@@ -34,7 +34,8 @@ enum text_input_kind text_input_kind_of(const struct value *input)
     return is_row ? text_input_named(input->name) : TEXT_NONE;
 }
 
-/* True if the graph takes tokens, and nothing else unless `beside`. *ret gets inputs for tokens. */
+/* True if the graph takes tokens; other inputs must not exist, unless `beside` is set. Lists the
+ * inputs for tokens in *ret. */
 static bool find_inputs(const struct graph *graph, bool beside, struct text_input *ret)
 {
     bool has_ids = false;

@@ -10,7 +10,7 @@
 
 #define TEXT_INPUTS_MAX 3
 /* The most tokens per row, unless the model's file fixes the number. */
-#define TEXT_BESIDE_MAX 256 /* beside a photo, as in Grounding DINO */
+#define TEXT_BESIDE_MAX 256 /* of a text beside a photo, as in Grounding DINO */
 #define TEXT_LENGTH_MAX 512 /* of a text alone, unless the tokenizer's padding fixes the number */
 
 /* Zeroed: the model takes no texts. Immutable after load; free with text_input_done(). */
@@ -24,7 +24,7 @@ struct text_input {
     bool are_32[TEXT_INPUTS_MAX];                /* dtype of each input: int32, else int64 */
 };
 
-/* Returns the kind of an input for tokens with this name; TEXT_NONE: there is none. */
+/* Returns which input for tokens has this name; TEXT_NONE: none. */
 enum text_input_kind text_input_named(const char *name);
 
 /* Returns the kind of an input with the shape, dtype and name of an input for tokens. */

@@ -171,7 +171,8 @@ static void add_symbol(struct word *word, int32_t id)
         word->symbols[at - 1].next = at;
 }
 
-/* Returns the id of a character with the prefix and suffix for its place in the word. */
+/* Returns the id of a character: with the model's prefix unless it is the word's first character,
+ * and with the suffix if it is the last. */
 static int32_t find_character(const struct token_model *model, const char *text, size_t length,
                               bool is_first, bool is_last)
 {

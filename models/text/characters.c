@@ -75,7 +75,7 @@ void characters_lower(const char *text, size_t size, struct text_parts *to)
 {
     for (size_t i = 0; i < size;) {
         const uint32_t c = character_next(text, size, &i);
-        if (c == 0x130) /* only its lower case has two characters */
+        if (c == 0x130) /* the only one whose lower case has two characters */
             text_parts_add(to, "i\xCC\x87", 3);
         else if (c < 0x80)
             text_parts_put(to, c >= 'A' && c <= 'Z' ? c + 32 : c);

@@ -128,8 +128,8 @@ static void replace_segment(void *context, size_t start, size_t end, bool is_mat
         return;
     }
     text_parts_add(r->to, r->step->content, r->step->content_size);
-    /* The replacement counts as the match's last character. So after a longer match at the start,
-     * the result does not begin with the text's first character. */
+    /* The replacement stands for the last character of the match. So if a match at the start has
+     * several characters, the result does not begin with the text's first character. */
     size_t first = start;
     if (!start && end && (character_next(r->text, end, &first), first < end))
         r->at_start = false;

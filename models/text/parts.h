@@ -16,7 +16,7 @@ struct text_part {
     bool at_start; /* the part begins with the original text's first character */
 };
 
-/* Zeroed: empty. After a failure, which `failed` keeps, additions have no effect. */
+/* Zeroed: empty. `failed` keeps the first failure; additions after a failure have no effect. */
 struct text_parts {
     char *text; /* the texts of all parts, concatenated */
     size_t size, room;
@@ -48,14 +48,15 @@ enum split_behavior {
     SPLIT_CONTIGUOUS
 };
 
-/* Splits a text into parts of `to`. The caller passes segments that cover the text, in order. */
+/* Splits a text into parts, and adds these to `to`. The caller passes segments that cover the text,
+ * in order. */
 struct splitter {
     struct text_parts *to;
     const char *text;
     enum split_behavior behavior;
     bool at_start; /* the text begins with the original text's first character */
     bool is_open, was_match;
-    size_t start, end; /* the open part of `text` */
+    size_t start, end; /* with is_open: the part that is not yet in `to` */
 };
 void splitter_add(struct splitter *splitter, size_t start, size_t end, bool is_match);
 void splitter_end(struct splitter *splitter);

@@ -19,8 +19,8 @@
 #define TOKEN_MISSING   (-2) /* a file names a token that the vocabulary lacks */
 
 struct vocabulary {
-    /* A token that no text produces, such as sentencepiece's control and byte pieces, has the
-     * number -2 - id. Searches of texts skip negative numbers. */
+    /* Maps tokens to ids. A token that no text produces, such as sentencepiece's control and byte
+     * pieces, has -2 - id here, because searches of texts skip negative numbers. */
     struct trie trie;
     size_t count;    /* the largest id + 1 */
     size_t distinct; /* number of different tokens */
@@ -125,8 +125,8 @@ struct step_list {
     size_t count;
 };
 
-/* A kind of step: its name in the file, the step, perhaps a second one, and the members to read.
- * `read` may be NULL. It gets the last step, and may add further steps. */
+/* A kind of step: its name in the file, the step, perhaps a second step, and the members to read.
+ * read() gets the last of these steps, and may add further steps; it may be NULL. */
 struct step_kind {
     const char *type;
     struct text_step step, then; /* then.run is NULL: there is no second step */

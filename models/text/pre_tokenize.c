@@ -114,7 +114,7 @@ static enum status read_byte_level(const cJSON *json, struct step_list *list,
     bool has_prefix, has_pattern;
     TRY(json_flag(json, "add_prefix_space", true, &has_prefix, err));
     TRY(json_flag(json, "use_regex", true, &has_pattern, err));
-    if (has_prefix) { /* content is a blank, so run_blanks() only prepends one */
+    if (has_prefix) { /* run_blanks() replaces blanks by blanks, and prepends one */
         step->run = run_blanks;
         step->flags[0] = true;
         step->content_size = 1;

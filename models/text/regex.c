@@ -175,7 +175,8 @@ enum status text_regex_each(const struct text_regex *regex, const char *text, si
     while (at <= size && (found = find(regex, text, size, at, data)) > 0) {
         const size_t start = match[0], end = match[1];
         at = end;
-        /* After an empty match the search skips a character. It is ignored right after a match. */
+        /* After an empty match the search skips a character. An empty match right behind another
+         * match is ignored. */
         if (start == end) {
             for (at++; at < size && ((uint8_t)text[at] & 0xC0) == 0x80;)
                 at++;

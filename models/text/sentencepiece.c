@@ -122,7 +122,8 @@ static size_t rank_of(float score)
     return score < 0 ? bits : 0x7FFFFFFF - (bits & 0x7FFFFFFF);
 }
 
-/* Reads merges: BPE merges any two pieces that join to a piece, the best score first. */
+/* Adds the merges that make this piece. BPE merges any two pieces whose texts together are a piece,
+ * the piece with the best score first. */
 static enum status read_merges(const piece_t *piece, struct token_model *model, struct error *err)
 {
     const struct trie *trie = &model->vocabulary.trie;

@@ -88,8 +88,9 @@ static enum status read_form(const char *class, cJSON *vocabulary, cJSON *merges
     return status;
 }
 
-/* Adds the lines of a text, without trailing blanks, and changes the text. An object gets them as
- * keys with their line numbers. An array gets them without empty lines and "#version". */
+/* Adds the lines of a text without trailing blanks, which it removes from the text. If `to` is an
+ * object, lines become keys, whose values are the line numbers. An array gets no empty lines and no
+ * lines with "#version". */
 static enum status add_lines(char *text, size_t size, cJSON *to, struct error *err)
 {
     if (!utf8_valid(text, size) || memchr(text, '\0', size))

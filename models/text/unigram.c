@@ -21,7 +21,8 @@ struct best_path {
 };
 
 /* Returns the score as `tokenizers` reads it with serde_json: the digits as a double, divided by a
- * power of ten. Its last bit may be wrong, and decides between paths with nearly equal scores. */
+ * power of ten. The last bit of that result may be wrong, but it decides between paths with nearly
+ * equal scores. */
 static double as_serde_reads(double score)
 {
     char text[40], digits[24];
@@ -108,8 +109,8 @@ static bool find_best_paths(const struct token_model *model, const char *text, s
     return true;
 }
 
-/* Appends the ids of a token of the path. If the token is unknown, looks up its whole text, which
- * may be several unknown characters that are a token together. */
+/* Appends the ids of a token of the path. The text of an unknown token may have several characters
+ * that are unknown, but that are a token together. */
 static void add_token(const struct token_model *model, const char *text, size_t size, int32_t id,
                       struct id_list *to)
 {
