@@ -165,7 +165,7 @@ static void note_outputs(const struct model *model, const struct graph *graph,
 }
 
 /* Infers shapes for `batch` photos or one text on a copy of the graph, which the caller frees. *ret
- * is NULL if the shapes do not fit the graph; then its compilation reports the error. */
+ * is NULL if the shapes do not fit the graph; then compiling the model reports the error. */
 static enum status probe_shapes(const struct model *model, int64_t batch, struct graph **ret,
                                 struct error *err)
 {

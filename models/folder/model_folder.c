@@ -42,7 +42,7 @@ void model_path(char to[static PATH_MAX], const char *format, ...)
 }
 
 /* Writes the last part of a path, without trailing slashes and an ".onnx" ending. If the path is
- * "." or contains "..", it is the last part of the real path. */
+ * "." or contains "..", writes the last part of the real path. */
 static void name_of_path(const char *path, char ret[static MODEL_PLACE_NAME])
 {
     char real[PATH_MAX];

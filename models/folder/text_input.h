@@ -58,7 +58,7 @@ struct text_item {
 /* Texts as rows of a model's inputs. Zeroed: no texts. */
 struct text_rows {
     void *inputs[TEXT_INPUTS_MAX]; /* count rows of `length` int32 or int64 each; owned */
-    size_t tokens, longest;        /* without padding; `longest`: of the longest text */
+    size_t tokens, longest;        /* without padding: tokens of all texts, of the longest text */
 };
 
 /* Makes the rows of `count` texts. With `truncate` a text that is too long is truncated.

@@ -15,5 +15,5 @@ enum status json_flag(const struct cJSON *json, const char *key, bool other, boo
 /* Reads an integer of at least 0; an integer above `most` becomes `most`. */
 enum status json_size(const struct cJSON *json, const char *key, size_t other, size_t most,
                       size_t *ret, struct error *err) MUST_USE;
-/* Returns STATUS_MODEL with the text "WHAT" is not `expected`. */
+/* Returns STATUS_MODEL; the error says that `what` is not `expected`. */
 enum status json_wrong(const char *what, const char *expected, struct error *err);

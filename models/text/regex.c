@@ -17,8 +17,8 @@ struct text_regex {
     pcre2_match_context *limits;
 };
 
-/* Oniguruma's sets, as parts of a class. The sets of PCRE2 differ: U+180E is a blank, \w depends on
- * the version, and a script includes characters that several scripts use. */
+/* Oniguruma's sets, as parts of a class. In PCRE2, U+180E is a blank, \w depends on the version,
+ * and a script includes characters that several scripts use. */
 #define SPACES "\\p{Z}\\t-\\r\\x{85}"
 #define WORDS                                                                                      \
     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{"     \

@@ -140,7 +140,7 @@ void unigram_tokenize(const struct token_model *model, const char *text, size_t 
         to->failed = STATUS_INVALID;
         return;
     }
-    /* Goes back from the end and makes each place lead to the next place, then goes forwards. */
+    /* Turns the path's links around, from the end on: each place then leads to the next one. */
     uint32_t next = (uint32_t)size;
     for (uint32_t end = (uint32_t)size, start; end > 0; next = end, end = start) {
         start = paths[end].start;
