@@ -1,5 +1,5 @@
-/* Strided access maps describe how an operator reads or writes a tensor whose elements are stored
- * in another order. With access maps, Transposes, Reshapes, Splits and Slices need not run.
+/* A strided access map tells an operator where in memory it reads or writes each element of an
+ * operand. So a Transpose, Reshape, Split or Slice of that operand need not run.
  *
  * A map has groups (of a matrix: batch, rows, columns). A group is a nest of loops over its parts,
  * with the last part innermost; one step of a part moves `stride` elements. An attribute stores a
@@ -44,8 +44,8 @@ void access_map_join(struct access_map_group *group);
 bool access_map_store(struct graph *graph, struct node *node, const char *name,
                       const struct access_map *map);
 
-/* Reads the attribute `name`, which access_map_store() has written. The map has `groups` groups and
- * addresses only elements of a tensor of `elements` elements. */
+/* Reads the attribute `name`, which access_map_store() has written for a map of `groups` groups.
+ * Asserts that the map stays inside a tensor of `elements` elements. */
 struct access_map access_map_load(const struct node *node, const char *name, int groups,
                                   size_t elements);
 

@@ -16,7 +16,8 @@ enum {
     BATCH_MIXES = -2, /* images mix, or independence is not proven */
 };
 
-/* How a node reads an input that is the same for all images. An answer of 0 or more is an axis. */
+/* How a node reads an input that is the same for all images: what batch_rule.beside returns if not
+ * an axis. */
 enum {
     BATCH_WHOLE = -1,   /* all images read the whole input */
     BATCH_OTHER = 100,  /* all images read the input, which must not depend on the batch size */
@@ -27,9 +28,10 @@ struct batch_rule {
     /* Returns the outputs' axis along which the images lie. axes[i] is the axis of input i, or
      * BATCH_FREE; at least one input has an axis. A NULL function stands for BATCH_MIXES. */
     int (*axis)(const struct node *node, const int *axes);
-    /* Returns the axis of free input i that corresponds to the outputs' image axis, so that each
-     * image reads its own part, or BATCH_WHOLE, BATCH_OTHER or BATCH_EXTENTS. Any negative axis
-     * means BATCH_WHOLE. A NULL function stands for BATCH_OTHER. */
+    /* For an input i that is the same for all images; the outputs have the images on `axis`.
+     * Returns the axis along which each image reads its own part of the input, or BATCH_WHOLE,
+     * BATCH_OTHER or BATCH_EXTENTS. Any negative axis means BATCH_WHOLE. NULL stands for
+     * BATCH_OTHER. */
     int (*beside)(const struct node *node, size_t i, int axis);
 };
 
@@ -40,7 +42,7 @@ extern const struct batch_rule batch_elementwise;
 /* For operators that are elementwise on input 0. All further inputs must be BATCH_FREE, and are
  * read as BATCH_OTHER. */
 extern const struct batch_rule batch_unary;
-/* For views. batch_is_independent() also follows images that do not lie along one axis. */
+/* For views. Through a view, batch_is_independent() also follows images that lie along no axis. */
 extern const struct batch_rule batch_reshape;
 /* The images lie along dimension 0 of input 0, or of the first two inputs, and do not mix. */
 extern const struct batch_rule batch_by_sample, batch_by_sample_of_two;
@@ -49,7 +51,7 @@ extern const struct batch_rule batch_by_sample, batch_by_sample_of_two;
  * before `axis`. */
 extern const struct batch_rule batch_beside_last, batch_beside_first, batch_before_last;
 /* LSTM, GRU, RNN: the images lie on axis 0 of all outputs, or on axis 2 of Y and axis 1 of the
- * states. batch_is_independent() treats this rule specially. */
+ * states. The rule gives the axis of Y, and batch_is_independent() knows that of the states. */
 extern const struct batch_rule batch_recurrent;
 /* For matrix products: batch_matmul for MatMul, QLinearMatMul and MatMulInteger, batch_gemm for
  * Gemm and QGemm. */

@@ -299,7 +299,7 @@ KERNEL(kernel_conv_transpose)
 /* ---- Col2Im ---- */
 
 /* Col2Im is the second half of a ConvTranspose: it scatters rows [N, C * taps, positions] to the
- * image [N, C, image …]. The block of Col2Im is the kernel. */
+ * image [N, C, image …]. Its operand block_shape has the kernel's extents. */
 static enum status col2im_init(const struct node *node, struct window *ret, struct shape *ret_out,
                                struct error *err)
 {

@@ -43,7 +43,8 @@ static enum status check_operands(const struct node *node, const struct shape *x
 
 /* ---- transposed convolution ---- */
 
-/* The result's extent before pads: stride * (in - 1) + extent of the kernel + output_padding. */
+/* The result's extent before the pads are cut off: stride * (in - 1) + extent of the kernel +
+ * output_padding. */
 static bool full_extent(const struct window *w, int i, int64_t output_padding, int64_t *ret)
 {
     int64_t span, extent;

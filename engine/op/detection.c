@@ -281,8 +281,8 @@ struct suppression {
     size_t count, capacity;           /* of triples */
 };
 
-/* Used instead of fminf() and fmaxf(), which would be calls for every pair of boxes. With NaN,
- * boxes do not overlap either way. */
+/* Faster than fminf() and fmaxf(), which would be calls for every pair of boxes. With a NaN, boxes
+ * do not overlap, as with fminf() and fmaxf(). */
 static float least(float a, float b)
 {
     return a < b ? a : b;

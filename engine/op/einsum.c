@@ -1,6 +1,6 @@
 /* Einsum equations: "bij,bjk->bik", "...ii->...i", "ij,jk". Spaces are ignored, but not in "..."
- * and "->". Ellipsis dimensions are numbered from the end, so that different ellipses broadcast as
- * in numpy. */
+ * and "->". Ellipsis dimensions are numbered from the end, so that ellipses of different lengths
+ * broadcast as in numpy. */
 #include <string.h>
 
 #include "engine/op/family.h"

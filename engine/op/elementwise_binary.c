@@ -146,7 +146,7 @@ static const binary_row rows[BINARY_COUNT][DTYPE_BF16 + 1] = {
 
 static bool is_predicate(enum binary_op op)
 {
-    return op >= BINARY_AND; /* AND … LESS_OR_EQUAL are the last */
+    return op >= BINARY_AND; /* the enum ends with AND … LESS_OR_EQUAL */
 }
 
 /* Computes 16-bit floats in float32, a block at a time. */

@@ -79,8 +79,8 @@ struct unary_rows {
     enum activation activation; /* equivalent epilogue activation; ACTIVATION_NONE: none */
 };
 
-/* X(operator, its rows, opset, types, attributes, names of alpha and beta, their defaults,
- * equivalent activation). */
+/* X(operator, name of its row functions, opset, types, attributes, names of alpha and beta, their
+ * defaults, equivalent activation). */
 /* clang-format off */
 #define ALPHA "alpha:float", "alpha", NULL
 #define NOTHING NULL, NULL, NULL, 0, 0

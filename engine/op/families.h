@@ -84,8 +84,8 @@ struct window {
 enum auto_pad { AUTO_PAD_NOTSET, AUTO_PAD_SAME_UPPER, AUTO_PAD_SAME_LOWER, AUTO_PAD_VALID };
 int window_auto_pad(const struct node *node); /* -1: unknown value */
 
-/* `in` has the spatial extents, `kernel` those of the window. Reads auto_pad, dilations, pads,
- * strides and ceil_mode from the node. STATUS_SHAPE or STATUS_MODEL for strides <= 0, wrong
+/* `in`: spatial extents of the input; `kernel`: extents of the window. Reads auto_pad, dilations,
+ * pads, strides and ceil_mode from the node. STATUS_SHAPE or STATUS_MODEL for strides <= 0, wrong
  * list lengths, outputs <= 0, an unknown auto_pad and overflow. Semantics: ONNX Conv-11,
  * MaxPool-12, AveragePool-19 (ceil_mode drops a last window that starts in the end padding). */
 enum status window_init(const struct node *node, int spatial, const int64_t *in,

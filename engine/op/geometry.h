@@ -1,5 +1,5 @@
-/* Relates operands to outputs, in one place for inference functions, passes and kernels, so that
- * inference, passes and kernels cannot disagree. Every function checks all its arguments. */
+/* Relates the extents of operands to those of outputs. Inference functions, passes and kernels all
+ * use this file, so they cannot disagree. Every function checks all its arguments. */
 #pragma once
 
 #include "engine/op/families.h"
@@ -120,7 +120,7 @@ enum status resize_plan_init(const struct node *node, const struct shape *x,
                              struct resize_plan *ret, bool *ret_known, struct error *err) MUST_USE;
 
 /* True if the node resizes only height and width of images, by known factors. *ret then has these
- * factors but no extents: x may be [N, C, H, W] or [N, H, W, C]. */
+ * factors. It has no extents, because x may be [N, C, H, W] or [N, H, W, C]. */
 bool resize_is_spatial(const struct node *node, struct resize_plan *ret);
 
 /* Returns the number of taps (input positions with a weight) per output position: 1, 2 or 4, or

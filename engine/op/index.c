@@ -313,8 +313,9 @@ KERNEL(kernel_gather)
 
 /* ---- one element at a time along an axis ---- */
 
-/* Iterates over `shape` and tracks the offset of the same coordinates, but with 0 along `axis`, in
- * an array of shape `other`. Returns the step along `axis` in that array. */
+/* Starts an iterator over the coordinates in `shape`. Its offset is that of the coordinates, with
+ * the one along `axis` set to 0, in an array of shape `other`. Returns the array's step along
+ * `axis`. */
 static size_t elements_start(struct strided_iterator *it, const struct shape *shape,
                              const struct shape *other, int axis)
 {

@@ -1,7 +1,7 @@
 /* A run keeps its state separate from the graph: how many readers each value still has, for which
- * values the run has set value->known, and the inferred dtypes and shapes. Earlier contents
- * (constants) stay. Everything else is reset when the run ends, also after an error, so that the
- * next run starts from the same graph.
+ * values the run has set value->known, and the inferred dtypes and shapes. Values that had contents
+ * before the run (constants) keep them. Everything else is reset when the run ends, also after an
+ * error, so that the next run starts from the same graph.
  *
  *     graph input ──▶ known = input        node ──▶ infer, allocate, kernel ──▶ known = outputs
  *                                            └──▶ last reader of an input: known = NULL */

@@ -92,7 +92,7 @@ KERNEL(kernel_gemm)
     const struct tensor *a = args->in[0], *c = kernel_input(args, 2);
     enum dtype working = working_dtype(a->dtype);
     bool exact = !dtype_is_float(working);
-    /* numbers to scale have a sign, unless A is uint32 */
+    /* scale_and_add() reads the sums as signed numbers, unless A is uint32 */
     enum dtype stored = working == DTYPE_U64 ? DTYPE_I64 : exact ? a->dtype : working;
     float alpha = node_float(args->node, "alpha", 1), beta = node_float(args->node, "beta", 1);
     bool plain = alpha == 1 && beta == 1;

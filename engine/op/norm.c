@@ -27,8 +27,8 @@ static bool is_made_of_constants(const struct value *value)
     return true;
 }
 
-/* Refuses training_mode, in which an image's answer would depend on other images, except on
- * constants, which exporters normalise in this way for weight standardisation (NFNet, BiT). */
+/* Refuses training_mode, in which an image's answer would depend on other images. Accepts it on
+ * constants: exporters write weight standardisation (NFNet, BiT) this way. */
 static enum status check_training(const struct node *node, struct error *err)
 {
     bool training = node_int(node, "training_mode", 0) != 0;

@@ -14,7 +14,7 @@
  *            dtype of input 0, "=2" that of input 2
  *   [dims]   a letter is an extent, the same in all operands; a digit is that extent; * is any
  *            number of dimensions; [1] is one element in any rank, [?] at most one element
- *   #        the operand's contents decide output shapes, which are unknown until they are known
+ *   #        output shapes depend on the operand's contents, and are unknown without them
  *   !        the operand is required, although its index is at least the row's min_inputs
  * Declarations after "..." are repeated for all further inputs. Other inputs are not checked.
  * *ret_ready is false if contents are missing. STATUS_MODEL, STATUS_SHAPE. */

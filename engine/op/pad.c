@@ -54,7 +54,7 @@ static void pad_constant(const struct tensor *x, const struct padding *padding, 
 
 /* ---- padding with the data itself: a table of source positions per axis ---- */
 
-/* Returns which of m elements is repeated at position p, which may be outside of 0 … m-1. */
+/* Returns the position, 0 … m-1, of the element that a padded axis has at position p. */
 static int64_t source(enum pad_mode mode, int64_t p, int64_t m)
 {
     if (p >= 0 && p < m)

@@ -97,7 +97,7 @@ static size_t find_max(const double *values, size_t count)
 static int64_t place_index(size_t position, size_t base, const struct window *w, bool column_major)
 {
     const int64_t at = (int64_t)position;
-    if (!column_major || !at) /* the extents of an empty plane are no divisors */
+    if (!column_major || !at) /* an empty plane may have an extent of 0: do not divide */
         return (int64_t)base + at;
     const int64_t x = at % w->in[2], y = at / w->in[2] % w->in[1], z = at / w->in[2] / w->in[1];
     return (int64_t)base + (x * w->in[1] + y) * w->in[0] + z;

@@ -13,8 +13,8 @@ struct quant {
     int64_t low, high; /* range of the stored type */
 };
 
-/* Declarations (operands_check()) of a stored operand, its scale and its zero point, and of the
- * result's scale and zero point, which passes may omit if `must` is "". */
+/* Declarations for operands_check(): of a stored operand with its scale and zero point, and of the
+ * result's scale and zero point. If `must` is "", passes may omit those of the result. */
 #define QUANTIZED_OPERAND(x, dims)                                                                 \
 #x ":8bit" dims "! " #x "_scale:float[1]! " #x "_zero_point:8bit[1] "
 #define QUANTIZED_RESULT(must) "y_scale:float[1]" must " y_zero_point:8bit[1] "

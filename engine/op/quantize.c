@@ -42,8 +42,8 @@ enum dtype quantized_dtype(const struct node *node, size_t zero_point, enum dtyp
 
 /* ---- QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear ---- */
 
-/* Maps element [o, i, n] of x seen as [outer, extent, inner] to its scale: scale[o * outer_step +
- * (i / block) * block_step + n * inner_step]. */
+/* Which scale an element of x has, if x is seen as [outer, extent, inner]. The scale of element
+ * [o, i, n] is scale[o * outer_step + (i / block) * block_step + n * inner_step]. */
 struct quant_layout {
     size_t outer, extent, inner;
     size_t block, outer_step, block_step, inner_step;

@@ -163,9 +163,9 @@ static enum status widen_operand(const struct kernel_args *args, size_t i, size_
     return STATUS_OK;
 }
 
-/* Sets y, seen in the shape `full`, to sums * factor, as float32 or stored with the result's scale.
- * The product is rounded to float32 before it is rounded to an integer, as in ONNX Runtime: values
- * that float32 cannot distinguish from a tie are ties. */
+/* Sets y, whose shape is seen as `full`, to the sums times alpha and the scales of x and w: as
+ * float32, or stored with the result's scale. A product is rounded to float32 before it is rounded
+ * to an integer, as in ONNX Runtime: values that float32 cannot distinguish from a tie are ties. */
 static void finish_sums(const struct kernel_args *args, const struct operand_places *of,
                         const int32_t *sums, const struct shape *full, int x_after, int w_after)
 {

@@ -63,7 +63,8 @@ union numbers {
     int64_t whole[BLOCK];
 };
 
-/* Maps n numbers, which belong to the accumulators from `out` on, or all to accumulator `out`. */
+/* Maps n numbers. If `reduced`, all of them belong to accumulator `out`, otherwise each belongs to
+ * one of the accumulators from `out` on. */
 static void map_numbers(const struct pass *pass, size_t out, bool reduced, union numbers *x,
                         size_t n)
 {
@@ -116,11 +117,11 @@ static void run_pass(const struct pass *pass, const struct tensor *x, unsigned a
 static void start_sums(const struct pass *pass, enum dtype dtype, size_t count)
 {
     const enum binary_op fold = pass->fold;
-    const double start = fold == BINARY_ADD                                 ? 0
-                         : fold == BINARY_MUL                               ? 1
-                         : fold == BINARY_MIN                               ? INFINITY
-                         : dtype == DTYPE_BOOL /* false; -inf means true */ ? 0
-                                                                            : -INFINITY;
+    const double start = fold == BINARY_ADD                                        ? 0
+                         : fold == BINARY_MUL                                      ? 1
+                         : fold == BINARY_MIN                                      ? INFINITY
+                         : dtype == DTYPE_BOOL /* false; -inf would become true */ ? 0
+                                                                                   : -INFINITY;
     uint64_t end, first;                   /* room for an element of any dtype */
     store_doubles(&start, dtype, &end, 1); /* saturates for integers */
     convert_row(&end, dtype, &first, pass->working, 1);

@@ -427,7 +427,8 @@ static void weigh_row(double *dst, const double *src, const size_t *index, const
     }
 }
 
-/* Like weigh_row() for all outputs of a row of the last axis, each of which is one element. */
+/* Like weigh_row(), but for the last axis, where an output is one element. Computes a whole row of
+ * `out` elements. */
 static void weigh_elements(double *dst, const double *src, const struct table *table, size_t out)
 {
     const size_t *index = table->index;

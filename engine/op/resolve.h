@@ -1,5 +1,5 @@
 /* Resolves attributes and integer operands of shape operators for the extents of input 0. Inference
- * functions, passes and kernels use this file, so that they cannot disagree. The file also has
+ * functions, passes and kernels all use this file, so they cannot disagree. The file also has
  * small checks that inference functions share.
  *
  * The operands' contents are value->known of the node's inputs, which a run sets for its kernels.

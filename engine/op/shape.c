@@ -29,7 +29,7 @@ static enum status infer_constant_of_shape(struct node *node, struct error *err)
     return infer_output(node, 0, dtype, &out, err);
 }
 
-/* Number of elements from input 0 to input 1 with step input 2. */
+/* Number of elements of a Range: from input 0 to input 1, in steps of input 2. */
 static enum status range_integers(const struct node *node, int64_t *ret_count, struct error *err)
 {
     __int128 start = tensor_int(node->inputs[0]->known, 0);
@@ -124,7 +124,7 @@ static enum status infer_reshape(struct node *node, struct error *err)
                     "dimension %d of the new shape is 0 (copy from the input), but the "
                     "input %s has no such dimension",
                     i, SHAPE_STRING(data));
-            /* A copied dimension cancels out, even if it is zero. */
+            /* Leave a copied dimension out of the division for -1: the dimension may be zero. */
             out.dims[i] = data->dims[i];
             remaining.dims[i] = 1;
         } else if (dim < 0 || __builtin_mul_overflow(named, dim, &named)) {
@@ -263,7 +263,8 @@ static enum status infer_concat(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
 }
 
-/* Sets the outputs' shapes. The extents are given, or equal except that the last may be smaller. */
+/* Sets the outputs' shapes. If `given`, input `split` has the extents; otherwise they are equal,
+ * except that the last may be smaller. */
 static enum status split_outputs(struct node *node, int64_t axis, bool given, struct error *err)
 {
     const struct value *x = node->inputs[0];

@@ -317,10 +317,10 @@ struct attend_call {
     const int64_t *valid; /* number of keys of each image, or NULL */
     const double *mask;   /* or NULL */
     bool mask_is_bool;
-    int64_t mask_step[4], mask_keys; /* steps, 0 where the mask repeats; keys that it covers */
+    int64_t mask_step[4], mask_keys; /* steps, 0 where the mask repeats; keys of the mask */
     double *q, *k, *v;               /* [batch, heads, rows or keys, depth or width] */
     double *y, *scores;              /* NULL: not wanted */
-    double *row, *shown; /* [keys]: scores, then probabilities; a row of ATTENTION_SCORES */
+    double *row, *shown;             /* [keys]; shown: a row of ATTENTION_SCORES */
 };
 
 /* Returns what is added to a key's score; -inf for a hidden key. */

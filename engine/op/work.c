@@ -48,7 +48,8 @@ double work_attention(const struct node *node)
     return (elements_of(node_input(node, 0)) + elements_of(node_output(node, 0))) * keys;
 }
 
-/* The filters slide over `image`: each weight is used once per element. */
+/* The filters slide over `image`, whose elements each take one multiplication per weight of a
+ * filter. */
 static double filter_work(const struct node *node, const struct value *image)
 {
     const struct value *w = weights_of(node);
