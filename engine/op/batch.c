@@ -21,8 +21,8 @@ int batch_of_samples(const struct node *node, const int *axes, size_t count)
     return 0;
 }
 
-/* Returns the axis of input i that numpy's broadcasting aligns with the output's axis; negative if
- * input i has no such axis. */
+/* Returns the axis of input i that numpy's broadcasting aligns with the output's `axis`; negative
+ * if input i has no such axis. */
 static int aligned_axis(const struct node *node, size_t i, int axis)
 {
     return axis - node->outputs[0]->shape.rank + node->inputs[i]->shape.rank;

@@ -118,7 +118,7 @@ void copy_strided(void *dst, const void *src, size_t item, struct copy_dim *dims
     static const struct copy_dim one = {1, 0, 0};
     struct copy_dim column =
         rank > 0 ? dims[rank - 1] : (struct copy_dim){1, (ptrdiff_t)item, (ptrdiff_t)item};
-    /* Pair a strided innermost dimension with the one in which the source is contiguous. */
+    /* Copy a strided innermost dimension with the one in which the source is contiguous. */
     int partner = rank - 2;
     if (rank > 1 && column.src != (ptrdiff_t)item && column.src != 0)
         for (int i = 0; i < rank - 1; i++)

@@ -211,8 +211,8 @@ static int label_place(const int8_t *labels, int rank, int label)
     return place;
 }
 
-/* All operands with an image axis must have the same label there. The result's images are on the
- * axis with that label. */
+/* All operands that have images must have the same label on the images' axis. The result has the
+ * images on the axis with that label. */
 static int einsum_axis(const struct node *node, const int *axes)
 {
     struct einsum_plan plan;

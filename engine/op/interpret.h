@@ -33,7 +33,7 @@ struct interpreter_limits {
  * each on success, and does not change on failure. Tensors are charged to `budget` (may be NULL).
  * The run sets known, dtype and shape of the graph's values and resets them at the end: one thread
  * at a time per graph. An output may be an input or a view of an input (Identity, Reshape …). A
- * caller that wraps its own memory as an input must copy such outputs before reusing it. */
+ * caller that wraps its own memory as an input must copy such outputs before reusing the memory. */
 enum status interpret(struct graph *graph, struct tensor *const *inputs, struct tensor **outputs,
                       struct memory_budget *budget, const struct interpreter_limits *limits,
                       struct error *err) MUST_USE;

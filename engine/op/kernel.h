@@ -56,8 +56,8 @@ enum status kernel_call(kernel_fn kernel, const struct kernel_args *args,
                         struct error *err) MUST_USE;
 
 /* Kernels whose work can exceed the size of their operands many times call this function in loops,
- * before they compute `elements` more elements. It calls kernel_args.stop once per KERNEL_ASKS
- * elements. Returns STATUS_CANCELLED if the run must stop. */
+ * before they compute `elements` more elements. The function calls kernel_args.stop once per
+ * KERNEL_ASKS elements, and returns STATUS_CANCELLED if the run must stop. */
 enum { KERNEL_ASKS = 1 << 22 };
 enum status kernel_goes_on(const struct kernel_args *args, size_t elements,
                            struct error *err) MUST_USE;

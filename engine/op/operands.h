@@ -9,7 +9,7 @@
  *
  *     X:float[NC*] scale:=[C] k:int64[1]!
  *
- * A declaration has the operand's name in ONNX's documentation, then any of these:
+ * A declaration is the operand's name in ONNX's documentation, then any of these:
  *   :types   allowed dtypes, or sets of them (below, in small letters), separated by |. "=" is the
  *            dtype of input 0, "=2" that of input 2
  *   [dims]   a letter is an extent, the same in all operands; a digit is that extent; * is any

@@ -275,7 +275,7 @@ KERNEL(kernel_quantize)
 
 /* ---- DynamicQuantizeLinear ---- */
 
-/* The scale for all of x, and the zero point; the range includes 0. */
+/* Returns scale and zero point of x for the range of its numbers, widened to include 0. */
 static struct quant dynamic_terms(const struct tensor *x)
 {
     const float *src = x->data;

@@ -142,7 +142,7 @@ static void finish_sums(enum reduce_finish finish, double divisor, const double 
     }
 }
 
-/* log(sum(exp(x))) = m + log(sum(exp(x - m))) with m the maximum, or 0 if that is not finite. */
+/* log(sum(exp(x))) = m + log(sum(exp(x - m))) with m the maximum, or 0 if it is not finite. */
 static void find_shift(const struct tensor *x, unsigned axes, double *shift, size_t count)
 {
     const struct pass pass = {.fold = BINARY_MAX, .working = DTYPE_F64, .sums = shift};

@@ -226,7 +226,8 @@ static int resize_axis(const struct node *node, const int *axes)
     return batch_of_samples(node, axes, 1);
 }
 
-/* Unless the policy is "stretch", sizes that give the same extents can give different scales. */
+/* Unless the policy is "stretch", two operands `sizes` can give the same extents but other scales,
+ * so each batch size must have the same operand. */
 static int resize_beside(const struct node *node, size_t i, int axis)
 {
     (void)axis;
@@ -316,7 +317,7 @@ static double kernel_scale(const struct resize_plan *plan, const struct resize_a
     return plan->antialias && axis->scale < 1 ? axis->scale : 1;
 }
 
-/* The first tap, relative to the input position left of the source position. */
+/* The first tap. Tap 0 is the input position left of the source position. */
 static int64_t first_tap(const struct resize_plan *plan, const struct resize_axis *axis)
 {
     double reach = plan->mode == RESIZE_CUBIC ? 2 : 1;
