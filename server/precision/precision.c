@@ -330,8 +330,7 @@ static void choose_by_session(const struct model *model, const struct session *f
     const struct preprocess *p = &model->preprocess;
     const size_t numbers = (size_t)p->width * (size_t)p->height * (size_t)preprocess_channels(p);
     const double ms = info->batches[0].milliseconds;
-    if (session_info(fp32)->input_count != 1 ||
-        shape_count(&session_info(fp32)->inputs[0].shape) != numbers) {
+    if (info->input_count != 1 || shape_count(&info->inputs[0].shape) != numbers) {
         take_only(ret, PRECISION_FP32, "a prepared photo does not match the model's inputs");
     } else if (ms < (info->device.kind == DEVICE_CPU ? QUICK_MS : GPU_QUICK_MS)) {
         take_only(ret, PRECISION_FP32, "the model is small");
