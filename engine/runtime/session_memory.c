@@ -3,7 +3,6 @@
  * arena is allocated. A model that does not fit is refused, or compiled only for smaller
  * batches. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
@@ -66,7 +65,7 @@ void session_begin_memory(struct session *session)
 static enum status constant_bytes(const struct graph *graph, bool packed, size_t *ret,
                                   struct error *err)
 {
-    bool *seen = alloc_array(graph->value_count, sizeof *seen);
+    bool *seen = arena_alloc(graph->arena, graph->value_count, sizeof *seen);
     TRY(check_memory(seen, "while creating a session", err));
     size_t bytes = 0;
     for (size_t n = 0; n < graph->node_count; n++) {
@@ -79,7 +78,6 @@ static enum status constant_bytes(const struct graph *graph, bool packed, size_t
             bytes = size_sum(bytes, value->known->bytes);
         }
     }
-    free(seen);
     *ret = bytes;
     return STATUS_OK;
 }
