@@ -87,9 +87,9 @@ static enum status cpu_reserve(struct backend *backend, struct error *err)
     return STATUS_OK;
 }
 
-/* Between runs this session needs nothing in the arena, and the caller has read the outputs. If
- * another session runs in the arena now, or ran there last, keeps its pages: that session may run
- * soon. Does not wait for the lock: another session's streams may hold it for minutes. */
+/* Between runs this session needs nothing in the arena, and the caller has read the outputs. Keeps
+ * the arena's pages if another session uses the arena or used it last, and may run again soon. Does
+ * not wait for the lock, which another session's streams may hold for minutes. */
 static void cpu_release_pages(struct backend *backend)
 {
     struct shared_arena *arena = backend->arena;

@@ -2,7 +2,6 @@
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec_math.h"
 
-/* The loop for one activation. */
 #define CASE(name, is_exponential)                                                                 \
     case ACTIVATION_##name:                                                                        \
         for (; rows > 0; rows--, x += step, y += step) {                                           \

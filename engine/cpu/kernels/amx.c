@@ -52,7 +52,7 @@ static void store_sums(int32_t *c, long apart, size_t down, bool right, bool two
         _tile_stored(3, c + down + ROWS, apart);
 }
 
-/* two: the tile has a second group of rows; right: the tile has more than 16 columns. */
+/* `two` is true if the tile has a second group of rows, `right` if it has more than 16 columns. */
 #define AMX_PRODUCT(name, multiply)                                                                \
     static void name##_pair(const struct tile *t, size_t j, const bool two, const bool right)      \
     {                                                                                              \

@@ -54,7 +54,7 @@ static void add_biases(float *s, size_t n, const float *const *biases, size_t co
     }
 }
 
-/* Ignores NaN: if either operand of vec_max() is NaN, it returns the second one. */
+/* Ignores NaN, because vec_max() returns its second operand if one operand is NaN. */
 static float greatest(const float *s, size_t n, float start)
 {
     if (n < VEC) {

@@ -1,8 +1,8 @@
 /* Depthwise convolutions, compiled once per instruction set.
  *
  * A block is one register of channels. One or two rows of PIXELS results of a block stay in
- * registers: each source number is loaded once per row of taps, and multiplied for all results of
- * both rows that need it. The epilogue is applied before the only store. The innermost loop runs
+ * registers. A source number is loaded once per row of taps, and added to every result of these
+ * rows that needs it. The epilogue is applied before the only store. The innermost loop runs
  * over blocks, so that the image is read in memory order. If the channel count is not a multiple of
  * the block, the last block overlaps the one before and writes the same numbers again. Taps in the
  * padding are skipped. */
@@ -12,14 +12,14 @@
 #define ROWS   DEPTHWISE_ROWS
 #define PIXELS 7 /* image sides are often multiples of 7 */
 
-/* A tile of results. x_at and y_at count elements of the image and of the result. */
+/* A tile of results. x_at and y_at are offsets in elements from x and y. */
 struct depthwise_tile {
     const void *x; /* the image; x_at: the first tap of the first result, maybe outside the image */
     void *y;
     ptrdiff_t x_at;
     size_t y_at;
     size_t rows, pixels;             /* size of the result tile, at most ROWS x PIXELS */
-    size_t top, bottom, left, right; /* existing source rows and columns, relative to x_at */
+    size_t top, bottom, left, right; /* source rows and columns inside the image, from x_at on */
     size_t first, last;              /* blocks first … last - 1 */
     float *sums;                     /* sums of each block's results; may be NULL */
 };
@@ -183,7 +183,7 @@ TILES(7, 2)
 static void (*const tiles[3][2][2])(const struct depthwise *, const struct depthwise_tile *) = {
     {ENTRIES(3, 1), ENTRIES(3, 2)}, {ENTRIES(5, 1), ENTRIES(5, 2)}, {ENTRIES(7, 1), ENTRIES(7, 2)}};
 
-/* Finds the taps inside [0, size) among `count` taps from position `at` on (negative: padding). */
+/* Finds the taps inside [0, size) of `count` taps from position `at` on, which may be negative. */
 static void clip(ptrdiff_t at, size_t count, size_t size, size_t *ret_first, size_t *ret_end)
 {
     const ptrdiff_t inside = (ptrdiff_t)size - at;

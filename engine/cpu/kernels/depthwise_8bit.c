@@ -27,7 +27,7 @@ enum {
     COLUMN = LANES * 4 /* bytes */
 };
 
-/* Interleaved columns of a block: [quad][column][lane][row of four]. */
+/* Interleaved columns of a block: [quad][column][channel][row of the quad]. */
 struct columns {
     uint8_t bytes[MOST_QUADS][MOST_COLUMNS][COLUMN] __attribute__((aligned(64)));
 };
@@ -77,7 +77,7 @@ ALWAYS_INLINE void interleave(const uint8_t *const rows[4], uint8_t flip, uint8_
 
 #endif
 
-/* Fills `count` columns from column `from` on (some are padding) of the quads from row `top` on. */
+/* Fills `count` columns of the quads from image row `top` and column `from` on, maybe padding. */
 static void fill_columns(const struct depthwise_8bit *d, const uint8_t *x, ptrdiff_t top,
                          ptrdiff_t from, size_t count, struct columns *to)
 {
@@ -142,8 +142,8 @@ struct tile_kind {
 #define load_of_dot            load_dot
 #define load_of_pairs          load_words
 
-/* rows x pixels sums stay in registers. A part is 4 / parts rows of a quad; one instruction adds
- * its products to a sum. weights: [quad][part][row][column of taps][lane][rows of a part]. */
+/* rows x pixels sums stay in registers. A part is 4 / parts rows of a quad; an instruction adds a
+ * part's products to a sum. weights: [quad][part][row][column of taps][lane][rows of a part]. */
 #define TILES(kind, attribute, parts)                                                              \
     ALWAYS_INLINE attribute void kind##_tile(                                                      \
         const struct depthwise_8bit *d, const uint8_t *columns, size_t block, uint8_t *y,          \
@@ -243,7 +243,7 @@ size_t SIMD_NAMED(depthwise_8bit_pack)(const struct depthwise_8bit *d, const int
         const size_t row = i / reach / LANES / taps % d->rows;
         const size_t part = i / reach / LANES / taps / d->rows % (d->quads * parts);
         const size_t block = i / reach / LANES / taps / d->rows / (d->quads * parts);
-        const size_t tap = part * reach + i % reach - row * d->stride; /* wraps if negative */
+        const size_t tap = part * reach + i % reach - row * d->stride; /* a negative tap wraps */
         const size_t channel = depthwise_first_channel(d->channels, block, LANES) + lane;
         const int16_t weight = tap < taps ? w[(channel * taps + tap) * taps + column] : 0;
         if (d->dot)

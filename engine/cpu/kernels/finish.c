@@ -41,13 +41,13 @@ ALWAYS_INLINE void store_8bit(const struct tile_finish *e, const vec *v, uint8_t
                               const size_t count)
 {
     ints q[4] = {ints_zero(), ints_zero(), ints_zero(), ints_zero()};
-    for (size_t i = 0; i < count; i++) /* the minimum keeps NaN, whose integer is the lowest */
+    for (size_t i = 0; i < count; i++) /* vec_min() keeps NaN, which becomes INT32_MIN */
         q[i] = ints_round(vec_min(vec_set(INT16_MAX), divide_by_step(e, v[i])));
     const ints zero = _mm512_set1_epi16((short)e->zero);
     const ints low = _mm512_adds_epi16(_mm512_packs_epi32(q[0], q[1]), zero);
     const ints high = _mm512_adds_epi16(_mm512_packs_epi32(q[2], q[3]), zero);
     const ints mixed = e->to == DTYPE_I8
-                           ? _mm512_packs_epi16(low, high) /* per lane: 4 of each q[i] */
+                           ? _mm512_packs_epi16(low, high) /* a 128-bit lane: 4 of each q[i] */
                            : _mm512_packus_epi16(low, high);
     const ints order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const ints bytes = _mm512_permutexvar_epi32(order, mixed);

@@ -64,7 +64,7 @@ ALWAYS_INLINE void scale_column(const struct scale_rows *s, size_t i, size_t n, 
     for (size_t r = 0; r < rows; r++) {
         const size_t at = r * s->y_step + i;
         const vec v = vec_fma(load_some(x, r * s->x_step + i, n, from), a, b);
-        const bool keeps_nan = to == DTYPE_F32 || to == DTYPE_BF16; /* in 8 bits it is `least` */
+        const bool keeps_nan = to == DTYPE_F32 || to == DTYPE_BF16; /* 8 bits: NaN is `least` */
         store_some(y, at, keeps_nan ? vec_clamp(v, least, most) : vec_min(vec_max(v, least), most),
                    n, to);
     }

@@ -34,7 +34,7 @@ struct gemm {
     size_t lda, ldc; /* elements between the starts of rows */
     size_t k, n;
     size_t run, run_step; /* a row of `a` has runs of `run` numbers, which start run_step numbers
-                             apart; a `run` of 0: one run */
+                             apart; if `run` is 0, the row is one run */
     bool accumulate;
     struct epilogue row; /* the activation; its residual is ignored */
     float *copies;       /* scratch of gemm_copies() numbers, or NULL: rows are read in place */
@@ -122,9 +122,9 @@ struct depthwise_8bit {
     bool is_signed; /* the result is signed */
 };
 
-/* c = a * b. A row of a is `taps` runs of `run` bytes, a multiple of tile_bytes. Run
- * t of row r starts at rows[t * tile_rows + r]. b is one panel of tile_columns columns, [k
- * / neighbours][column][neighbours]; columns from n on are 0.
+/* c = a * b. A row of a is `taps` runs of `run` bytes, a multiple of tile_bytes. Run t of row r
+ * starts at rows[t * tile_rows + r]. b is one panel of tile_columns columns,
+ * [k / neighbours][column][neighbours]; columns from n on are 0.
  *     tile_pairs   a: 16-bit integers, b: 8-bit integers, two neighbours, c: int32
  *     tile_dot     a: bytes, b: 8-bit integers, dot_neighbours, c: int32
  *     tile_bf16    a, b: bfloat16, two neighbours, c: float32; tiny numbers (below 1.2e-38) may
@@ -184,8 +184,8 @@ struct simd_kernels {
     /* Writes `rows` rows of results and overwrites their sums. */
     void (*finish_tile)(const struct tile_finish *f, int32_t *sums, size_t rows, void *y);
 
-    /* Packs n <= `columns` rows of k numbers as columns of one panel for gemm(). With pairs of
-     * bfloat16 as its numbers, the panel is one of tile_bf16. */
+    /* Packs n <= `columns` rows of k numbers as columns of one panel for gemm(). If the
+     * numbers are pairs of bfloat16, the panel is for tile_bf16. */
     void (*pack_rows)(const float *const *rows, size_t n, size_t k, size_t columns, float *packed);
     /* Packs all panels, of `columns` columns, of a k x n matrix of bfloat16 for tile_bf16. Rows
      * from k to the even number whole_k are 0. */

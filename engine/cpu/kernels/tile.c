@@ -2,9 +2,9 @@
  * tile of sums stays in registers while k advances. Compiled once per instruction set.
  *
  * A panel of weights stores consecutive numbers of a column side by side, as many as one
- * instruction multiplies and adds. Two 8-bit integers are widened to 16 bits (exact, and available
- * in every instruction set). VNNI and NEON's dot product take four. i8mm, which multiplies 2 x 8 by
- * 8 x 2 bytes, takes eight. bfloat16 takes two. */
+ * instruction multiplies and adds: two 8-bit integers, widened to 16 bits (exact, and available in
+ * every instruction set); four 8-bit integers with VNNI or NEON's dot product; eight with i8mm,
+ * which multiplies 2 x 8 by 8 x 2 bytes; two numbers of bfloat16. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec_8bit.h"
 
@@ -26,7 +26,7 @@
         each(ADD_SUM, r)                                                                           \
     }
 
-/* Applies X to those registers of a panel that have columns. */
+/* Applies X to the registers of a panel that have columns. */
 #define EACH_OF_1(X, r) X(r, 0)
 #define EACH_OF_2(X, r) EACH_OF_1(X, r) X(r, 1)
 #define EACH_OF_3(X, r) EACH_OF_2(X, r) X(r, 2)

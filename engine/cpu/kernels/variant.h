@@ -17,9 +17,9 @@
 #define SIMD_TEXT_(name) #name
 #define SIMD_TEXT(name)  SIMD_TEXT_(name)
 
-/* Blocks that fit in registers. gemm() keeps 14 x 2 registers of sums, two of weights and one of a
- * number in 32 registers, and 6 x 2 sums in 16. A depthwise kernel keeps 2 x 7 results, 2 x 7
- * weights and one number in 32 registers, and half of the results and weights in 16. */
+/* Blocks that fit in registers. Of 32, gemm() uses 14 x 2 for sums, two for weights and one for a
+ * number of a row; of 16, 6 x 2 for sums. Of 32, a depthwise kernel uses 2 x 7 for results, 2 x 7
+ * for weights and one for a number of the image; of 16, half as many for results and weights. */
 #if defined __AVX512F__
 #define GEMM_ROWS          14
 #define GEMM_COLUMNS       32

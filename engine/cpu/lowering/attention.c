@@ -1,5 +1,5 @@
-/* Attention (engine/op/attention.h): multiplies a block of rows (queries) of a matrix by all its
- * keys, so that the scores never leave the second-level cache.
+/* Attention (engine/op/attention.h): multiplies a block of a matrix's rows (queries) by all keys of
+ * the matrix, so that the scores never leave the second-level cache.
  *
  * A matrix is one head of one image. The work is divided into blocks of rows of all matrices. A
  * thread takes a range of blocks and packs the keys and values of each matrix that it reaches. The
@@ -48,7 +48,6 @@ struct attention_step {
     struct epilogue epilogue; /* its step and zero quantize an 8-bit result */
 };
 
-/* A thread's scratch memory. */
 struct attention_scratch {
     float *keys, *values;     /* packed */
     float *fetched;           /* copies of rows that are not contiguous float32 */
@@ -310,7 +309,7 @@ static void attention_items(void *context, size_t begin, size_t end)
 STEP_RUN(attention_run)
 {
     struct attention_step *s = (struct attention_step *)base;
-    /* If there are many matrices, a thread takes whole ones, to pack keys and values once. */
+    /* If there are many matrices, a thread takes whole ones, and packs keys and values once. */
     s->together = s->a.batch >= 2 * program->threads ? s->blocks : 1;
     const size_t items = (size_t)s->a.batch * s->blocks / s->together;
     parallel_for(program->threads, items, (size_t)(s->step.flops / (double)items / 64) + 1,

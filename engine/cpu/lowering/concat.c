@@ -1,7 +1,7 @@
 /* Concatenates and splits rows of tensors: Concat, Split, QLinearConcat and ScaleShift.
- * QLinearConcat has a table for each part whose scale differs. A ScaleShift may read the parts of
- * an image (pass_joins()); then the whole image is never written. The image's parts
- * and the result are either all bfloat16, or each of them is float32 or has 8-bit integers. */
+ * QLinearConcat has a table for each part whose scale differs from the result's. A ScaleShift may
+ * read the parts of an image (pass_joins()); then the whole image is never written. The image's
+ * parts and the result are all bfloat16, or each of them is float32 or has 8-bit integers. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

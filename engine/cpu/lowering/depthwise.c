@@ -26,7 +26,7 @@ static size_t sums_of(const struct depthwise_step *s)
     return s->blocks * s->simd->depthwise_channels;
 }
 
-/* Calls the kernel once, for some bands of rows of one image and group; for a mean only one. */
+/* Calls the kernel for some bands of rows of one image and group (if there is a mean, one band). */
 static void depthwise_band(const struct depthwise_step *s, size_t image, size_t group, size_t band,
                            size_t bands)
 {
@@ -108,8 +108,8 @@ static void depthwise_pack(const void *context, const struct tensor *constant, f
                             t];
 }
 
-/* Chooses groups whose weights take at most half of the first-level cache, at least one per thread
- * if there are few rows. */
+/* Chooses groups whose weights take at most half of the first-level cache, and at least one group
+ * per thread if there are few rows. */
 static void depthwise_divide(struct depthwise_step *s, size_t threads)
 {
     enum { NEAR = 16 * 1024 / sizeof(float) };

@@ -15,13 +15,13 @@ struct elementwise_step {
     struct epilogue activation; /* the unary operator, or a binary one's epilogue */
     void **b;                   /* address of the second operand, in program->data */
     enum dtype dtype;
-    struct strided_iterator loops; /* over rows; extent and steps (0 or 1) of a row are at [rank] */
+    struct strided_iterator loops; /* over rows; index [rank]: a row's extent and steps (0 or 1) */
     size_t rows, row;              /* number of rows, and elements per row */
     const struct simd_kernels *simd;
 };
 
 /* Returns `rows` rows of n numbers from element `at` on as floats, in place or in `piece`. Numbers
- * are `step` (0 or 1) elements apart, rows *row_step; sets *row_step to that of the result. */
+ * are `step` (0 or 1) elements apart, rows *row_step, which becomes the step of returned rows. */
 static const float *load(const struct elementwise_step *s, const void *data, size_t at, int step,
                          size_t *row_step, size_t rows, size_t n, float *piece)
 {
@@ -38,9 +38,9 @@ static const float *load(const struct elementwise_step *s, const void *data, siz
     return piece;
 }
 
-/* Computes numbers begin … end - 1 of each of `rows` rows, from row `row` on. The rows differ only
- * in their position along the last loop but one. Several rows have at most PIECE numbers together.
- */
+/* Computes numbers begin … end - 1 of each of `rows` rows, from row `row` on. These rows differ
+ * only in their position along the innermost loop over rows. If there are several rows, they have
+ * at most PIECE numbers together. */
 static void elementwise_block(const struct elementwise_step *s, size_t row, size_t rows,
                               size_t begin, size_t end)
 {
@@ -152,7 +152,7 @@ KERNEL_CLAIM(elementwise_claim)
     struct elementwise_step s = {.dtype = DTYPE_NONE};
     if (!elementwise_classify(node, &s))
         return false;
-    if (node->op != OP_POW) /* the constant 2 is float32 */
+    if (node->op != OP_POW) /* a Pow's exponent stays float32 */
         ret->narrow = NARROW_SAME;
     ret->in_place = claim_in_place(node, 0, s.is_binary && !is_square(node) ? 1 : 0);
     return true;

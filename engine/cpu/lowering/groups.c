@@ -3,7 +3,7 @@
  * Each image is read three times: for the groups' means, for their variances, and for the results,
  * (x - mean) * factor + shift per channel. Threads divide the pixels. The mean is rounded. Its
  * error matters if the mean is much larger than the deviation, so the mean of the differences from
- * it is also subtracted. */
+ * the rounded mean is subtracted, too. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"

@@ -28,7 +28,7 @@ extern const struct cpu_kernel cpu_transpose, cpu_concat, cpu_view, cpu_cast;
 extern const struct cpu_kernel cpu_deconv, cpu_scaled_parts, cpu_pool, cpu_groups, cpu_resize;
 extern const struct cpu_kernel cpu_attention, cpu_elementwise, cpu_norm, cpu_reference;
 
-/* True if lower_depthwise() runs this Conv; *ret is then its window. */
+/* True if lower_depthwise() runs this Conv; *ret is then the window of the Conv. */
 struct window;
 bool depthwise_fits(const struct node *node, struct window *ret);
 

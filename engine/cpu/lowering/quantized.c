@@ -15,8 +15,8 @@ static bool makes_result(const struct node *node, size_t result)
 
 /* Reads constants, zero points and scales of a product. The result's scale and zero point are
  * inputs `result` and `result + 1`. Each channel's factor is x_scale * w_scale / y_scale, rounded
- * as in the reference kernel, so that ties agree. Without y_scale if the result is float32, or if
- * an activation precedes rounding. */
+ * as in the reference kernel, so that ties agree. The factor omits y_scale if the result is
+ * float32, or if an activation precedes the rounding. */
 static struct product_desc describe_sums(const struct node *node, size_t result,
                                          const struct value *bias)
 {

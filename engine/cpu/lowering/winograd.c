@@ -98,7 +98,7 @@ static void winograd_sink_tile(const struct winograd_step *s, size_t tile, const
     const size_t at = ((tile / per_image * s->out_height + top) * s->out_width + left) * s->pitch;
     void *result = s->step.y + at * (s->bf16 ? sizeof(uint16_t) : sizeof(float));
     s->simd->winograd_sink(&t, &s->ending, m + row * n, rows * n, result, s->bf16);
-    const struct epilogue *e = &s->ending.row; /* NONE or a clip if the result is bfloat16 */
+    const struct epilogue *e = &s->ending.row; /* no row activation if the result is bfloat16 */
     float *y = result;
     const int together = s->pitch == n ? t.right : 1; /* pixels */
     for (int i = 0; is_row_activation(e->activation) && i < t.bottom; i++)
@@ -238,9 +238,9 @@ static bool winograd_pays(const struct winograd_step *s)
 }
 
 /* Divides the work of a run into pieces. A block's tiles stay in a second-level cache of 512 KiB or
- * more (NEAR); if fewer than FEW fit, filters would be read too often: then divides by points. A
- * round's tiles stay in a share of the third-level cache (ROUND). If a round's transformed sources
- * exceed V_NEAR, an item reads only one row of points. */
+ * more (NEAR). If fewer than FEW tiles fit, blocks would read the filters too often, so the work is
+ * divided by points. A round's tiles stay in a share of the third-level cache (ROUND). If a round's
+ * transformed sources exceed V_NEAR, an item reads only one row of points. */
 static void winograd_divide(struct winograd_step *s, size_t threads)
 {
     enum { NEAR = 448 * 1024, FEW = 12, ROUND = 16 << 20, V_NEAR = 1 << 20 };

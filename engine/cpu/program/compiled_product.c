@@ -8,12 +8,12 @@
  *
  *     (o * result_step + k * tap_step + offset) / divisor
  *
- * Rows that are one run of the source are read in place (float32: kernels/gemm.c). Float32
- * windows inside the image are, too, if weights are few: each line of taps is one run. If the CPU
- * has no instructions for products of bfloat16, its rows are widened and results narrowed. Windows
- * of narrow rows (bfloat16 and 8-bit integers) are read in the source's lines or in copies of them
- * (product_strips.c). Other windows, and numbers of another format than the instructions take, are
- * gathered. */
+ * Rows that are one run of the source are read in place (float32: kernels/gemm.c). If weights are
+ * few, float32 windows inside the image are also read in place: each line of taps is one run. If
+ * the CPU has no instructions for products of bfloat16, rows of bfloat16 are widened and results
+ * narrowed. Windows of narrow rows (bfloat16 and 8-bit integers) are read in the source's lines or
+ * in copies of them (product_strips.c). Other windows, and numbers of another format than the
+ * instructions take, are gathered. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -175,7 +175,7 @@ static void locate_part(const struct compiled_product *p, size_t i, int64_t *ret
     }
 }
 
-/* Gathers and multiplies rows first … first + rows - 1 of the part, and moves g->c past them. */
+/* Gathers and multiplies rows first … first + rows - 1 of the part. Moves g->c past these rows. */
 static void multiply_gathered(const struct product_run *call, const struct product_block *b,
                               struct gemm *g, size_t first, size_t rows)
 {
@@ -285,8 +285,8 @@ static void fetch_rows(const unsigned char *from, size_t step, size_t bytes, siz
             __builtin_prefetch(from + at);
 }
 
-/* Multiplies all rows of the block by a panel, and finishes the tiles, a few at a time. `count` is
- * the number of rows of sums. */
+/* Multiplies all rows of the block, `count` rows of sums, by a panel. Finishes a few tiles at a
+ * time. */
 static void multiply_panel(const struct compiled_product *p, const struct product_block *b,
                            struct tile t, size_t count, const struct tile_finish *f,
                            unsigned char *dst)
@@ -598,8 +598,8 @@ static void divide_floats(struct compiled_product *p)
 }
 
 /* Divides rows of 8- and 16-bit types into chunks whose source fits in the first-level cache or, if
- * the weights are large, in the second-level cache, so that the weights are read less often. Makes
- * EACH chunks per thread: of columns if there are fewer rows than columns. */
+ * the weights are large, in the second-level cache, so that the weights are read less often. To
+ * make EACH chunks per thread, also divides the columns if there are fewer rows than columns. */
 static void divide_tiles(struct compiled_product *p)
 {
     enum { NEAR = 48 * 1024, MANY = 512 * 1024, FAR = 512 * 1024, MOST_ROWS = 192, EACH = 4 };

@@ -8,8 +8,8 @@
 
 enum product_op { PRODUCT_CONV, PRODUCT_DECONV, PRODUCT_MATMUL };
 
-/* dst = activation(src * weights + bias [+ dst]). Dims of images are N, C, spatial …; those of
- * weights are [group,] out, in, spatial …, and in, out for a matrix product. */
+/* dst = activation(src * weights + bias [+ dst]). The dims of images are N, C, spatial …; the dims
+ * of weights are [group,] out, in, spatial … or, for a matrix product, in, out. */
 struct product_desc {
     enum product_op op;
     struct strided_layout src, dst;
@@ -18,9 +18,9 @@ struct product_desc {
     const struct value *bias; /* a constant vector, of int32 with `scales`, otherwise of float32;
                                  NULL: no bias */
     int64_t stride[3], dilation[3], pad_begin[3]; /* unused by a matrix product */
-    /* For 8-bit integers: one scale of the weights, or one for each output channel. result = sum *
-     * (src_scale * scale / sum_divisor), plus dst_zero for an 8-bit dst; a float32 dst has a
-     * float32 residual. NULL: floats */
+    /* For 8-bit integers: the weights' only scale, or one for each output channel; NULL for floats.
+     * result = sum * (src_scale * scale / sum_divisor), plus dst_zero for an 8-bit dst. A float32
+     * dst has a float32 residual. */
     const struct tensor *scales;
     float src_scale, sum_divisor;
     float dst_scale; /* if not 0, the activation's result is divided by it before it is stored */
@@ -49,7 +49,7 @@ struct compiled_product {
     size_t rows, channels;
     int64_t channel_step;
     size_t ldc;         /* elements of dst between the starts of rows */
-    size_t taps;        /* taps of a window; with `strips`, runs of taps */
+    size_t taps;        /* taps of a window; with `strips`, runs of taps of a window */
     bool in_place;      /* reads rows in place: a row is one run, or with `strips` several */
     bool in_windows;    /* float32 windows inside the image are read in place */
     bool copies_rows;   /* gemm() reads copies of the rows, see gemm_copies() */
@@ -102,7 +102,6 @@ const char *compiled_product_name(const struct compiled_product *product); /* st
  * product. */
 void compiled_product_bind(struct compiled_product *product, const void *weights, const void *bias);
 
-/* The operands of a run. */
 struct product_run {
     const struct compiled_product *product;
     const unsigned char *src;

@@ -48,7 +48,6 @@ static inline size_t operand_bytes(const struct packed_layout *layout)
     return of[layout->operands];
 }
 
-/* Size in bytes of one weight. */
 static inline size_t weight_bytes(const struct packed_layout *layout)
 {
     return layout->operands == OPERANDS_PAIRS ? 1 : operand_bytes(layout);
@@ -85,7 +84,6 @@ static inline size_t whole_k(const struct packed_layout *layout)
     return layout->k / layout->run * layout->whole_run;
 }
 
-/* Size in bytes of one matrix. */
 static inline size_t part_bytes(const struct packed_layout *layout)
 {
     return whole_k(layout) * whole_columns(layout) * weight_bytes(layout);

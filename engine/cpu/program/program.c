@@ -117,8 +117,8 @@ static size_t stream_bytes(const struct program *program)
     return program_arena_bytes(program) + size_align(program_output_bytes(program), 4096);
 }
 
-/* Streams that need more bytes than this are freed; `arena_bytes`: of the largest batch. Eight
- * streams need up to 1.4 times the bytes of a batch of 8 (GoogLeNet with 16 threads). */
+/* Streams that need more bytes than this are freed; arena_bytes is what the largest batch needs.
+ * Eight streams need up to 1.4 times the bytes of a batch of 8 (GoogLeNet with 16 threads). */
 static size_t streams_most_bytes(size_t arena_bytes)
 {
     return arena_bytes + arena_bytes / 2;
@@ -191,9 +191,9 @@ enum status programs_place(struct backend *backend, struct error *err)
 
 /* ---- run ---- */
 
-/* Another session may have made the arena grow and move. */
 void program_bind(struct program *program, const void *const *inputs, int image)
 {
+    /* Another session may have made the arena grow and move. */
     if (program->base != program->backend->arena->base)
         place(program);
     for (size_t v = 0; v < program->plan.value_count; v++) {

@@ -45,7 +45,7 @@ static pthread_mutex_t *wait_for(struct shared_arena *arena)
     return &arena->lock;
 }
 
-/* As LOCK(&arena->lock). */
+/* Like LOCK(&arena->lock), and counts the waiting threads. */
 #define LOCK_ARENA(arena)                                                                          \
     pthread_mutex_t *lock_held_ __attribute__((cleanup(lock_end), unused)) = wait_for(arena)
 

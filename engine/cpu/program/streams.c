@@ -7,7 +7,7 @@
  *
  * streams_submit() starts the threads, streams_stop() ends them. Between these calls `lock` guards
  * all members that change, but the session's thread alone changes `submitted` and `collected`, and
- * reads them without it. The session's thread holds the arena's lock while runs are in flight. */
+ * reads them unlocked. The session's thread holds the arena's lock while runs are in flight. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@
 struct stream_run {
     struct program *whole; /* of the batch: streams write its outputs, and do not run its steps */
     const void *const *inputs;
-    int rows, next, left;   /* images: of the run; the next one to take; not ended yet */
+    int rows, next, left;   /* images of the run; next image to take; images not ended */
     atomic_bool is_stopped; /* streams also abandon images that have begun */
     enum status status;
     struct error error;
@@ -38,7 +38,7 @@ struct cpu_stream {
 struct cpu_streams {
     struct backend *backend;
     pthread_mutex_t lock;
-    pthread_cond_t work, ended; /* an image waits, or the threads must end; a run has ended */
+    pthread_cond_t work, ended; /* work: an image waits, or threads must end; ended: a run has */
     struct stream_run runs[STREAMS_MOST + 1]; /* in flight, at most count + 1 */
     unsigned long submitted, collected;
     struct cpu_stream stream[STREAMS_MOST];

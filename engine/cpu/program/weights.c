@@ -2,8 +2,8 @@
  *
  * Programs for several batch sizes come from clones of one graph, which share constants, and a
  * kernel has one layout for all sizes, so most weights exist once. Constants that each clone
- * creates separately (a folded Reshape) are recognised by their contents. So are equal weights of
- * other sessions: each image size of a model has its own session. */
+ * creates separately (a folded Reshape) are recognised by their contents. Equal weights of other
+ * sessions are recognised in the same way: each image size of a model has its own session. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ struct weight {
     struct tensor *constant;
     uint64_t hash; /* hash of the contents */
     struct strided_layout given;
-    struct packed_layout wanted; /* layout, if a compiled product reads it */
+    struct packed_layout wanted; /* layout, if a compiled product reads the weight */
     const char *layout;          /* name of the layout of a kernel's own packing, or NULL */
     size_t bytes;
     void *data;
@@ -58,8 +58,8 @@ void strided_layout_swap(struct strided_layout *layout, int a, int b)
     layout->strides[b] = stride;
 }
 
-/* Hashes at most 256 words of 8 bytes, evenly spread. It may skip bytes, because weights with equal
- * hashes are compared. So a large unique constant is not read twice. */
+/* Hashes at most 256 words of 8 bytes, evenly spread, so that a large constant is not read twice.
+ * Bytes may be skipped, because weights with equal hashes are compared. */
 static uint64_t hash_bytes(const void *data, size_t size)
 {
     const unsigned char *p = data;
