@@ -221,7 +221,7 @@ static const struct node *find_scores(struct match *m, struct value *scores, int
     return NULL;
 }
 
-/* ---- operands ---- */
+/* ---- q, k and v ---- */
 
 /* Sets *ret and *ret_map to the tensor and the map through which the attention reads `value`,
  * [..., rows, columns], with the batch dimensions of m->scores. With `transposed`, `value` is
@@ -323,7 +323,7 @@ static bool take_result(struct match *m, struct value *product, bool transposed)
     return true;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole attention ---- */
 
 /* Returns the operand of the second product: the Softmax's result p, or the result of a
  * Where(IsNaN(p), 0, p) or of a Transpose of the last two dimensions. */

@@ -40,7 +40,7 @@ static struct value *list(struct expansion *e, const int64_t *data, int count)
     return edit_constant(e->edit, DTYPE_I64, &SHAPE(count), data);
 }
 
-/* ---- nodes ---- */
+/* ---- making nodes ---- */
 
 /* Describes a new node: up to four operands, and two attributes, an integer and an integer list. */
 struct function_step {

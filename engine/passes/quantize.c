@@ -105,7 +105,7 @@ static bool match(struct edit *edit, struct node *quantize, const struct node *p
     }
 }
 
-/* ---- before the pass ---- */
+/* ---- preparing the graph ---- */
 
 /* Adds the zero point that a QuantizeLinear or DequantizeLinear omits: 0, of the stored type. */
 static void add_zero(struct edit *edit, struct node *node)
@@ -174,7 +174,7 @@ static void sink_dequantize(struct edit *edit, size_t n)
     }
 }
 
-/* ---- the pass ---- */
+/* ---- optimize_quantized() ---- */
 
 bool optimize_is_quantized(const struct graph *graph)
 {

@@ -88,7 +88,7 @@ enum quantize_kind quantize_kind_of(const struct node *node)
     return QUANTIZE_OTHER;
 }
 
-/* ---- reading ---- */
+/* ---- tensors and their producers ---- */
 
 static enum quantize_kind kind_of_producer(const struct quantize_plan *plan,
                                            const struct value *value)

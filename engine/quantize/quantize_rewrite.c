@@ -218,10 +218,10 @@ static bool store_layer(struct rewrite *r, struct node *layer)
     return r->edit.status == STATUS_OK;
 }
 
-/* ---- the graph ---- */
+/* ---- rewriting the graph ---- */
 
-/* Stores the layers and activations. Clone and the plan's graph have nodes at the same positions.
- */
+/* Stores the layers and activations in 8 bits. The graph is a clone of the plan's graph, with the
+ * same positions of nodes. */
 static bool rewrite_nodes(struct rewrite *r)
 {
     const struct quantize_plan *plan = r->plan;

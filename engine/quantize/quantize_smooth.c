@@ -158,7 +158,7 @@ static enum status find_norms(struct smoothing *s)
     return STATUS_OK;
 }
 
-/* ---- changing ---- */
+/* ---- changing gains, biases and weights ---- */
 
 static float factor_of(const struct smooth_norm *norm, size_t channel)
 {

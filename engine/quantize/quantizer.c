@@ -30,7 +30,7 @@ bool quantizer_is_quantized(const struct graph *graph)
     return false;
 }
 
-/* ---- preparing ---- */
+/* ---- preparing the graph ---- */
 
 /* Restores outputs' names, dtypes and shapes: passes may replace an output by another value. */
 static enum status keep_outputs(const struct graph *from, struct graph *graph, struct error *err)
@@ -153,7 +153,7 @@ static void count_work(struct quantizer *q)
     }
 }
 
-/* ---- observing ---- */
+/* ---- observing activations ---- */
 
 /* A group of tensors that one session returns as outputs, to be observed. */
 struct observed_part {
@@ -344,7 +344,7 @@ enum status quantizer_smooth(const struct quantizer *from, struct quantizer **re
     return status;
 }
 
-/* ---- making ---- */
+/* ---- making the quantized graph ---- */
 
 /* Gives a move's result the scale of its input. If only a Concat reads a layer's result, gives that
  * result the scale of the Concat's result. The move and the Concat then copy numbers. */
