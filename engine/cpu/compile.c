@@ -139,7 +139,7 @@ enum status cpu_compile_streams(struct backend *backend, struct error *err)
     const int count = single->threads / each;
     if (count < 2 || !program_is_fast(single) || program_output_bytes(single) > MOST_STREAM_OUTPUTS)
         return STATUS_OK;
-    for (size_t i = 0; i < single->graph->output_count; i++) /* streams write no other outputs */
+    for (size_t i = 0; i < single->graph->output_count; i++) /* streams write only to the arena */
         if (single->plan.places[single->graph->outputs[i]->index].kind != PLACE_ARENA)
             return STATUS_OK;
     const enum status status = streams_create(backend, single, count, compile, err);

@@ -161,7 +161,7 @@ static enum status compile_node(struct backend *backend, const struct kernel_arg
 }
 
 /* True if the program's operands and the weights packed so far fit the budget. Otherwise the
- * reference kernel runs the node, because it needs neither. */
+ * reference kernel, which needs neither, runs the node. */
 static bool fits_budget(const struct backend *backend, const struct program *program,
                         struct memory_budget *budget)
 {

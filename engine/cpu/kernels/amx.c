@@ -7,8 +7,8 @@
 
 #include "engine/cpu/kernels/simd.h"
 
-/* The shapes of tile registers in the format of ldtilecfg (SDM volume 1, 18.3). Load it with inline
- * assembly: gcc 12 may drop the stores before its intrinsic. */
+/* The shapes of tile registers in the format of ldtilecfg (SDM volume 1, 18.3). Inline assembly
+ * loads the struct, because gcc 12 may drop the stores before its intrinsic. */
 struct amx_config {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];

@@ -22,7 +22,7 @@ struct groups_step {
     size_t per; /* channels in a group */
     const float *scale, *bias;
     float epsilon;
-    /* of this run and image */
+    /* set for each run and image */
     const float *x_data;
     float *y_data, *partial, *wrong; /* partial, wrong: [pieces, channels] */
     float *mean, *factor, *shift;    /* [channels] */

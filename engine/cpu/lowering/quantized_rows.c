@@ -9,7 +9,7 @@
 struct row_step {
     struct step step;
     const struct simd_kernels *simd;
-    enum op op;                /* OP_LOOKUP also for an Add or Mul with a constant scalar */
+    enum op op;                /* OP_LOOKUP if it is an Add or Mul with a constant scalar, too */
     const struct value *x, *b; /* the operands, in the order in which the kernel reads them */
     void **b_data;             /* address in program->data */
     bool is_signed;

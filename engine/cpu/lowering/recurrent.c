@@ -38,7 +38,7 @@ struct recurrent_step {
     float *product_bias;            /* [direction][hidden], for GRU with resets_product; or NULL */
     float *peepholes;               /* [direction][3 * hidden], or NULL */
     void **in[RECURRENT_OPERANDS], **out[3]; /* addresses in program->data; NULL: omitted */
-    /* of this run */
+    /* set for each run */
     const float *x;
     const int32_t *lengths;
     float *y;                             /* NULL: output 0 is omitted */
@@ -108,7 +108,7 @@ static void lstm_cells(const struct recurrent_step *s, const struct recurrent_un
 }
 
 /* Computes GRU's states h from the gates in v: z, r and the candidate. With resets_product the
- * candidate in v is only the product with R: it is multiplied by r before the rest is added. */
+ * candidate in v is only the product with R, which is multiplied by r before the rest is added. */
 static void gru_cells(const struct recurrent_step *s, const struct recurrent_unit *u, float *v,
                       const float *x, const float *before, float *spare, float *h)
 {
@@ -380,8 +380,8 @@ static bool add_biases(struct recurrent_step *s, const struct value *bias)
     return true;
 }
 
-/* Chooses the units. Short steps do not split hidden numbers: threads would wait longer than they
- * compute. The last product of a GRU without resets_product needs whole rows. */
+/* Chooses the units. Does not split the hidden numbers of short steps, because threads would wait
+ * longer than they compute. The last product of a GRU without resets_product needs whole rows. */
 static void divide_units(struct recurrent_step *s, size_t threads)
 {
     enum { FEWEST_ROWS = 4, LEAST_WORK = 128 * 1024 };

@@ -41,7 +41,7 @@ struct winograd_step {
     size_t block;        /* tiles per block, or per round */
     size_t shared_bytes; /* scratch in common: `v` and `m` (by points) or filters (by tiles) */
     size_t thread_bytes; /* scratch per thread: filters (by points) or `v` and `m` (by tiles) */
-    /* of this run */
+    /* set for each run */
     float *filters;      /* by tiles: POINTS x panels x panel */
     float *v, *m;        /* by points: POINTS x block x channels and out_channels */
     size_t first, count; /* by points: first tile and number of tiles of this round */

@@ -558,11 +558,11 @@ static void describe_matrices(struct compiled_product *p, const struct product_d
 }
 
 /* Divides the work of float32 products. Threads divide the rows or the columns of a part. Each
- * thread reads all of the operand that is not divided, so that should be the smaller one. If rows
- * are gathered, columns are divided only if there are too few rows for every thread. A chunk's
- * source and result stay in the second-level cache. If the weights do not fit there, a chunk has
- * more rows, because it reads all weights (kernels/gemm.c). Each thread gets several chunks of
- * columns, so that idle threads can take some. */
+ * thread reads the whole undivided operand, so the smaller operand is not divided. If rows are
+ * gathered, columns are divided only if there are too few rows for every thread. A chunk's source
+ * and result stay in the second-level cache. If the weights do not fit in that cache, a chunk has
+ * more rows, because each chunk reads all weights (kernels/gemm.c). Each thread gets several chunks
+ * of columns, so that idle threads can take some. */
 static void divide_floats(struct compiled_product *p)
 {
     enum { NEAR = 256 * 1024, ROWS_NEAR = 704 * 1024, DEPTH = 768, EACH = 4 };

@@ -203,7 +203,7 @@ void strips_describe(struct compiled_product *p)
     p->in_place = true;
     const size_t together = x->tap_step == 1 ? (size_t)x->kernel : 1;
     const size_t pixel = p->channels * size, apart = (size_t)x->stride * size;
-    /* Integers may be padded by the next pixel, times 0; bfloat16 may not: it may be infinite. */
+    /* The next pixel, times 0, may pad integers, but not bfloat16, where it may be infinite. */
     const bool pads = p->simd->tile_rows_are_even || p->weights.operands == OPERANDS_BF16;
     p->pixel_bytes = pads ? padded_run(p, pixel, together) : pixel;
     p->run_bytes = padded_run(p, p->pixel_bytes * together, 1);

@@ -42,7 +42,7 @@ struct program {
     const unsigned char *base; /* the arena's base when `data` was set */
     struct step **steps;
     size_t step_count;
-    size_t scratch_bytes; /* largest step.scratch; this memory follows the arena's values */
+    size_t scratch_bytes; /* largest step.scratch; `scratch` follows the arena's values */
     unsigned char *scratch;
     bool is_stream;            /* belongs to a stream: its outputs follow the scratch memory */
     size_t at;                 /* of a stream's program: offset of its memory in the arena */
@@ -156,17 +156,17 @@ bool pages_resize(unsigned char **pages, size_t before, size_t bytes);
 /* Makes the arena as large as its users' largest program needs. Returns false and changes nothing
  * when out of memory. Like arena_join() and arena_leave(), it takes the arena's lock. */
 bool arena_fit(struct shared_arena *arena);
-/* Moves the backend to `arena` and enlarges that if needed. Returns false and moves nothing when
- * out of memory. */
+/* Moves the backend to `arena`, and enlarges the arena if needed. Returns false and moves nothing
+ * when out of memory. */
 bool arena_join(struct backend *backend, struct shared_arena *arena);
 void arena_leave(struct backend *backend); /* the backend may have no arena */
 
 /* ---- epilogues (program.c) ---- */
 
-/* The value that a node's epilogue adds to its result. */
+/* The value that an epilogue adds to the node's result. */
 struct residual {
-    void **copied; /* address in program->data; NULL: it lies in the result's place, or there is
-                      none */
+    void **copied; /* address in program->data; NULL: the value is in the result's place, or
+                      there is none */
     size_t bytes;
 };
 
@@ -191,7 +191,7 @@ enum status weights_get(struct backend *backend, struct tensor *constant,
                         const struct strided_layout *given, const struct packed_layout *wanted,
                         const void **ret_data, struct error *err) MUST_USE;
 /* Like weights_get(), but pack() fills the memory from the constant. `layout` (static text) and
- * `bytes` identify the layout of a constant that pack() makes. */
+ * `bytes` identify the layout that pack() gives a constant. */
 typedef void (*weights_pack)(const void *context, const struct tensor *constant, float *packed);
 enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
                              size_t bytes, weights_pack pack, const void *context,

@@ -1,5 +1,5 @@
-/* Resizes arenas for their users. Memory is mapped without pages; a run allocates a page when it
- * first touches it. Huge pages save the first pass thousands of page faults. */
+/* Resizes arenas for their users. Memory is mapped without pages; the first access to a page
+ * allocates the page. Huge pages save the first pass thousands of page faults. */
 #include <sys/mman.h>
 
 #include "engine/base/thread.h"

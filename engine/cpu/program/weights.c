@@ -114,7 +114,7 @@ static struct weight *weight_find(struct backend *backend, const struct tensor *
     return NULL;
 }
 
-/* Replaces the weight's bytes by equal ones of another session, or offers them to all sessions. */
+/* Replaces the weight's bytes by equal bytes of another session, or offers them to all sessions. */
 static void block_take(struct backend *backend, struct weight *weight)
 {
     struct memory_budget *memory = backend->options.memory;
