@@ -149,9 +149,9 @@ static void proof_hash_whole(const struct batch_proof *proof, const struct node 
         proof_hash(proof, value->known->data, value->known->bytes);
 }
 
-/* True if all images read the same numbers of a free value: the whole value, or
- * `run` positions each along axis `at`, which are equal. Adds the first image's numbers to the
- * hash. */
+/* True if all images read the same numbers of a free value. Either each image reads the whole
+ * value, or its own `run` positions along axis `at`, whose numbers must equal those of the other
+ * images. Adds the first image's numbers to the hash. */
 static bool proof_are_alike(const struct batch_proof *proof, const struct value *value, int at,
                             size_t run)
 {

@@ -81,8 +81,8 @@ bool edit_append_input(struct edit *edit, struct node *node, struct value *value
 bool edit_become(struct edit *edit, struct node *node, enum op op, int opset,
                  struct value *const *inputs, size_t count);
 
-/* Inserts a node without attributes before position `before` of graph->nodes. The caller sets its
- * one output. */
+/* Inserts a node without attributes before position `before` of graph->nodes. The caller sets the
+ * node's only output. */
 struct node *edit_insert_node(struct edit *edit, size_t before, enum op op, int opset,
                               const char *name, struct value *const *inputs, size_t count);
 

@@ -187,7 +187,7 @@ static enum status fold_graph(struct edit *edit, bool infer)
             drop_identity(graph, node, node->inputs[0]);
             if (node->op == OP_NONE)
                 continue;
-            if (node->op == OP_DROPOUT) /* its other inputs do not matter */
+            if (node->op == OP_DROPOUT) /* Dropout's other inputs do not matter */
                 node->input_count = 1;
         }
         bool known = all_inputs_known(node);

@@ -63,10 +63,10 @@ static struct value *narrow_constant(struct narrow *narrow, const struct tensor 
     return value;
 }
 
-/* True if operand i of a NARROW_SAME node is a parameter: as a constant it stays float32. */
+/* True if operand i of a NARROW_SAME node is a parameter, which stays float32 if it is constant. */
 static bool stays_f32(const struct node *node, size_t i)
 {
-    if (node->op == OP_SCALE_SHIFT) /* operands from 3 on are parts of its image */
+    if (node->op == OP_SCALE_SHIFT) /* operands from 3 on are parts of the image */
         return i == 1 || i == 2;
     return i > 0 && ((node->op == OP_ATTENTION && i >= 3) || node->op == OP_RESIZE ||
                      op_has(node->op, OP_NORMALIZATION | OP_UNARY)); /* Clip's limits */

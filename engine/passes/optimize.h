@@ -58,10 +58,10 @@ enum status optimize_weights(struct graph *graph, struct error *err) MUST_USE;
 enum status optimize_specialise(struct graph *graph, struct error *err) MUST_USE;
 
 /* Moves every data-dependent node (see split.c) into a new graph, *ret_tail, which is NULL without
- * such nodes. The tail's inputs, in their order, become additional outputs of `graph` after the
- * remaining ones. (*ret_output_of)[i] is the new place of original output i: x >= 0 means output x
- * of `graph`, x < 0 the tail's output -1 - x. The caller frees the tail; *ret_output_of lies in the
- * arena of `graph`. */
+ * such nodes. The tail's inputs, in their order, become outputs of `graph`, after those of its
+ * outputs that remain. (*ret_output_of)[i] is the new place of original output i: x >= 0 means
+ * output x of `graph`, x < 0 the tail's output -1 - x. The caller frees the tail; *ret_output_of
+ * lies in the arena of `graph`. */
 enum status optimize_split(struct graph *graph, struct graph **ret_tail, int **ret_output_of,
                            struct error *err) MUST_USE;
 

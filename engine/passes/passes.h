@@ -57,9 +57,9 @@ void pass_narrow(struct edit *edit);
 bool fold_is_affine_norm(const struct node *node, int64_t channels);
 void fold_affine_norm(const struct node *node, float *scale, float *shift);
 
-/* Computes a node whose inputs are known, or a Shape or Size of an input whose shape is known. Its
- * outputs become constants, charged to `budget` (NULL: none). Leaves a node of more than 64 outputs
- * as it is. Errors: those of interpret_node(). */
+/* Computes a node whose inputs are known, or a Shape or Size of an input whose shape is known. The
+ * node's outputs become constants, charged to `budget` (NULL: none). Leaves a node of more than 64
+ * outputs as it is. Errors: those of interpret_node(). */
 enum status fold_node(struct node *node, struct memory_budget *budget, struct error *err) MUST_USE;
 
 /* True for a Shape or Size of an input whose shape is known. */

@@ -206,9 +206,9 @@ static bool is_clamp(const struct node *node)
                     (node->op == OP_CLIP && edit_clip_limits(node, &low, &high) && low <= high));
 }
 
-/* For an operator, then a clamp (Relu or Clip), then the QuantizeLinear at *n: quantizes before the
- * clamp, too. The clamp then becomes a table, or is removed if the stored range ends at its
- * limits. */
+/* For the sequence of an operator, a clamp (Relu or Clip) and the QuantizeLinear at *n: quantizes
+ * before the clamp, too. The clamp then becomes a table, or is removed if the stored range ends at
+ * the clamp's limits. */
 static bool split_clamp(struct edit *edit, size_t *n, struct node *clamp, const struct ends *to)
 {
     struct node *quantize = edit->graph->nodes[*n];

@@ -1,4 +1,4 @@
-/* Fuses operators after a product of 8-bit integers into it, for backends that support this:
+/* Fuses operators into the product of 8-bit integers before them, for backends that support this:
  *
  *     QLinearConv → [QLinearAdd with another value] → [Lookup]
  *
@@ -20,7 +20,7 @@ static const struct node *product_of(const struct edit *edit, const struct value
     return node;
 }
 
-/* True if both are constants of one element with the same type and number. */
+/* True if `a` and `b` are constants of one element with the same type and number. */
 static bool is_same(const struct value *a, const struct value *b)
 {
     return quantize_is_one(a) && quantize_is_one(b) && a->known->dtype == b->known->dtype &&

@@ -1,5 +1,5 @@
-/* Makes a ScaleShift between DequantizeLinear and QuantizeLinear work on stored numbers: folds
- * their scales and zero points into its own scale and shift. */
+/* Makes a ScaleShift between DequantizeLinear and QuantizeLinear work on stored numbers: folds the
+ * scales and zero points of both quantizations into the ScaleShift's scale and shift. */
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"
 

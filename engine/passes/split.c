@@ -42,7 +42,7 @@ static bool mark(const struct tail_split *split)
     return any;
 }
 
-/* Adds a value that the tail reads to the tail's inputs if the static part computes it. */
+/* Adds `value`, which the tail reads, to the tail's inputs if the static part computes `value`. */
 static void cross(const struct tail_split *split, const struct value *value)
 {
     struct graph *tail = split->tail;

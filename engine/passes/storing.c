@@ -1,4 +1,4 @@
-/* If only a QuantizeLinear reads a node's result, the node itself stores its result in 8 bits:
+/* If only a QuantizeLinear reads a node's result, the node itself stores that result in 8 bits:
  *
  *     LayerNormalization → Transpose → QuantizeLinear   ─▶   LayerNormalization → Transpose
  *

@@ -29,7 +29,7 @@ struct quantize_plan {
     bool *is_answer;  /* no product, norm or pool lies between the value and an output */
     bool *can_store;  /* the value's producer can write 8-bit numbers */
     bool *is_stored;  /* gets a QuantizeLinear */
-    bool *is_integer; /* its producer runs on integers, so readers read the quantized tensor */
+    bool *is_integer; /* the value's producer runs on integers: readers read stored numbers */
 };
 
 /* Returns the kind of the node's operator. Does not read the contents of weights. In a plan, a

@@ -98,7 +98,7 @@ static void choose_scales(const float *weights, struct axis_layout c, const floa
             for (size_t i = 0; i < c.inner; i++, weights++)
                 scales[m] = fmaxf(scales[m], fabsf(*weights) / most);
     for (size_t m = 0; m < c.extent; m++) {
-        scales[m] = scales[m] > 1e-30f ? scales[m] : 1e-4f; /* all its weights are 0 */
+        scales[m] = scales[m] > 1e-30f ? scales[m] : 1e-4f; /* the channel's weights are all 0 */
         const float least = bias ? fabsf(bias[m]) / BIAS_UNITS / input_scale : 0;
         scales[m] = isfinite(least) ? fmaxf(scales[m], least) : scales[m];
     }

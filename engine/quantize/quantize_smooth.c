@@ -167,7 +167,7 @@ static float factor_of(const struct smooth_norm *norm, size_t channel)
 }
 
 /* Copies the constant that is input i of the node before the constant changes, because other nodes
- * may read it, too. The copy gets its name. */
+ * may read it, too. The copy gets the constant's name. */
 static enum status copy_input(struct smoothing *s, struct node *node, size_t i, float **ret)
 {
     struct value *old = node->inputs[i];

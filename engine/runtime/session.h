@@ -120,9 +120,9 @@ enum status session_create(const struct graph *graph, const struct session_optio
                            struct session **ret, struct error *err) MUST_USE;
 void session_free(struct session *session);
 
-/* Sets *ret to a copy of the graph with shapes inferred for `batch` images, which the caller owns.
- * `options` gives the shape of an image that the file leaves free. Errors: STATUS_UNSUPPORTED (an
- * input's shape stays unknown), and those of the passes. */
+/* Sets *ret to a copy of the graph, with shapes inferred for `batch` images. The caller owns the
+ * copy. `options` gives the height and width of an image if the file leaves them free. Errors:
+ * STATUS_UNSUPPORTED (an input's shape stays unknown), and those of the passes. */
 enum status session_specialise(const struct graph *graph, const struct session_options *options,
                                int batch, struct graph **ret, struct error *err) MUST_USE;
 
