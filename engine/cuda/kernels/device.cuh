@@ -367,9 +367,9 @@ template <typename C> constexpr bool is_whole = (C)0.5 == (C)0;
 /* ---- vector access ----
  *
  * These functions load and store COUNT neighbours at once; their address is a multiple of their
- * total size, or of 16 bytes if that is less. With another `count`, which may be greater, they
- * access the first of the COUNT neighbours one by one, at any address; further loaded numbers are
- * 0. COUNT is a power of two. */
+ * total size, or of 16 bytes if that is less. With another `count` they access the first `count`
+ * neighbours, but at most COUNT, one by one at any address; further loaded numbers are 0. COUNT is
+ * a power of two. */
 
 /* COUNT bytes, a power of two up to 16, aligned. */
 template <int COUNT> struct alignas(COUNT) bytes_of {

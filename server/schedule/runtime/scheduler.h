@@ -151,10 +151,10 @@ void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns
 void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot);
 
 /* A lane that has a batch takes the next one (batcher_take_ahead()). It waits for a closed batch
- * until `until` (clock_now()) at most, and then may also take the forming batch. `beside`: NULL, or
- * the lane's session if that runs batches in streams, at the same time. Then the lane takes any
- * batch if batcher_fills_lanes(), and stops waiting when the oldest run in flight has ended.
- * Returns false if there is no batch, or if other lanes wait for the device. */
+ * until `until` (clock_now()) at most, and then may also take the forming batch. `beside`: the
+ * lane's session if it runs batches at the same time, in streams; otherwise NULL. With `beside` the
+ * lane takes any batch if batcher_fills_lanes(), and stops waiting when the session's oldest run
+ * has ended. Returns false if there is no batch, or if other lanes wait for the device. */
 bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_turn *turn,
                           int64_t until, const struct session *beside, struct batch *ret);
 
