@@ -82,7 +82,7 @@ static enum status cpu_open(const struct backend_options *options, struct backen
 
 static enum status cpu_reserve(struct backend *backend, struct error *err)
 {
-    TRY(programs_place(backend, err));
+    TRY(programs_place(backend, streams_free, err));
     weights_seal(backend);
     return STATUS_OK;
 }

@@ -193,7 +193,7 @@ static enum status add(struct backend *backend, const struct kernel_args *call,
     }
     if (compile_node(backend, call, kept, &reason) == STATUS_OK && kept->program &&
         (!fits_budget(backend, kept->program, call->budget) ||
-         programs_place(backend, &reason) != STATUS_OK)) {
+         programs_place(backend, streams_free, &reason) != STATUS_OK)) {
         program_free(kept->program);
         kept->program = NULL;
     }

@@ -158,7 +158,8 @@ static void place(struct program *program)
     program->scratch = base ? base + size_align(plan->outputs_at, 4096) : NULL;
 }
 
-enum status programs_place(struct backend *backend, struct error *err)
+enum status programs_place(struct backend *backend, void (*free_streams)(struct backend *backend),
+                           struct error *err)
 {
     size_t most = 0, arena = 0, streams = 0;
     for (struct program *program = backend->programs; program; program = program->next) {
@@ -172,7 +173,7 @@ enum status programs_place(struct backend *backend, struct error *err)
         arena = bytes > arena ? bytes : arena;
     }
     if (streams > streams_most_bytes(arena)) {
-        streams_free(backend);
+        free_streams(backend);
         streams = 0;
     }
     most = size_align(most, 4096);

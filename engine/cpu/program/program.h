@@ -119,9 +119,10 @@ size_t program_output_bytes(const struct program *program);
 size_t program_activation_bytes(const struct program *program);
 size_t programs_weight_bytes(const struct backend *backend);
 
-/* Allocates memory for the largest program and sets the addresses of all values. Frees the streams
- * if they need much more memory than that program. STATUS_NO_MEMORY. */
-enum status programs_place(struct backend *backend, struct error *err) MUST_USE;
+/* Allocates memory for the largest program and sets the addresses of all values. Calls
+ * free_streams() if the streams need much more memory than that program. STATUS_NO_MEMORY. */
+enum status programs_place(struct backend *backend, void (*free_streams)(struct backend *backend),
+                           struct error *err) MUST_USE;
 
 /* ---- streams (streams.c) ---- */
 
