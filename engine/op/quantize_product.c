@@ -4,12 +4,27 @@
 #include "engine/op/family.h"
 #include "engine/op/quant.h"
 
-/* Infers the output: quantized by operands `scale` and `scale + 1`, or float32 without them. */
+/* Positions of operands; x is operand 0. */
+struct operand_places {
+    size_t w, x_zero, w_zero;
+    size_t x_scale, w_scale, y_scale, bias; /* SIZE_MAX: the operator has no such operand */
+};
+
+static struct operand_places operands_of(enum op op)
+{
+    if (op == OP_CONV_INTEGER || op == OP_MATMUL_INTEGER)
+        return (struct operand_places){1, 2, 3, SIZE_MAX, SIZE_MAX, SIZE_MAX, SIZE_MAX};
+    return op == OP_QGEMM ? (struct operand_places){3, 2, 5, 1, 4, 7, 6}
+                          : (struct operand_places){3, 2, 5, 1, 4, 6, QUANTIZED_BIAS};
+}
+
+/* Infers the output: int32 sums, or quantized by operands `scale` and `scale + 1`, or float32
+ * without these operands. */
 static enum status infer_product(struct node *node, size_t scale, const struct shape *shape,
                                  struct error *err)
 {
-    if (!node_input(node, scale))
-        return infer_output(node, 0, DTYPE_F32, shape, err);
+    if (scale == SIZE_MAX || !node_input(node, scale))
+        return infer_output(node, 0, scale == SIZE_MAX ? DTYPE_I32 : DTYPE_F32, shape, err);
     return infer_output(node, 0, quantized_dtype(node, scale + 1, node->inputs[0]->dtype), shape,
                         err);
 }
@@ -24,22 +39,15 @@ static enum status check_per_channel(const struct node *node, size_t i, const ch
     return operand_has_shape(node, i, name, &SHAPE((int64_t)channels), err);
 }
 
-static enum status infer_qlinear_conv(struct node *node, struct error *err)
+static enum status infer_quantized_conv(struct node *node, struct error *err)
 {
+    const struct operand_places of = operands_of(node->op);
     struct conv_shape conv;
-    TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[3]->shape, &conv, err));
-    TRY(check_per_channel(node, 4, "w_scale", conv.out_channels, err));
-    TRY(check_per_channel(node, 5, "w_zero_point", conv.out_channels, err));
-    TRY(operand_has_shape(node, 8, "B", &SHAPE((int64_t)conv.out_channels), err));
-    return infer_product(node, 6, &conv.out, err);
-}
-
-static enum status infer_conv_integer(struct node *node, struct error *err)
-{
-    struct conv_shape conv;
-    TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[1]->shape, &conv, err));
-    TRY(check_per_channel(node, 3, "w_zero_point", conv.out_channels, err));
-    return infer_output(node, 0, DTYPE_I32, &conv.out, err);
+    TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[of.w]->shape, &conv, err));
+    TRY(check_per_channel(node, of.w_scale, "w_scale", conv.out_channels, err));
+    TRY(check_per_channel(node, of.w_zero, "w_zero_point", conv.out_channels, err));
+    TRY(operand_has_shape(node, of.bias, "B", &SHAPE((int64_t)conv.out_channels), err));
+    return infer_product(node, of.y_scale, &conv.out, err);
 }
 
 /* Checks that operand `param`, a scale or zero point of operand `operand`, has one number, or one
@@ -70,24 +78,16 @@ static enum status check_lines(const struct node *node, size_t operand, size_t p
                      name, SHAPE_STRING(own), rows ? "row" : "column", SHAPE_STRING(whole));
 }
 
-static enum status infer_qlinear_matmul(struct node *node, struct error *err)
+static enum status infer_quantized_matmul(struct node *node, struct error *err)
 {
+    const struct operand_places of = operands_of(node->op);
     struct matmul_shape matmul;
-    TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[3]->shape, &matmul, err));
-    TRY(check_lines(node, 0, 1, "a_scale", true, err));
-    TRY(check_lines(node, 0, 2, "a_zero_point", true, err));
-    TRY(check_lines(node, 3, 4, "b_scale", false, err));
-    TRY(check_lines(node, 3, 5, "b_zero_point", false, err));
-    return infer_product(node, 6, &matmul.out, err);
-}
-
-static enum status infer_matmul_integer(struct node *node, struct error *err)
-{
-    struct matmul_shape matmul;
-    TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[1]->shape, &matmul, err));
-    TRY(check_lines(node, 0, 2, "a_zero_point", true, err));
-    TRY(check_lines(node, 1, 3, "b_zero_point", false, err));
-    return infer_output(node, 0, DTYPE_I32, &matmul.out, err);
+    TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[of.w]->shape, &matmul, err));
+    TRY(check_lines(node, 0, of.x_scale, "a_scale", true, err));
+    TRY(check_lines(node, 0, of.x_zero, "a_zero_point", true, err));
+    TRY(check_lines(node, of.w, of.w_scale, "b_scale", false, err));
+    TRY(check_lines(node, of.w, of.w_zero, "b_zero_point", false, err));
+    return infer_product(node, of.y_scale, &matmul.out, err);
 }
 
 static enum status infer_matmul_nbits(struct node *node, struct error *err)
@@ -112,20 +112,6 @@ static enum status infer_qgemm(struct node *node, struct error *err)
 }
 
 /* ---- kernels ---- */
-
-/* Positions of operands; x is operand 0. */
-struct operand_places {
-    size_t w, x_zero, w_zero;
-    size_t x_scale, w_scale, y_scale, bias; /* SIZE_MAX: the operator has no such operand */
-};
-
-static struct operand_places operands_of(enum op op)
-{
-    if (op == OP_CONV_INTEGER || op == OP_MATMUL_INTEGER)
-        return (struct operand_places){1, 2, 3, SIZE_MAX, SIZE_MAX, SIZE_MAX, SIZE_MAX};
-    return op == OP_QGEMM ? (struct operand_places){3, 2, 5, 1, 4, 7, 6}
-                          : (struct operand_places){3, 2, 5, 1, 4, 6, QUANTIZED_BIAS};
-}
 
 /* Returns the shape in which a scale or zero point (may be NULL) broadcasts to its tensor: a vector
  * belongs to the dimension before the last `after` dimensions. */
@@ -282,17 +268,17 @@ KERNEL(kernel_matmul_nbits)
 const struct op_info ops_quantize_product[] = {
     {OP_QLINEAR_CONV, 10, 0, 6, 9, 1, 1,
      QUANTIZED_OPERAND(x, ) "w:8bit w_scale:float w_zero_point:8bit " QUANTIZED_RESULT() "B:int32",
-     OP_HEAVY, WINDOW_ATTRS " group:int", infer_qlinear_conv, &batch_by_sample, work_conv,
+     OP_HEAVY, WINDOW_ATTRS " group:int", infer_quantized_conv, &batch_by_sample, work_conv,
      kernel_quantized_product},
     {OP_CONV_INTEGER, 10, 0, 2, 4, 1, 1, "x:8bit w:8bit x_zero_point:8bit[1] w_zero_point:8bit",
-     OP_HEAVY, WINDOW_ATTRS " group:int", infer_conv_integer, &batch_by_sample, work_conv,
+     OP_HEAVY, WINDOW_ATTRS " group:int", infer_quantized_conv, &batch_by_sample, work_conv,
      kernel_quantized_product},
     {OP_QLINEAR_MATMUL, 10, 0, 6, 8, 1, 1,
      "a:8bit a_scale:float a_zero_point:8bit b:8bit b_scale:float "
      "b_zero_point:8bit " QUANTIZED_RESULT(),
-     OP_HEAVY, NULL, infer_qlinear_matmul, &batch_matmul, work_product, kernel_quantized_product},
+     OP_HEAVY, NULL, infer_quantized_matmul, &batch_matmul, work_product, kernel_quantized_product},
     {OP_MATMUL_INTEGER, 10, 0, 2, 4, 1, 1, "A:8bit B:8bit a_zero_point:8bit b_zero_point:8bit",
-     OP_HEAVY, NULL, infer_matmul_integer, &batch_matmul, work_product, kernel_quantized_product},
+     OP_HEAVY, NULL, infer_quantized_matmul, &batch_matmul, work_product, kernel_quantized_product},
     {OP_QGEMM, 1, 0, 6, 9, 1, 1,
      QUANTIZED_OPERAND(A, ) "B:8bit b_scale:float b_zero_point:8bit C:int32 " QUANTIZED_RESULT(),
      OP_HEAVY, "alpha:float transA:int transB:int", infer_qgemm, &batch_gemm, work_product,
