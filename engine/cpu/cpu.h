@@ -8,7 +8,7 @@
 /* ---- compile.c ---- */
 
 /* claim() and compile() of backend_ops. cpu_compile() plans memory (plan_create()). Then the first
- * kernel that claims a node and can make a step for it does so. */
+ * kernel that claims a node and can make a step for the node makes the step. */
 bool cpu_claim(const struct node *node, struct kernel_caps *ret);
 enum status cpu_compile(struct backend *backend, const struct graph *graph, struct program **ret,
                         struct error *err) MUST_USE;

@@ -175,8 +175,8 @@ static bool fits_budget(const struct backend *backend, const struct program *pro
     return true;
 }
 
-/* Adds an entry in front. Its program is NULL if none could be made; later calls then find the
- * entry and do not try again. */
+/* Adds an entry at the list's front. Its program is NULL if none could be made; later calls then
+ * find the entry and do not try again. */
 static enum status add(struct backend *backend, const struct kernel_args *call,
                        struct node_program **ret, struct error *err)
 {

@@ -1,6 +1,6 @@
-/* Multiplies matrices with Intel's AMX: two tile registers of 16 rows by two of 16 columns at a
- * time. Panels of weights have the layout that VNNI and AVX512-BF16 use; a tile register holds 16
- * columns of 16 groups of four bytes. */
+/* Multiplies matrices with Intel's AMX: at a time, two tile registers with 16 rows each by two with
+ * 16 columns each. Panels of weights have the layout that VNNI and AVX512-BF16 use; a tile register
+ * holds 16 columns of 16 groups of four bytes. */
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>

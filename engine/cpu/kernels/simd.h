@@ -148,7 +148,7 @@ struct tile {
  * half to even, plus zero, saturated (NaN: the lowest). Sums of integers wrap, as the operators
  * require. */
 struct tile_finish {
-    const void *bias;    /* tile_columns int32 numbers; without `scales` n float32, or NULL */
+    const void *bias;    /* tile_columns int32 numbers; without `scales`, n float32 or NULL */
     const float *scales; /* n numbers, for int32 sums; NULL: the sums are float32 */
     size_t n;            /* <= tile_columns */
     size_t lds, ldy;     /* distance of rows: lds in elements of the sums, ldy in bytes of y */
@@ -205,7 +205,7 @@ struct simd_kernels {
     void (*winograd_filters)(const float *taps, size_t n, size_t first, size_t rows, float *to,
                              size_t step);
     /* Transforms a source tile of float32 or bfloat16: writes v[i * v_step + c] for the 36 points
-     * i. x points to the tile's first pixel, even if this does not exist. */
+     * i. x points to the tile's first pixel, even if that pixel is padding. */
     void (*winograd_source)(const struct winograd_tile *tile, const void *x, bool bf16,
                             size_t channels, float *v, size_t v_step);
     /* Computes the result tile from the 36 products m[i * m_step + c]. Uses only g's bias, n,

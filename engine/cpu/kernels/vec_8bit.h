@@ -211,7 +211,7 @@ ALWAYS_INLINE vec load_some(const void *x, size_t at, size_t n, enum dtype dtype
                                  : load_8bit_n((const uint8_t *)x + at, n, dtype == DTYPE_I8);
 }
 
-/* Stores n <= VEC floats. Those that become 8-bit integers are rounded, and must be in range. */
+/* Stores n <= VEC floats. Rounds floats that become 8-bit integers, which must be in range. */
 ALWAYS_INLINE void store_some(void *y, size_t at, vec v, size_t n, enum dtype dtype)
 {
     if (dtype == DTYPE_F32)

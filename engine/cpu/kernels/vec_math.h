@@ -5,7 +5,7 @@
 #include "engine/cpu/kernels/vec.h"
 
 /* e^x within 3 ulp: 0 below -87.33 (no subnormal results), inf above 88.72, NaN for NaN. Adding
- * 3 * 2^22 rounds to a whole number n and leaves it in the low bits; vec_scale_by() adds n to the
+ * 3 * 2^22 rounds to a whole number n and leaves n in the low bits; vec_scale_by() adds n to the
  * exponent. e^r is a Taylor polynomial, whose error is 1e-7 at the ends. */
 ALWAYS_INLINE vec vec_exp(vec x)
 {

@@ -1,5 +1,5 @@
 /* Private to engine/cpu/: the lowerings, one file per family. A lowering turns a node into a step.
- * compile.c has the table. */
+ * compile.c has the table of lowerings. */
 #pragma once
 
 #include "engine/backend/kernel_table.h"

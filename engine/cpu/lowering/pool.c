@@ -17,7 +17,7 @@ struct pool_step {
     size_t images, pixels, channels; /* pixels: of a source image */
     size_t pitch;                    /* elements from one result pixel to the next */
     enum dtype dtype;
-    struct scale_zero from, to; /* quantizations of 8 bits; otherwise scale 1, zero 0 */
+    struct scale_zero from, to; /* of 8-bit tensors; otherwise scale 1, zero 0 */
 };
 
 /* Writes to `taps` the addresses of the taps of result pixel (oy, ox) that are inside the image,

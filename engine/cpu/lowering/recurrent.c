@@ -23,7 +23,7 @@ static const enum activation activations[] = {
     [FUNCTION_HARD_SIGMOID] = ACTIVATION_HARD_SIGMOID,
     [FUNCTION_LEAKY_RELU] = ACTIVATION_LEAKY_RELU,
     [FUNCTION_ELU] = ACTIVATION_ELU,
-    [FUNCTION_SOFTPLUS] = ACTIVATION_NONE, /* as for functions that are not listed */
+    [FUNCTION_SOFTPLUS] = ACTIVATION_NONE, /* like all functions that are not listed */
 };
 
 struct recurrent_step {

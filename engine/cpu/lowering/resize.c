@@ -12,8 +12,8 @@
 
 #include "engine/base/size.h"
 
-/* Taps of each position along an axis. Taps with weight 0 are omitted, so that an infinity beside
- * an exact position does not matter. */
+/* Taps of each position along an axis. Taps with weight 0 are omitted, because 0 times an infinity
+ * would make the result NaN. */
 struct axis_taps {
     size_t *first; /* [out + 1], indexes into the other arrays */
     size_t *index;

@@ -43,7 +43,7 @@ struct compiled_product {
     const struct simd_kernels *simd;
     enum product_op op;
     struct packed_layout weights;          /* the layout that the weights must have */
-    struct strided_layout src, dst, given; /* given: weights that a node computes */
+    struct strided_layout src, dst, given; /* given: layout of weights that a node computes */
     struct product_axis axis[AXES];
     size_t parts, groups; /* groups: of a convolution, otherwise 1 */
     size_t rows, channels;
@@ -70,7 +70,7 @@ struct compiled_product {
     size_t row_chunks, column_chunks;
     size_t packed_bytes; /* scratch for the packed weights if they are an activation */
     size_t scratch;      /* bytes for a run */
-    size_t result_at;    /* offset of sums or floats in a thread's scratch, after gathered rows */
+    size_t result_at;    /* offset of the result in a thread's scratch, after the gathered rows */
     size_t taps_at;      /* offset of pointers to taps in a thread's scratch */
     size_t thread_bytes;
     struct gemm finish;               /* epilogue of float32 products */

@@ -65,8 +65,8 @@ static inline size_t whole_columns(const struct packed_layout *layout)
     return (layout->n + panel - 1) / panel * panel;
 }
 
-/* Returns how many bytes a kernel multiplies at a time if rows consist of runs of `bytes`. Returns
- * 0 if it cannot multiply such runs, or would waste more than a quarter of its tile registers. */
+/* Returns how many bytes a kernel multiplies at a time if rows consist of runs of `bytes`; 0 if the
+ * kernel cannot multiply such runs, or would waste more than a quarter of its tile registers. */
 static inline size_t tile_chunk(const struct simd_kernels *simd, size_t bytes)
 {
     const size_t least = (bytes + simd->tile_bytes - 1) / simd->tile_bytes;

@@ -8,7 +8,7 @@
 
 enum {
     PARALLEL_CHUNKS = 6,   /* chunks per share */
-    PARALLEL_WORTH = 8192, /* ns of a loop that pays for waking threads, which takes a few µs */
+    PARALLEL_WORTH = 8192, /* ns of the shortest loop for which threads are woken, in a few µs */
     PARALLEL_CHUNK = 4096, /* ns of the smallest chunk; taking a chunk costs up to 100 ns */
 };
 

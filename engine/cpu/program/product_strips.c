@@ -38,7 +38,7 @@ static int64_t window_lines(const struct product_axis *y)
 }
 
 /* Returns the line of the block's strip where the windows of the result's line `line` begin.
- * Windows of an image's lines overlap; those of different images do not. */
+ * Windows of one image's lines overlap; windows of different images do not. */
 static int64_t strip_line(const struct compiled_product *p, int64_t first, int64_t line)
 {
     const struct product_axis *y = &p->axis[1];
@@ -155,8 +155,8 @@ size_t strip_bytes(const struct compiled_product *p, int64_t lines)
 }
 
 /* Without AMX a chunk of strips has at least one line of the result. True if such chunks are
- * suitable: a line's pointers to taps take little memory; and there are enough lines for all
- * threads, or a line is at most one tile, or columns will be divided instead of lines. */
+ * suitable: a line's pointers to taps must take little memory, and all threads must get lines,
+ * unless a line is at most one tile, or columns will be divided instead of lines. */
 static bool lines_are_chunks(const struct compiled_product *p)
 {
     enum { MOST_POINTERS = 1 << 18 };

@@ -222,7 +222,7 @@ enum status program_step(struct program *program, struct step *step, struct erro
     return step->run(step, program, err);
 }
 
-/* Runs all steps; times the first `max` of them, in ret[]. */
+/* Runs all steps, and writes the times of the first `max` steps to ret[]. */
 static enum status run_steps(struct program *program, const void *const *inputs,
                              struct session_step *ret, size_t max, struct error *err)
 {

@@ -18,7 +18,7 @@
 #include "engine/base/thread.h"
 #include "engine/cpu/program/program.h"
 
-#define STOP_CHECK_NS 20000000 /* the time between two checks of streams_collect() */
+#define STOP_CHECK_NS 20000000 /* streams_collect() checks this often whether to stop */
 
 struct stream_run {
     struct program *whole; /* of the batch: streams write its outputs, and do not run its steps */

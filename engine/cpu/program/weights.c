@@ -33,7 +33,7 @@ struct weight {
     struct tensor *constant;
     uint64_t hash; /* hash of the contents */
     struct strided_layout given;
-    struct packed_layout wanted; /* layout, if a compiled product reads the weight */
+    struct packed_layout wanted; /* set if a compiled product reads the weight */
     const char *layout;          /* name of the layout of a kernel's own packing, or NULL */
     size_t bytes;
     void *data;
