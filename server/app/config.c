@@ -21,14 +21,14 @@
 #define CONFIG_FILE_MAX (1024 * 1024 - 1)
 #define OPTIONS_MAX     160
 
-/* With a photo of 48 kB, even the smallest model takes about eight times as long for a request as
- * the HTTP server takes. */
+/* For a request with a photo of 48 kB, even the smallest model needs about eight times as long as
+ * the HTTP server. */
 #define CORES_PER_HTTP_THREAD 8
 #define MOST_HTTP_THREADS     64 /* the maximum of --http-threads */
 
 /* ---- names ---- */
 
-/* True if `written` is `name`; it may have '_' instead of '-'. */
+/* True if `written` is `name`; `written` may have '_' instead of '-'. */
 static bool is_option_name(const char *name, const char *written)
 {
     for (; *name && (*name == *written || (*name == '-' && *written == '_')); name++)
@@ -382,7 +382,7 @@ static enum status set_from_file(void *context, const char *key, const char *tex
                          nearest ? "\"? " : "", command_name(reading->config->command));
     }
     bool *set = mark_of(reading, option);
-    /* A file may have options of several commands. Those of other commands are only checked. */
+    /* A file may have options of several commands. Options of other commands are only checked. */
     struct config scratch = {.command = reading->config->command};
     bool counts = !*set && option->commands & reading->config->command;
     char origin[80];
@@ -545,8 +545,8 @@ static int cpu_lanes(const struct config *config)
     return config->command & (COMMAND_SERVE | COMMAND_PREDICT | COMMAND_EMBED) ? lanes : 1;
 }
 
-/* Notes options that set too many threads: --threads more than there are cores, --workers or
- * --http-threads more than four times as many. Too many threads wait for each other. */
+/* Notes options that set too many threads: --threads above the number of cores, --workers or
+ * --http-threads above four times this number. Too many threads wait for each other. */
 static void note_threads(struct config *config)
 {
     const int cores = device_cpu_threads(), lanes = cpu_lanes(config);
@@ -677,10 +677,10 @@ static enum status check_together(struct config *config, struct error *err)
     return STATUS_OK;
 }
 
-/* Call this after each source. Of MODEL, --models and --immich only one may be in force: that of
- * the strongest source that sets one. So a flag can name one model for a container image whose
- * environment names a folder. Of --unix and --host or --port, too, the strongest source that sets
- * one decides; a source must not set both. */
+/* Call this after each source. Only one of MODEL, --models and --immich applies: the one that the
+ * strongest source sets. So a flag can name one model for a container image whose environment names
+ * a folder. The strongest source also decides between --unix and --host or --port; one source must
+ * not set --unix and --host or --port. */
 static enum status settle(struct config_reading *reading, struct error *err)
 {
     bool *model = mark_named(reading, "model"), *models = mark_named(reading, "models"),

@@ -32,7 +32,7 @@ enum { COMMANDS = 10 };
 /* The commands, in the order of enum command. */
 struct command_help {
     const char *name, *summary;
-    const char *usage, *about, *examples; /* for --help of the command; usage: after the name */
+    const char *usage, *about, *examples; /* for the command's --help; `usage` follows the name */
 };
 extern const struct command_help config_commands[COMMANDS];
 
@@ -48,12 +48,12 @@ enum config_note {
 /* The settings of one run. The struct owns its texts and lists, but not arguments[0], [1] …. */
 struct config {
     enum command command;
-    bool wants_help; /* print the command's help instead; the other options are not read */
+    bool wants_help; /* only print the command's help; the other options are not read */
     char *config_file;
     char notes[CONFIG_NOTES][512]; /* sentences for the user; "" for none */
 
-    /* config_read() sets what the user can choose; the commands set other members in copies. struct
-     * config owns the texts. */
+    /* config_read() sets the members that the user can choose; commands set the others in copies of
+     * the structs. struct config owns the texts. */
     struct http_options http;
     struct model_host_options model_host;
     struct loader_options loader; /* pull: the new model goes to the folder loader.models */

@@ -7,7 +7,7 @@ enum option_kind {
     OPTION_TEXT,    /* char *; an empty text is an error */
     OPTION_NUMBER,  /* an integer, min … max */
     OPTION_BYTES,   /* an integer, min … max, such as "64M"; K, M and G are powers of 1024 */
-    OPTION_SECONDS, /* the field has milliseconds, `min` and `max` seconds; "1.5", "250ms", "2m" */
+    OPTION_SECONDS, /* "1.5", "250ms", "2m"; the field is in ms, `min` and `max` are in s */
     OPTION_CHOICE,  /* the field has an index into `value`: 1 for "bf16" in "fp32|bf16" */
     OPTION_SWITCH,  /* bool */
 };
@@ -16,7 +16,7 @@ struct option {
     const char *name; /* "max-body": the flag without dashes, and the key in a file */
     enum option_kind kind;
     unsigned commands;   /* bits of enum command */
-    size_t offset, size; /* of its member in struct config; integers have 1, 4 or 8 bytes */
+    size_t offset, size; /* of the field in struct config; integers have 1, 4 or 8 bytes */
     int64_t min, max;
     const char *fallback; /* the default as the user would write it; NULL: none */
     const char *value;    /* placeholder in the help ("N", "FILE"), or the choices */

@@ -2,7 +2,7 @@
  * needs, connect only to the collector of --trace-endpoint, and make no rare system calls. So a bug
  * in a decoder or a hostile model can do less harm.
  *
- *     process_protect()       sets no_new_privs, which the next steps need unless root takes them
+ *     process_protect()       sets no_new_privs, which the next steps need unless they run as root
  *     confine_files()         Landlock and fewer capabilities, while there is one thread; later
  *                             threads inherit these limits
  *     threads start, the port opens, the pid and port files are written, root's rights are dropped

@@ -56,8 +56,8 @@
 #define ARCHITECTURE 0 /* no filter */
 #endif
 
-/* A system call. With has_argument only calls where (argument & mask) == value, in the lower 32
- * bits of the argument. */
+/* A system call. With has_argument, the rule applies only if (x & mask) == value, where x is the
+ * lower 32 bits of the argument. */
 struct call_rule {
     int number;
     bool has_argument;
@@ -240,7 +240,7 @@ static bool filter_install(struct call_filter *filter, uint32_t otherwise, unsig
 {
     filter_answer(filter, otherwise);
     struct sock_fprog program = {filter->length, filter->code};
-    errno = EBUSY; /* of a positive result: TSYNC failed for the thread with this ID */
+    errno = EBUSY; /* for a positive result: the ID of a thread where TSYNC failed */
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags | SECCOMP_FILTER_FLAG_SPEC_ALLOW,
                    &program) == 0;
 }

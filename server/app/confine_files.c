@@ -25,8 +25,8 @@
  * Open descriptors are not affected: standard error, the listening socket. /proc is allowed as a
  * whole, because a rule for a file in it is lost when the kernel stops caching the file. Landlock
  * forbids tracing, and so access to the memory of other processes. Root's capabilities
- * (CAP_PERFMON, Linux 6.13) can still read their environment, so root gives up all capabilities
- * that the start does not need.
+ * (CAP_PERFMON, Linux 6.13) can still read the environment of other processes, so root gives up
+ * all capabilities that the start does not need.
  *
  * With the CUDA module loaded, these are added: NVIDIA's device files, /dev/shm, /sys, the folders
  * of LD_LIBRARY_PATH, and the cache of compiled kernels, if it exists. Threads that the driver
@@ -299,8 +299,8 @@ static int drop_rights(void)
 
 /* ---- the ruleset ---- */
 
-/* Returns all kinds of access that a kernel with this ABI can restrict, but not to abstract sockets
- * if NOTIFY_SOCKET is one. What no rule allows is then forbidden. */
+/* Returns the kinds of access that a kernel with this ABI can forbid. Landlock forbids these kinds
+ * unless a rule allows the access. Leaves out abstract sockets if NOTIFY_SOCKET is one. */
 static struct handled_access access_of(int abi)
 {
     const char *notify = getenv("NOTIFY_SOCKET");

@@ -112,7 +112,7 @@ void process_remove_number(const char *path, long number)
     if (!path || lstat(path, &info) != 0 || !S_ISREG(info.st_mode) || /* leaves a link */
         !file_read_start(path, text, sizeof text))
         return;
-    /* NOLINTNEXTLINE(cert-err34-c): a number that does not fit is another one */
+    /* NOLINTNEXTLINE(cert-err34-c): a number that does not fit is not `number` */
     if (sscanf(text, "%ld %c", &held, &rest) != 1 || held != number || unlink(path) == 0)
         return;
     /* Empties the file instead. If this also fails, the file stays. */

@@ -428,8 +428,8 @@ static bool is_end(const struct signalfd_siginfo *info)
                                      : info->ssi_signo != SIGUSR1 && info->ssi_signo != SIGUSR2;
 }
 
-/* From serve->end_by on, ends the process although the main thread still waits for work. Keeps the
- * lock then, so that the main thread stops in set_end() and changes nothing any more. */
+/* If it is later than serve->end_by, ends the process, although the main thread still waits for
+ * work. Holds the lock until the end, so that the main thread stops in set_end(). */
 static void end_stuck(struct serve *serve)
 {
     char models[256];
@@ -514,7 +514,7 @@ static void change_level(int step)
     int before = (int)log_lowest, after = before + step;
     if (after < LOG_DEBUG || after > LOG_ERROR)
         return;
-    /* The line is written if its level is the less verbose one of the old and the new level. */
+    /* The line gets the less verbose of the old and the new level, and so is always written. */
     enum log_level seen = (enum log_level)(after > before ? after : before);
     log_lowest = (enum log_level)(after < before ? after : before);
     log_event(seen, "log", LOG_STR("level", log_level_name((enum log_level)after)));

@@ -114,7 +114,7 @@ static bool supervisor_look(void)
     if (stuck && !supervisor.is_stuck)
         log_event(LOG_ERROR, "stuck", LOG_STR("model", names),
                   LOG_STR("text", "a pass does not end; lensd stops notifying systemd's watchdog"));
-    /* After a long time without a round, the whole process was stopped. That is no fault. */
+    /* If the last round was long ago, the whole process was stopped: no fault of a model. */
     if (now - supervisor.looked > supervisor.limit_ns / 2)
         supervisor.awake = now - supervisor.limit_ns / 2;
     supervisor.looked = now;

@@ -1,6 +1,6 @@
 /* The subcommands, and functions that they share. Each command returns the exit status of the
  * process: 0 for success; 1 if an image failed, a model is not supported, no device was measured or
- * command_health() failed; 130 if SIGINT ends predict; otherwise that of process_failed(). */
+ * command_health() failed; 130 if SIGINT ends predict; otherwise the status of process_failed(). */
 #pragma once
 
 #include "engine/runtime/session.h"

@@ -35,8 +35,8 @@ static int connect_any(const struct addrinfo *list)
     return -1;
 }
 
-/* Connects to the Unix socket `path`; if that is NULL, to host and port. Returns the socket; or -1
- * and the reason in `err`, which calls the place `where`. */
+/* Connects to the Unix socket `path`, or to host and port if `path` is NULL. Returns the socket, or
+ * -1 with an error that names the address as `where`. */
 static int health_connect(const char *path, const char *host, int port, const char *where,
                           struct error *err)
 {

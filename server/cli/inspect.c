@@ -28,7 +28,7 @@ struct inspection {
     char transform[400];
     char tokenizer[200]; /* "": the model takes no texts */
     char second_half[PATH_MAX];
-    const char *text_half, *decoder; /* one of them is second_half, or both are NULL */
+    const char *text_half, *decoder; /* one is second_half, or both are NULL */
 };
 
 static bool is_supported(const struct inspection *in)
@@ -326,7 +326,7 @@ static void print_stage(const struct pipeline_stage *stage, size_t at)
                stage->sizes[i].height);
 }
 
-/* Only later stages have labels, a least score, a margin and a limit of crops. */
+/* All stages but the first have labels, a least score, a margin and a limit of crops. */
 static void write_stage(struct writer *w, json_node *list, const struct pipeline_stage *stage,
                         bool is_first)
 {

@@ -81,8 +81,8 @@ static int run_command(size_t which, int argc, char **argv)
     return result;
 }
 
-/* Writes the rest of the output, and reports it if the output could not be written, for example to
- * a full disk. Returns the exit status: `result`, or 1 if that is 0 and writing failed. */
+/* Writes the rest of the output, and reports if writing failed, for example because the disk is
+ * full. Returns the exit status: `result`, or 1 if `result` is 0 and writing failed. */
 static int finish_output(int result)
 {
     bool failed = ferror(stdout);

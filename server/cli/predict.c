@@ -37,7 +37,7 @@
 /* A stage's queue must hold the crops of PHOTOS_AT_ONCE photos; a photo has at most 1000 crops. */
 #define CROPS_AT_ONCE ((size_t)PHOTOS_AT_ONCE * 1000)
 
-/* The callback of requests and the signal handler post it; the main thread waits for it. */
+/* The callback of requests and the signal handler post `events`; the main thread waits for it. */
 static sem_t events;
 static volatile sig_atomic_t is_interrupted;
 
@@ -408,7 +408,7 @@ static void end_photo(struct prediction_run *run)
     else
         print_image(path, image);
     if (fflush(stdout) != 0)
-        putchar('\n'); /* stays in the buffer, so that main() reports the failure */
+        putchar('\n'); /* cannot be written either, so main() reports the failure */
     photo_done(photo);
     run->images[place] = (struct predict_image){0};
     show_progress(run);

@@ -23,7 +23,7 @@ struct profile {
     struct precision_choice choice;
     struct session_step *steps;
     size_t count;
-    struct session_step total;          /* the sum of all steps; its names are NULL */
+    struct session_step total;          /* the sum of all steps; without names */
     double least_ms;                    /* the time of a pass if each layer ran at its peak */
     struct peak peaks[PRECISION_COUNT]; /* measured for each precision in which a layer runs */
     bool has_work[PRECISION_COUNT];     /* a layer in this precision computes */
@@ -82,7 +82,7 @@ static double gflops_of(const struct session_step *step)
     return per(step->gflop * 1e3, step->milliseconds);
 }
 
-/* Returns the share of the peak in the layer's precision, or that of the whole pass; 0: unknown. */
+/* Returns the speed of a layer, or of the whole pass, divided by the peak speed; 0: unknown. */
 static double of_peak(const struct profile *profile, const struct session_step *step)
 {
     return step == &profile->total ? per(profile->least_ms, step->milliseconds)

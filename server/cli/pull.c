@@ -53,7 +53,7 @@ struct pull {
 struct hub_answer {
     void *handle;
     FILE *file;
-    size_t have, most; /* bytes in `file`, and its maximum */
+    size_t have, most; /* bytes in `file`, and their maximum */
     size_t began;      /* bytes in `file` before this answer */
     const char *shown; /* the name in the progress bar; NULL: no progress bar */
     bool is_hub;       /* false: the hub has redirected to another host */

@@ -195,8 +195,8 @@ static void print_kept(const struct quantize_report *report)
     printf("\n");
 }
 
-/* True if more photos may suffice: there is at most one, or the means keep the wider bounds that
- * apply to AGREEMENT_FEW or more photos. */
+/* True if the models may agree well enough on more photos: at most one photo was compared, or the
+ * means keep the wider bounds for AGREEMENT_FEW or more photos. */
 static bool wants_photos(const struct quantize_report *report)
 {
     struct agreement many = report->agreement;

@@ -1,7 +1,7 @@
-/* Decodes BMP: bottom-up and top-down; palettes of 1, 2, 4 and 8 bits, of 4 and 8 also run-length
- * encoded; 16, 24 and 32 bits, with masks or without. Ignores alpha in pixels of 32 bits, as Pillow
- * does. A palette index beyond the palette is black. Pixels that run-length codes skip have index
- * 0.
+/* Decodes BMP, bottom-up and top-down: palettes of 1, 2, 4 and 8 bits (4 and 8 bits also run-length
+ * encoded), and colours of 16, 24 and 32 bits with or without masks. Ignores alpha in pixels of 32
+ * bits, as Pillow does. A palette index beyond the palette is black. Pixels that run-length codes
+ * skip have index 0.
  *
  * Source: "Bitmap Storage", Win32 documentation. Refuses BMP with a JPEG or PNG inside (for
  * printers) and OS/2's Huffman code. */

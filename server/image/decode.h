@@ -30,7 +30,7 @@ struct decode {
     const uint8_t *data;
     size_t size;
     const struct image_limits *limits;
-    const struct preprocess *part; /* only pixels that this reads are needed; NULL: all pixels */
+    const struct preprocess *part; /* only pixels that `part` reads are needed; NULL: all */
     bool reduces; /* a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size; needs `part` */
     struct image_decoder *decoder; /* gets the pixels as in the file; NULL: only read the header */
     /* Set by the reader, before the turn to upright: full_width and full_height of the photo in the
@@ -39,7 +39,7 @@ struct decode {
     int orientation; /* EXIF's, 1 … 8; initially 1 */
 };
 
-/* Checks the size of a photo with limits_check(), and sets the four members for it. */
+/* Checks the size with limits_check(), and sets full_width, full_height, width and height. */
 enum status decode_set_size(struct decode *photo, size_t width, size_t height,
                             struct error *err) MUST_USE;
 
@@ -68,12 +68,12 @@ static inline uint32_t read_u32(const uint8_t *p, bool big)
                : read_u16(p + 2, big) << 16 | read_u16(p, big);
 }
 
-/* Says for an error what data of an unknown format is, such as "a PDF document"; static text. */
+/* Describes data of an unknown format for an error, such as "a PDF document"; static text. */
 const char *sniff_describe(const uint8_t *data, size_t size);
 
-/* Returns the orientation, 1 … 8, in EXIF data, a TIFF structure (the bytes after "Exif\0\0");
- * without one, that in an XMP packet; 1 if both are absent or malformed. `exif` and `xmp` may be
- * NULL. Never reads outside exif[0 … exif_size) and xmp[0 … xmp_size). */
+/* Returns the orientation, 1 … 8, from EXIF data (a TIFF structure, the bytes after "Exif\0\0"), or
+ * else from an XMP packet; 1 if neither has a valid orientation. `exif` and `xmp` may be NULL.
+ * Never reads outside exif[0 … exif_size) and xmp[0 … xmp_size). */
 int exif_orientation(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, size_t xmp_size);
 
 /* The functions of each format.

@@ -5,7 +5,7 @@
 #include "server/image/draw.h"
 
 /* Encodes a canvas. On success the caller frees *ret. STATUS_TOO_LARGE: a side is longer than the
- * 65,500 pixels of a JPEG. STATUS_INTERNAL: an error of libjpeg, whose message *err has. */
+ * 65,500 pixels of a JPEG. STATUS_INTERNAL: libjpeg failed; *err has its message. */
 enum status image_encode_jpeg(const struct canvas *canvas, uint8_t **ret, size_t *ret_size,
                               struct error *err) MUST_USE;
 
@@ -16,7 +16,7 @@ enum png_kind {
 };
 
 /* Encodes contiguous rows of pixels of this kind. On success the caller frees *ret.
- * STATUS_INTERNAL: an error of libpng, whose message *err has. */
+ * STATUS_INTERNAL: libpng failed; *err has its message. */
 enum status image_encode_png(enum png_kind kind, const void *pixels, uint32_t width,
                              uint32_t height, uint8_t **ret, size_t *ret_size,
                              struct error *err) MUST_USE;

@@ -1,5 +1,5 @@
 /* Decodes the first picture of a GIF onto the whole screen; pixels that the picture does not cover
- * get its transparent colour, else colour 0, as in Pillow. Drops transparency.
+ * get its transparent colour, or colour 0 if it has none, as in Pillow. Drops transparency.
  *
  * Source: GIF89a specification; section numbers below. Hostile files: the code table has a fixed
  * size, a string is never longer than the table, and each code adds pixels or ends the picture. */

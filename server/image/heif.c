@@ -84,8 +84,8 @@ void image_use_old_libheif(bool uses)
     uses_old = uses;
 }
 
-/* Also the exit statuses of heif_load_in_child()'s process. A library that ends the process gives
- * another exit status. */
+/* The process that heif_load_in_child() starts has the state as its exit status. If a library ends
+ * this process, the exit status is none of these. */
 enum heif_state { HEIF_UNKNOWN, HEIF_USABLE = 50, HEIF_ABSENT, HEIF_TOO_OLD, HEIF_FAILED };
 
 static enum heif_state heif_state;

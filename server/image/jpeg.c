@@ -138,7 +138,7 @@ static void jpeg_on_progress(j_common_ptr common)
                   most));
 }
 
-/* libjpeg calls it at the length of an APP1 segment, which may have EXIF or XMP. */
+/* Reads an APP1 segment, which may have EXIF data or an XMP packet, from its length on. */
 static boolean jpeg_on_app1(j_decompress_ptr cinfo)
 {
     static const char exif_name[] = "Exif\0"; /* then a byte of any value */
@@ -267,7 +267,7 @@ static JDIMENSION crop_columns(struct jpeg_decompress_struct *cinfo, const struc
     return first;
 }
 
-/* Returns the bytes of the coefficients, all of which libjpeg keeps if there are several scans. */
+/* Returns the bytes of coefficients that libjpeg keeps: all with several scans, otherwise 0. */
 static size_t coefficient_bytes(struct jpeg_decompress_struct *cinfo)
 {
     size_t blocks = 0;
@@ -324,8 +324,8 @@ static void jpeg_read_pixels(struct jpeg_reader *reader)
     /* No jpeg_finish_decompress: it would only look for the end marker, which is not needed. */
 }
 
-/* Calls setjmp in its own function, because locals that change between setjmp and longjmp are
- * indeterminate afterwards (C17 7.13.2.1): the reader belongs to the caller. */
+/* Calls setjmp in a function of its own, without the reader among its locals: locals that change
+ * between setjmp and longjmp are indeterminate afterwards (C17 7.13.2.1). */
 static void jpeg_run(struct jpeg_reader *reader)
 {
     if (setjmp(reader->failed) != 0)
@@ -366,7 +366,7 @@ static _Noreturn void jpeg_writer_fail(j_common_ptr cinfo)
     longjmp(writer->failed, 1);
 }
 
-/* Calls setjmp in its own function, like jpeg_run(). Returns false after an error of libjpeg. */
+/* Calls setjmp as jpeg_run() does. Returns false after an error of libjpeg. */
 static bool jpeg_write(struct jpeg_writer *writer, const struct canvas *canvas)
 {
     struct jpeg_compress_struct *cinfo = &writer->cinfo;

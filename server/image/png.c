@@ -8,9 +8,9 @@
  *
  * Hostile files: the size is checked on the raw header before libpng sees the file. Chunks that do
  * not affect pixels are skipped unread (decompression bombs hide in text and profiles); the others
- * may not allocate more than CHUNK_BYTES. A wrong checksum, a truncated chunk or a missing IEND
- * refuses the file. libpng inflates everything after the last row, possibly a thousand times the
- * file's size: only EXCESS_BYTES of the file may follow. */
+ * may not allocate more than CHUNK_BYTES. Files with a wrong checksum, a truncated chunk or no
+ * IEND are refused. libpng also inflates what follows the last row, possibly to a thousand times
+ * its size, so at most EXCESS_BYTES of the file may follow. */
 #include <png.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -177,8 +177,8 @@ static void png_read_pixels(struct png_reader *reader)
     png_read_end(reader->png, NULL); /* also checks that the file is complete up to IEND */
 }
 
-/* Calls setjmp in its own function, below the one that holds the reader: variables that change
- * between setjmp and longjmp must not be local to it (C17 7.13.2.1). */
+/* Calls setjmp in a function of its own, without the reader among its locals: locals that change
+ * between setjmp and longjmp are indeterminate afterwards (C17 7.13.2.1). */
 static void png_run(struct png_reader *reader)
 {
     if (setjmp(reader->failed) != 0)
@@ -238,7 +238,7 @@ static const struct {
     [PNG_KIND_GREY16] = {PNG_COLOR_TYPE_GRAY, 16, 2},
 };
 
-/* Calls setjmp in its own function, like png_run(). Returns false after an error of libpng. */
+/* Calls setjmp as png_run() does. Returns false after an error of libpng. */
 static bool png_write(struct png_writer *writer, enum png_kind kind, const uint8_t *pixels,
                       uint32_t width, uint32_t height)
 {

@@ -93,8 +93,8 @@ static enum status make_tables(struct resample_axis *axis, int length, struct er
 }
 
 /* Uses one input sample per output; also for an axis that keeps its size. As in Pillow's
- * ImagingScaleAffine (Geometry.c), the position is a running sum, not a product, because its
- * rounding errors change the result. */
+ * ImagingScaleAffine (Geometry.c), the position is a running sum, not a product: their
+ * rounding errors differ. */
 static enum status fill_nearest(struct resample_axis *axis, struct error *err)
 {
     TRY(make_tables(axis, 1, err));

@@ -29,7 +29,7 @@ enum { RESAMPLE_BLOCK = 64 };
  * With RESAMPLE_LINEAR a window has two weights of RESAMPLE_LINEAR_BITS. A window may begin one
  * sample before the input or end one sample after it; then the sample at the edge is used twice. */
 struct resample_axis {
-    enum resample filter; /* this and the five below are those of the present tables */
+    enum resample filter; /* filter … count: the arguments for which the tables were made */
     int in, padded, out, first, count;
     int length;
     int *start;
@@ -45,9 +45,8 @@ enum status resample_axis_prepare(struct resample_axis *axis, enum resample filt
                                   struct error *err) MUST_USE;
 void resample_axis_done(struct resample_axis *axis);
 
-/* Finds input samples [*ret_begin, *ret_end) that contain all those of outputs first … first +
- * count
- * - 1. */
+/* Finds a range [*ret_begin, *ret_end) of input samples that has all inputs of the `count` outputs
+ * from `first` on. */
 void resample_reach(enum resample filter, int in, int out, int first, int count, int *ret_begin,
                     int *ret_end);
 

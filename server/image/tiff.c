@@ -1,6 +1,6 @@
 /* Decodes the first picture of a TIFF with libtiff: grey, palettes, RGB, CMYK and YCbCr of 1 … 16
- * bits, in strips or tiles. Drops alpha; divides colours by alpha if the file has them multiplied,
- * as Pillow does. Reduces 16 bits to 8.
+ * bits, in strips or tiles. Drops alpha. If the file has colours that were multiplied by alpha,
+ * divides them by alpha, as Pillow does. Reduces 16 bits to 8.
  *
  * Hostile files: only the compressions listed below are read, because others use further decoders
  * (libtiff's JBIG, LERC, ZSTD …). Sides, tiles and strips are checked before libtiff allocates
@@ -186,7 +186,7 @@ static enum status tiff_read_head(struct tiff *handle, struct tiff_file *file, s
                          "TIFF of compression %u is not supported; save the picture with LZW or "
                          "Deflate, or as PNG",
                          compression);
-    /* libtiff converts L*a*b* for its own display model, Pillow with an sRGB profile. */
+    /* libtiff would convert L*a*b* to other colours than Pillow, which uses an sRGB profile. */
     if (tiff.get(handle, TIFF_COLOURS, &colours) && colours >= COLOURS_LAB &&
         colours <= COLOURS_ITU_LAB)
         return error_set(err, STATUS_UNSUPPORTED_MEDIA,

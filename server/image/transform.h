@@ -1,5 +1,5 @@
 /* Converts pixels to a model's input: resize, centre crop, channel order, normalisation, in one
- * pass into the slot of a batch, in the layout of the session's first layer.
+ * pass into the slot of a batch.
  *
  * The resize is Pillow's (Image.resize with reducing_gap None): separable, antialiased, with
  * Pillow's 8-bit fixed-point numbers between the passes. So a model sees the pixels of its

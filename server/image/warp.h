@@ -14,10 +14,10 @@ void warp_quadrilateral(const struct image *image, const float corners[static 4]
                         uint32_t height, uint8_t *ret);
 
 /* Fills `width` x `height` pixels (contiguous RGB); (x, y) gets the picture's pixel at (map[0] x +
- * map[1] y + map[2], map[3] x + map[4] y + map[5]), or black outside the picture. The pixels equal
- * cv2.warpAffine(image, map, (width, height), flags=INTER_LINEAR | WARP_INVERSE_MAP) of OpenCV 4 if
- * `fades`: then pixels at the edge are blended with black. Otherwise they equal those of
- * scipy.ndimage.affine_transform(order=1): it does not round positions, and everything beyond the
- * centres of the outermost pixels is black. Any thread. */
+ * map[1] y + map[2], map[3] x + map[4] y + map[5]), or black outside the picture. With `fades`, the
+ * pixels equal cv2.warpAffine(image, map, (width, height), flags=INTER_LINEAR | WARP_INVERSE_MAP)
+ * of OpenCV 4, which blends pixels at the edge with black. Otherwise they equal those of
+ * scipy.ndimage.affine_transform(order=1), which does not round positions, and makes everything
+ * beyond the centres of the outermost pixels black. Any thread. */
 void warp_affine(const struct image *image, const double map[static 6], uint32_t width,
                  uint32_t height, bool fades, uint8_t *ret);
