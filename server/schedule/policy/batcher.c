@@ -121,7 +121,7 @@ struct latency *batcher_latency(struct batcher *batcher, int lane)
 /* Number of slots that are certain to exist for tickets, even if batches close early.
  *
  * The free slots are the rest of the forming buffer and all free buffers. A batch that closes
- * before it is full wastes at most full - 1 of them. It closes early only for a lane without a
+ * before it is full wastes at most full - 1 slots. A batch closes early only for a lane without a
  * closed buffer, so only while closed and running buffers together are fewer than lanes * depth.
  * The difference (`hungry`) is how many more batches can close early before a buffer is free again.
  * The room is therefore the free slots less hungry * (full - 1). No event makes the room smaller

@@ -197,9 +197,9 @@ enum ahead {
                      streams without images are idle; otherwise nothing */
 };
 
-/* A lane that has fewer than `depth` batches, but at least one, takes the next one, to run it right
- * after the others or, in streams, at the same time. Returns false while another lane has no batch.
- * Otherwise it works like batcher_take(). */
+/* A lane that has fewer than `depth` batches, but at least one, takes the next batch, to run it
+ * right after its other batches or, in streams, at the same time. Returns false while another lane
+ * has no batch. Otherwise works like batcher_take(). */
 bool batcher_take_ahead(struct batcher *batcher, int lane, enum ahead ahead, int64_t now,
                         struct batch *ret);
 

@@ -56,7 +56,7 @@ static void find_best(struct latency *latency)
             latency->full = images_of(latency, i);
 }
 
-/* Plans the passes for 1, 2, 3 … images; each plan uses those for fewer images. */
+/* Plans the passes for 1, 2, 3 … images; each plan uses the plans for fewer. */
 static void make_plan(struct latency *latency)
 {
     latency->totals[0] = 0;

@@ -12,8 +12,8 @@
  * (tests/simulate: 5 to 10 % less goodput under overload).
  *
  * Between priorities the image with the lowest `admitted + priority * QUEUE_AGE_NS` goes first.
- * That is the more urgent image, unless the other one has waited QUEUE_AGE_NS longer for each step
- * of priority between them. So no image starves.
+ * That is the more urgent image, unless the less urgent one has waited QUEUE_AGE_NS longer for
+ * each step between their priorities. So no image starves.
  *
  * Large images, which are slow to prepare, have separate lines in each priority, so that small
  * images are still prepared when the limit of large images is reached.

@@ -52,8 +52,8 @@ void budget_book(struct device_budgets *budget, struct device_id device, size_t 
 void budget_book_arena(struct device_budgets *budget, struct device_id device,
                        struct shared_arena *arena);
 
-/* Books `bytes` for a photo. STATUS_TIMEOUT (err is not set): they are not free; the call has
- * waited until memory became free, at most 50 ms. STATUS_TOO_LARGE: models leave less memory. */
+/* Books `bytes` for a photo. STATUS_TIMEOUT (err is not set): the bytes were not free; the
+ * call has waited up to 50 ms for memory: try again. STATUS_TOO_LARGE: models leave less memory. */
 enum status budget_take_picture(struct device_budgets *budget, size_t bytes,
                                 struct error *err) MUST_USE;
 void budget_give_picture(struct device_budgets *budget, size_t bytes);

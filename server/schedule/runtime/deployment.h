@@ -91,7 +91,7 @@ bool deployment_may_batch(const struct model *model);
 bool deployment_takes_texts(const struct model *model);
 
 /* The input for photos in the session (session_options.image_input): the model's image input, if it
- * is the only input or the others take words. Otherwise SIZE_MAX. */
+ * is the only input or the other inputs take words. Otherwise SIZE_MAX. */
 size_t deployment_image_input(const struct model *model);
 
 /* Fills in the inputs, outputs and limits of `deployment`, whose model `session` has compiled.

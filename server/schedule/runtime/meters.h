@@ -4,7 +4,7 @@
  *
  * Phases (lensd_phase_seconds) of a request: read (first byte to admission), write (answer ready to
  * last byte sent). Phases of an image: decode, preprocess, queue, and with the label device copy_in
- * and forward (both those of its batch) and copy_out (end of the pass to the image's answer). A hit
+ * and forward (the times of its batch) and copy_out (end of the pass to the image's answer). A hit
  * in the response cache counts in lensd_latency_seconds, but not as an image. A split for the cause
  * "memory" (lensd_batch_splits_total) also lowered the cap.
  *
@@ -70,7 +70,7 @@ void lane_meters_init(struct lane_meters *lane, const struct meters *meters,
 /* Counts an image that was answered with `status`. */
 void meters_image(struct meters *meters, enum status status);
 
-/* Milliseconds: `total` of the request, the others of its slowest image in each phase. */
+/* Milliseconds. `total`: of the request; other members: of its slowest image in each phase. */
 struct request_times {
     double total, queue, input, infer, output;
 };

@@ -284,7 +284,7 @@ enum status model_host_find_text(struct model_host *host, const char *name, char
                                  struct error *err) MUST_USE;
 
 /* Checks that this pipeline and those before it in the table do not name more sizes of a model than
- * it keeps (DEPLOYMENT_SIZES); skips models that are not served. STATUS_CONFIG if they do. */
+ * a model keeps (DEPLOYMENT_SIZES); skips models that are not served. STATUS_CONFIG if they do. */
 enum status model_host_check_sizes(struct model_host *host, const char *name, const char *version,
                                    struct error *err) MUST_USE;
 

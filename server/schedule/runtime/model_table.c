@@ -210,8 +210,8 @@ static void leave_locked(struct model_host *host, size_t place)
     memmove(at, at + 1, (--host->entry_count - place) * sizeof *at);
 }
 
-/* Counts the versions that can answer, the failed ones of names without such a version, and, before
- * model_host_settle(), the required ones that cannot answer. */
+/* Counts the versions that can answer, the failed versions of names of which none can answer, and,
+ * before model_host_settle(), the required versions that cannot answer. */
 static void count_versions_locked(struct model_host *host, size_t *ret_ready, size_t *ret_failed,
                                   size_t *ret_missing)
 {

@@ -1,6 +1,6 @@
 /* The model host's table of models, private to worker.c, deployment_build.c, model_table.c,
- * model_demand.c, model_sizes.c, model_load.c and model_host.c, each of which calls only those
- * before it.
+ * model_demand.c, model_sizes.c, model_load.c and model_host.c. Each of these files calls
+ * only files before it in this list.
  *
  * Locks: `lock` guards the table, the list of retiring deployments, and every deployment's `users`.
  * While it is held, no lock of a scheduler is taken. A thread that uses a deployment without the
@@ -231,8 +231,8 @@ void table_name_loaded(struct model_host *host, const char *name, char *text, si
  * model that is loading count. */
 int table_sizes_to_come_locked(struct model_host *host, const struct pipeline_config *stages);
 
-/* The other compiled sizes of the model of `base`; counts the caller as a user of each. Returns
- * their number. */
+/* Sets ret to the other compiled sizes of the model of `base`, with the caller as a user of each.
+ * Returns their number. */
 size_t table_use_sizes(struct model_host *host, const struct deployment *base,
                        struct deployment *ret[static DEPLOYMENT_SIZES]);
 
