@@ -2,9 +2,9 @@
  * includes it once per number type, after defining
  *
  *     TILE_NAME, TILE_TARGET            name; attribute of the function, or nothing
- *     TILE_ZERO, TILE_STORE             a register of sums: zero, store
+ *     TILE_ZERO, TILE_STORE             a register of zeros; stores a register of sums
  *     TILE_REPEAT                       loads four bytes of a row into all lanes of a factor
- *     TILE_LOAD, TILE_BYTES             a register of weights: load, bytes
+ *     TILE_LOAD, TILE_BYTES             loads a register of weights; its size in bytes
  *     TILE_ADD                          adds products of a factor and weights to sums
  *
  * Each sum is a variable, and each number of rows and of registers has its own function: gcc 12

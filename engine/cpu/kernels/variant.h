@@ -7,8 +7,8 @@
 #define SIMD_JOIN_(a, b) a##_##b
 #define SIMD_JOIN(a, b)  SIMD_JOIN_(a, b)
 #define SIMD_NAMED(name) SIMD_JOIN(SIMD_JOIN(simd, SIMD_VARIANT), name) /* simd_avx2_gemm */
-/* The variant avx512_bf16 has its own kernels only where they write bfloat16, because it has an
- * instruction for that. Its other kernels are those of avx512. */
+/* The variant avx512_bf16 has its own kernels only where they write bfloat16, because AVX512-BF16
+ * has an instruction for that. Its other kernels are those of avx512. */
 #if defined __AVX512BF16__
 #define SIMD_COMMON(name) simd_avx512_##name
 #else

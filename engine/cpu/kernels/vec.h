@@ -34,8 +34,8 @@ static inline size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* A loop over n numbers. Each turn has the next `width` numbers, at most a register, from number i
- * on. */
+/* A loop over n numbers. Each iteration has the next `width` numbers, at most a register, from
+ * number i on. */
 #define FOR_REGISTERS(i, width, n)                                                                 \
     for (size_t i = 0, width; i < (n) && (width = smaller((n) - (i), VEC)); i += VEC)
 

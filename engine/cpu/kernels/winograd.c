@@ -4,7 +4,7 @@
  *     Y = A' [ (G g G') * (B' d B) ] A
  *
  * (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015) at the points 0,
- * ±sqrt(1/2), ±sqrt(2) and infinity. These are reciprocals of each other, so rounding costs about a
+ * ±sqrt(1/2), ±sqrt(2) and infinity. These points are reciprocals, so rounding costs about a
  * decimal digit less than with the paper's 0, ±1, ±2. All lanes are channels. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec.h"

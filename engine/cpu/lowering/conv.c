@@ -62,8 +62,8 @@ static bool multiplies_gate(const struct node *node)
     return can;
 }
 
-/* A node has the abilities of all kernels that may run it, but KERNEL_PITCH only if each of them
- * has it. */
+/* A node has the abilities of all kernels that may run the node, but KERNEL_PITCH only if each of
+ * these kernels has that ability. */
 KERNEL_CLAIM(conv_claim)
 {
     const struct value *bias = node_bias(node);
@@ -127,7 +127,7 @@ STEP_CREATE(lower_deconv)
     desc.op = PRODUCT_DECONV;
     desc.src = image_layout(lowering, x);
     desc.dst = image_layout(lowering, y);
-    /* from [C, M / group, K…] to [group,] M / group, C / group, K… */
+    /* [C, M / group, K…] becomes [group,] M / group, C / group, K… */
     desc.weights = conv_weights(weights, (int64_t)conv.group);
     strided_layout_swap(&desc.weights, conv.group > 1, 1 + (conv.group > 1));
     const struct window *w = &conv.window;

@@ -26,7 +26,7 @@ static size_t sums_of(const struct depthwise_step *s)
     return s->blocks * s->simd->depthwise_channels;
 }
 
-/* Calls the kernel for some bands of rows of one image and group (if there is a mean, one band). */
+/* Calls the kernel for bands of rows of one image and group; for one band if there is a mean. */
 static void depthwise_band(const struct depthwise_step *s, size_t image, size_t group, size_t band,
                            size_t bands)
 {

@@ -39,7 +39,7 @@ struct winograd_step {
     bool bf16;                      /* images are bfloat16 */
     bool by_points;
     size_t block;        /* tiles per block, or per round */
-    size_t shared_bytes; /* scratch in common: `v` and `m` (by points) or filters (by tiles) */
+    size_t shared_bytes; /* scratch of all threads: `v`, `m` (by points) or filters (by tiles) */
     size_t thread_bytes; /* scratch per thread: filters (by points) or `v` and `m` (by tiles) */
     /* set for each run */
     float *filters;      /* by tiles: POINTS x panels x panel */

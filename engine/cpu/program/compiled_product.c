@@ -499,7 +499,7 @@ static bool reads_in_place(const struct compiled_product *p)
 }
 
 /* True if float32 windows inside the image are read in place. Each line of results is then a
- * separate product that fetches the weights, so they must be few. */
+ * separate product that fetches the weights, so the weights must be few. */
 static bool reads_in_windows(const struct compiled_product *p)
 {
     enum { NEAR = 64 * 1024, FEWEST = 14 };

@@ -154,8 +154,7 @@ void gather_run(const struct compiled_product *p, const void *from, size_t count
  * result. Kernels read the windows in the source, or in a copy of the source's lines and their
  * padding. Neighbouring taps and their channels form one run. */
 
-/* Returns the number of pointers that a tile has for each run: to its two groups, or to its rows.
- */
+/* Returns how many pointers a tile has for each run: to its two groups, or to its rows. */
 static inline size_t tile_pointers(const struct simd_kernels *simd)
 {
     return simd->tile_rows_are_even ? 2 : simd->tile_rows;

@@ -22,7 +22,7 @@ struct backend {
     size_t arena_bytes;            /* bytes that the largest program needs */
     unsigned char *outputs;        /* memory for outputs; the programs use it in turn */
     size_t output_bytes;           /* bytes that the largest outputs need */
-    size_t output_room;            /* bytes of `outputs`: of stream_count + 1 runs, or of one */
+    size_t output_room;            /* size of `outputs`: for stream_count + 1 runs, or for one */
     struct program *programs;      /* list of all programs, linked by `next` */
     struct program *submitted;     /* collect() will run it; or NULL */
     const void *const *submitted_inputs;
@@ -144,7 +144,7 @@ bool streams_submit(struct program *program, const void *const *inputs, int rows
 bool streams_are_running(const struct backend *backend); /* a run is in flight */
 bool streams_run_has_ended(struct backend *backend);     /* the oldest run in flight has ended */
 double streams_cpu_ms(const struct backend *backend);    /* mean of the streams' threads */
-/* Waits for the oldest run, as collect() of backend_ops. */
+/* Waits for the oldest run. The results are those of collect() of backend_ops. */
 enum status streams_collect(struct backend *backend, const void **outputs, struct error *err);
 void streams_stop(struct backend *backend); /* ends the threads; the next run starts them again */
 
