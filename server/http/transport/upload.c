@@ -36,7 +36,7 @@ size_t http_budget_most(const struct http_budget *budget)
 void http_budget_settle(struct http_budget *budget, size_t *charged, size_t bytes)
 {
     /* Unsigned addition wraps, so this also subtracts if the size has become smaller. */
-    for (; budget; budget = budget->whole)
+    for (; budget && bytes != *charged; budget = budget->whole)
         atomic_fetch_add_explicit(&budget->used, bytes - *charged, memory_order_relaxed);
     *charged = bytes;
 }
