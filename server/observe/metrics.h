@@ -61,6 +61,6 @@ double metric_value(const struct metric *metric); /* a histogram's count of valu
 const char *metrics_escape(const char *value, char *text, size_t size);
 
 /* Returns all metrics as text, which the caller frees; NULL when out of memory. *ret_size does not
- * count the terminator. In a histogram the +Inf bucket equals the count; but different series may
- * show slightly different moments. */
+ * count the terminator. In a histogram the +Inf bucket equals the count. Series are read one after
+ * another, while other threads may change them. */
 char *metrics_text(struct metrics *metrics, size_t *ret_size);

@@ -19,8 +19,8 @@
 
 #define NEEDS_HOST "an HTTP/1.1 request needs a Host header"
 
-/* Returns a number that no other call in this process returns: splitmix64 of a counter. Because
- * id_seed is random, another process is unlikely to return the number, too. */
+/* Returns a number that no other call in this process returns: splitmix64 of a counter. A random
+ * id_seed makes it unlikely that another process returns the number. */
 static uint64_t next_number(struct exchange *x)
 {
     uint64_t z =
@@ -46,8 +46,9 @@ static void take_request_id(struct exchange *x)
 }
 
 /* Reads "00-TRACE-SPAN-FLAGS" (W3C Trace Context, level 1) and gives this request a new span,
- * derived from `random`. Returns false and no trace if the header is absent or malformed; such
- * headers must be ignored (section 3.2.2.5). Of later versions it reads only the known part. */
+ * derived from `random`. Reads only the known part of a later version's header. Returns false
+ * without a trace if the header is absent or malformed: the standard says to ignore a malformed
+ * header (section 3.2.2.5). */
 static bool trace_begin(struct trace *trace, const char *traceparent, uint64_t random)
 {
     struct trace read = {.flags = 0};
@@ -349,7 +350,7 @@ static void check_room(struct exchange *x)
             "all connections are in use; try again soon, or raise the limit (--max-connections)");
 }
 
-/* Returns the key in Authorization: Bearer KEY or Token KEY, else in the other header; or NULL. */
+/* Returns the key of "Authorization: Bearer KEY" or "Token KEY", else x_api_key (may be NULL). */
 static const char *key_given(const char *authorization, const char *x_api_key)
 {
     static const char *const schemes[] = {"Bearer", "Token"};
@@ -491,7 +492,7 @@ enum head_verdict exchange_admit(struct exchange *x, const struct request_head *
         return ADMIT_READ;
     x->discard_body = true;
     if (!x->chunked && x->expected == 0)
-        return ADMIT_READ; /* there is no body: the answer keeps the connection open */
+        return ADMIT_READ; /* there is no body to read, so the connection can stay open */
     if (exchange_header(x, "Expect"))
         return ADMIT_ANSWER_NOW; /* the client waits for "100 Continue" before it sends */
     return x->chunked || x->expected > EXCHANGE_DISCARD_MAX ? ADMIT_REFUSE : ADMIT_READ;

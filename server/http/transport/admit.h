@@ -14,11 +14,11 @@
 /* The parts of a request's head that exchange_header() cannot return. Strings are borrowed and live
  * as long as the exchange. */
 struct request_head {
-    const char *method, *version; /* "POST", "HTTP/1.1" */
-    size_t size;                  /* bytes of the request line and the headers */
-    bool malformed;               /* a line is invalid, or proxies may read a line in another way */
-    int hosts;                    /* number of Host headers */
-    int lengths, encodings;       /* number of Content-Length and Transfer-Encoding headers */
+    const char *method, *version;  /* "POST", "HTTP/1.1" */
+    size_t size;                   /* bytes of the request line and the headers */
+    bool malformed;                /* a line is invalid, or a proxy may parse it differently */
+    int hosts;                     /* number of Host headers */
+    int lengths, encodings;        /* number of Content-Length and Transfer-Encoding headers */
     const char *length, *encoding; /* value of the last header of that name; NULL: none */
     const char *forwarded_for;     /* the last X-Forwarded-For, which the nearest proxy adds */
 };

@@ -140,9 +140,9 @@ static bool bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked)
     return true;
 }
 
-/* libmicrohttpd (0.9.75) buffers the whole line with a chunk's size. If the line does not fit, it
- * stops reading, and its event loop spins: bytes that waited in the socket at the last tick still
- * wait after many iterations. */
+/* libmicrohttpd (0.9.75) buffers the whole line with a chunk's size. If the line does not fit,
+ * libmicrohttpd stops reading, and the event loop spins: bytes that waited in the socket at the
+ * last tick still wait after many iterations. */
 static bool is_stuck_locked(struct connection *connection)
 {
     uint64_t received, acked;
@@ -177,8 +177,9 @@ static void check_body_locked(struct connection *connection, int64_t now)
     refuse_late_locked(connection, limit, "body", "it", "--body-timeout");
 }
 
-/* True if the client has read its answer too slowly since connection->since. If a period ends and
- * the client was fast enough, starts the next period. */
+/* True if the client has read its answer too slowly for a period of limit_ms, which began at
+ * connection->since. If the client was fast enough until the period's end, starts the next
+ * period. */
 static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int64_t now)
 {
     const uint64_t least = (uint64_t)limit_ms * CONNECTION_MIN_RATE / 1000;
@@ -244,7 +245,7 @@ static bool check_times(struct connections *connections, int64_t now)
         case CONNECTION_WORKING:
             ask_for_end_locked(c, now);
             break;
-        case CONNECTION_AWAITS_REQUEST: /* libmicrohttpd sees the end and closes it */
+        case CONNECTION_AWAITS_REQUEST: /* libmicrohttpd sees the end and closes the connection */
             break;
         }
     }
@@ -274,7 +275,8 @@ bool connection_delay(struct connection *connection, int64_t until)
     return true;
 }
 
-/* A delayed connection cannot be closed, so it may be accessed until it is resumed. */
+/* libmicrohttpd cannot close a delayed connection before it is resumed, so the connection may be
+ * accessed until then. */
 static void resume_delayed(struct connections *connections, int64_t now)
 {
     struct connection *due = NULL, *next;

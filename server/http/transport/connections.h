@@ -103,8 +103,8 @@ struct connection {
     int64_t answered; /* clock_now() at the last answer; 0: the connection is not in loop->idle */
     TAILQ_ENTRY(connection) idle;
 
-    /* Set by the connection's own thread before it enters a phase in which the watcher reads them.
-     */
+    /* The connection's own thread sets these members before it enters a phase in which the watcher
+     * reads them. */
     size_t answer_size; /* CONNECTION_ANSWERING */
     bool may_ask;       /* CONNECTION_DELAYED, CONNECTION_WORKING: an interim answer may be sent, to
                            find out if the client has disconnected */
@@ -116,7 +116,7 @@ struct connection {
     bool has_shaken; /* TLS: the handshake has ended */
     int refusal;     /* HTTP status of the watcher's refusal; 0: none. It does not change after
                         connection_enter() has returned false */
-    int64_t since;   /* clock_now() at the start of the phase, or of an answer's current period */
+    int64_t since; /* clock_now() at the start of the phase, or of the period of is_slow_locked() */
     int64_t header_since; /* when the header's first bytes were read; 0: none yet */
     uint64_t acked;       /* bytes that the client had acknowledged at `since`, during an answer */
     bool knows_acked;
@@ -183,7 +183,7 @@ void connections_cancel(struct exchange *exchange);
 
 /* Makes the watcher's thread, or connections_end_delays(), call exchange_resume() once for the
  * exchange of a suspended connection: at `until`, or when the client hangs up. Returns false, and
- * does not resume it, if the connection has been refused or delays have ended. */
+ * does not resume the exchange, if the connection has been refused or delays have ended. */
 bool connection_delay(struct connection *connection, int64_t until);
 
 /* Resumes all delayed connections. Later requests are not delayed. */
@@ -243,16 +243,17 @@ void connection_place_locked(struct connection *connection);
 /* Enters a phase, even if the connection has been refused. */
 void connection_enter_locked(struct connection *connection, enum connection_phase phase);
 
-/* Sets `cancelled` in the request of the exchange, if any. Returns it, pinned, for
- * model_host_cancel(); NULL if there is none or if it cannot be pinned. */
+/* Sets `cancelled` in the request of the exchange, if any. Returns the request, pinned, for
+ * model_host_cancel(); NULL if there is no request or if it cannot be pinned. */
 struct predict_request *connection_cancel_locked(struct exchange *exchange);
 
 /* Ends the connection without an answer. */
 void connection_leave_locked(struct connection *connection);
 
-/* Answers with an error and shuts down our sending side, on any thread. Under TLS it only stores
- * the answer, and the connection's own thread sends it (connection_send_pending_refusal()) when the
- * next bytes arrive, or when check_times() ends the wait for them. `http`: the HTTP status; `code`:
+/* Answers with an error and shuts down our sending side, on any thread. Under TLS this function
+ * only stores the answer. The connection's own thread sends the answer
+ * (connection_send_pending_refusal()) when the client's next bytes arrive, or when check_times()
+ * stops waiting for bytes. `http`: the HTTP status; `code`:
  * the error code in the JSON. The connection must not have been refused before. */
 void connection_refuse_locked(struct connection *connection, int http, const char *code,
                               const char *sentence);

@@ -335,7 +335,7 @@ static bool delay(struct exchange *x, const char *method)
 static enum MHD_Result begin_exchange(struct exchange *x, const char *method, const char *version)
 {
     /* HTTP/1.0 has no interim answers. On a Unix socket the kernel reports a disconnect itself. */
-    if (!x->was_delayed) /* else it is set, and the watcher may be reading it */
+    if (!x->was_delayed) /* else may_ask is set, and the watcher may be reading it */
         x->connection->may_ask =
             !x->connection->tls && !x->connection->is_unix && strcmp(version, "HTTP/1.0") != 0;
     struct request_head head = daemon_read_head(x, method, version);
@@ -439,7 +439,7 @@ static enum MHD_Result handle(struct exchange *x)
     }
     if (x->state != EXCHANGE_SUSPENDED)
         return send_answer(x);
-    /* Only this thread's loop resumes the connection, so not before this call. */
+    /* Only this thread's event loop resumes connections, so no resume can precede this call. */
     MHD_suspend_connection(x->handle);
     return MHD_YES;
 }

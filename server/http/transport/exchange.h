@@ -157,7 +157,7 @@ struct exchange {
     struct trace trace;
     char model[64];
     size_t image_count;
-    struct predict_times slowest; /* only milliseconds: of each phase those of the slowest image */
+    struct predict_times slowest; /* of each phase: the milliseconds of its slowest image */
     struct predict_times times;   /* of the image whose forward pass started last */
     uint64_t bytes_in;
     struct metric *write_seconds; /* the model's metric of the time to send an answer; NULL: none */

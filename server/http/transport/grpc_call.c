@@ -620,8 +620,8 @@ void grpc_call_end(struct grpc_call *call)
 
 /* ---- time limits ---- */
 
-/* True if the client has read its answer too slowly since call->since. If a period ends and the
- * client was fast enough, starts the next period. */
+/* True if the client has read its answer too slowly for a period of limit_ms, which began at
+ * call->since. If the client was fast enough until the period's end, starts the next period. */
 static bool is_slow(struct grpc_call *call, int64_t limit_ms, int64_t now)
 {
     if (!grpc_is_over(call->since, limit_ms, now))

@@ -6,8 +6,8 @@
  * unread answers to PING and SETTINGS. A credit stops floods that HTTP/2 allows. Frames without a
  * message (PING, SETTINGS, RST_STREAM, PRIORITY, WINDOW_UPDATE, empty DATA) cost credit, as do all
  * bytes outside messages; time, answered calls and sent data restore some. RST_STREAM costs much
- * before the call's handler runs and little afterwards; with the cancelled calls that still run, a
- * connection has at most 2 * GRPC_CALLS calls. When its credit is used up, a connection gets
+ * before the call's handler runs and little afterwards. A connection has at most 2 * GRPC_CALLS
+ * calls, counting cancelled calls that still run. When its credit is used up, a connection gets
  * ENHANCE_YOUR_CALM and ends. Nothing is read while the socket accepts no output. An endless header
  * block (CONTINUATION) also ends the connection. */
 #include <errno.h>
@@ -37,7 +37,8 @@
 #define COST_CANCEL   0.5          /* cost of RST_STREAM once has_worked() */
 #define COST_BYTE     (1.0 / 4096) /* cost of each byte read, except in DATA frames */
 
-/* Returns `done`, the result of reading or writing; or -1: not possible now, -2: error. */
+/* Returns `done`, the result of reading or writing. A negative result becomes -1 if the socket is
+ * not ready, or -2 after an error. */
 static ssize_t checked(const struct grpc_connection *c, ssize_t done)
 {
     const bool is_early = c->tls ? done == GNUTLS_E_AGAIN || done == GNUTLS_E_INTERRUPTED

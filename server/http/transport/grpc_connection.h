@@ -97,7 +97,7 @@ struct grpc_call {
     size_t headers_given; /* size as RFC 9113 counts it, including headers that are not kept */
     char timeout[24];     /* grpc-timeout in milliseconds, as text */
     int64_t delayed_until;
-    int64_t since; /* when `state` began; while the client reads an answer, when the period began */
+    int64_t since; /* when `state` began, or the period of is_slow() */
 
     struct exchange *exchange; /* for the current message; the first one exists since the call's
                                   headers; NULL between messages */

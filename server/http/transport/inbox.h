@@ -25,5 +25,5 @@ void inbox_set(struct inbox *inbox, bool *flag, bool value);
 /* Wakes the thread. */
 void inbox_wake_locked(struct inbox *inbox);
 
-/* Takes the exchanges to continue; later news wakes the thread again. Returns !inbox->stop. */
+/* Takes the exchanges to continue. Later changes wake the thread again. Returns !inbox->stop. */
 bool inbox_take(struct inbox *inbox, struct exchange **ret_resumed, bool *ret_accepts);

@@ -32,7 +32,7 @@ struct key {
 
 struct lines {
     struct key *keys;
-    size_t count, admins; /* `admins` of these keys are admins' */
+    size_t count, admins; /* number of keys, and how many of them are admins' */
 };
 
 struct keyring {

@@ -76,7 +76,7 @@ struct delimiter {
 };
 
 /* Parses what follows "--BOUNDARY" at `at`: "--" or blanks, then the end of the line. Returns false
- * if it is a longer word that starts with the boundary. */
+ * if "--BOUNDARY" is only the beginning of a longer word. */
 static bool delimiter_ends(const uint8_t *body, size_t size, size_t at, struct delimiter *ret)
 {
     ret->last = size - at >= 2 && body[at] == '-' && body[at + 1] == '-';

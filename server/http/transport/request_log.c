@@ -196,7 +196,7 @@ static void trace_request(const struct exchange *x)
     if (!exporter || !(x->trace.flags & TRACE_SAMPLED) || !x->route || !x->route->takes_body)
         return;
     const struct predict_times *times = &x->times;
-    /* The ends of the phases, from two measured starts and the durations of all phases. */
+    /* Two starts were measured. Durations give the starts and ends of the other phases. */
     const int64_t decoded = times->decode_start + (int64_t)(times->decode_ms * 1e6);
     const int64_t prepared = decoded + (int64_t)(times->preprocess_ms * 1e6);
     const int64_t passed = times->forward_start + (int64_t)(times->forward_ms * 1e6);

@@ -19,6 +19,6 @@ void request_log_write(struct request_log *log, const struct exchange *exchange,
 void request_log_late(struct request_log *log, const char *address, int64_t waited);
 
 /* Only the first refusals with Retry-After in a second are logged (log_sample.h). After the second,
- * or now if `end`, logs how many were left out. Returns true if it must be called again.
- * Thread-safe. */
+ * or now if `end`, logs how many were left out. Returns true if the caller must call this function
+ * again. Thread-safe. */
 bool request_log_tell_left_out(struct request_log *log, bool end);

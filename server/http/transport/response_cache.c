@@ -59,7 +59,7 @@ enum status response_cache_create(size_t max_bytes, struct metrics *metrics,
     return STATUS_OK;
 }
 
-/* Hashes each field's length before it, so that different lists of fields are different bytes. */
+/* Hashes each field after its length, so that different lists of fields give different bytes. */
 static bool hash_field(gnutls_hash_hd_t hash, const void *bytes, size_t size)
 {
     const uint64_t length = size;

@@ -546,7 +546,7 @@ void zmq_stop(struct zmq_server *server)
         pthread_join(server->thread, NULL);
     for (struct zmq_call *call = LIST_FIRST(&server->calls), *next; call; call = next) {
         next = LIST_NEXT(call, listed);
-        call_close(call); /* it waits for its next try: it has no exchange */
+        call_close(call); /* the call waits for its next try and has no exchange */
     }
     if (server->socket)
         zmq.close(server->socket);
