@@ -166,7 +166,7 @@ class Sam(ServedCase):
             self.assertRegex(self.refused(f"/predict?model=sam&{prompt}"), "outside the photo")
         self.assertIn("points=", self.refused("/predict?model=sam"))
         self.assertIn("no box", self.refused("/predict?model=hf&box=1,1,20,20"))
-        self.assertIn("no answer to a photo", self.refused("/predict?model=sam.decoder"))
+        self.assertIn("cannot answer a photo", self.refused("/predict?model=sam.decoder"))
         self.assertIn("such as SAM", self.refused("/predict?model=sam.decoder&points=1,1,1"))
         self.assertIn("labels", self.refused("/predict?model=sam&points=1,1,1&labels=a"))
         self.assertIn("slices", self.refused("/predict?model=sam&points=1,1,1&slices=64"))
