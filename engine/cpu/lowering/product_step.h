@@ -25,7 +25,7 @@ enum status lower_qdepthwise(const struct lowering *lowering, const struct produ
 struct strided_layout conv_weights(const struct tensor *weights, int64_t group);
 
 /* For a Conv or QLinearConv on channels-last operands: completes *desc and calls
- * product_step_create(). The caller has set the constants, and the scales and zero points of 8
- * bits. */
+ * product_step_create(). The caller has set the constants, and the scales and zero points of
+ * 8-bit tensors. */
 enum status conv_product(const struct lowering *lowering, struct product_desc *desc,
                          struct step **ret, struct error *err) MUST_USE;
