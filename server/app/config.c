@@ -443,8 +443,8 @@ static bool names_device(const char *name)
     return !strcmp(name, "cpu") || (digits > 0 && digits <= 3 && !name[5 + digits]);
 }
 
-/* Notes a limit for a device that is not in use. It is no error, because machines with different
- * devices may share their settings. */
+/* Notes a limit for a device that is not in use. Such a limit is no error, because machines with
+ * different devices may share their settings. */
 static void note_memory(struct config *config, const char *option, const char *names)
 {
     if (!config->notes[NOTE_MEMORY][0])

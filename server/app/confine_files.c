@@ -18,9 +18,10 @@
  *
  * Rules apply to folders, not to single files, because keys, certificates and models are replaced
  * by renaming a new file over the old one. If a name is a link, the folder of its target is added,
- * because Let's Encrypt replaces certificates there. The root folder is never allowed (a file in it
- * gets its own rule), except for files that are written there. Everything that SIGHUP, --watch and
- * admins read later must lie in these folders: a model's link that leads elsewhere is refused.
+ * because Let's Encrypt replaces certificates there. A file that is read in the root folder gets
+ * a rule of its own; a file that is written there makes a rule for the folder. Everything that
+ * SIGHUP, --watch and admins read later must lie in these folders: a model's link that leads
+ * elsewhere is refused.
  *
  * Open descriptors are not affected: standard error, the listening socket. /proc is allowed as a
  * whole, because a rule for a file in it is lost when the kernel stops caching the file. Landlock

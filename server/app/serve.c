@@ -461,7 +461,7 @@ static void *watch_signals(void *context)
         if (ready <= 0 || read(serve->signal_fd, &info, sizeof info) != sizeof info)
             continue;
         if (!is_end(&info))
-            continue; /* no reload, no other log level while the server ends */
+            continue; /* no reload or change of the log level while the server ends */
         bool again = (int)info.ssi_signo == serve->first_signal &&
                      clock_now() - serve->first_signal_time < SAME_SIGNAL_MS * NS_PER_MS;
         if (again)

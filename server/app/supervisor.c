@@ -103,7 +103,7 @@ void supervisor_say(const char *format, ...)
 }
 
 /* Checks all models once. Returns false if a pass is stuck, or if images have waited for a model
- * for longer than limit_ns while it answered none. */
+ * for longer than limit_ns while the model answered none. */
 static bool supervisor_look(void)
 {
     size_t count;

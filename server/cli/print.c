@@ -50,7 +50,7 @@ enum { BAR = 24, BAR_TEXT = 40 };
 
 #define LOG_EVERY INT64_C(10000000000) /* ns */
 
-/* Prints a line if `what` differs from the last line's, or if that line is LOG_EVERY old. */
+/* Prints a line if `what` has changed since the last line, or if LOG_EVERY has passed. */
 static void log_progress(const char *what, double share)
 {
     static char last[96];

@@ -26,7 +26,7 @@ struct profile {
     struct session_step total;          /* the sum of all steps; without names */
     double least_ms;                    /* the time of a pass if each layer ran at its peak */
     struct peak peaks[PRECISION_COUNT]; /* measured for each precision in which a layer runs */
-    bool has_work[PRECISION_COUNT];     /* a layer in this precision computes */
+    bool has_work[PRECISION_COUNT];     /* a layer of this precision has arithmetic */
     int batch;
     double batch_ms; /* time of a pass that does not time layers; 0: not measured */
 };

@@ -6,9 +6,9 @@
  * because a bad tag must not make a good picture unusable.
  *
  * The rules are those of ImageOps.exif_transpose in Pillow 13: the first EXIF segment of a JPEG
- * counts. In this segment the first orientation entry counts whose type is known and whose values
- * lie in the segment; of several values, the first counts. Every type of number is valid, but not
- * BYTE, ASCII and UNDEFINED. Without such an entry the last XMP packet of a JPEG counts.
+ * counts. In this segment, the first orientation entry of a known type counts whose values lie in
+ * the segment. Of several values, the first counts. Values of the types BYTE, ASCII and UNDEFINED
+ * are invalid. If there is no such entry, the last XMP packet of a JPEG counts.
  * Orientation in a PNG's text chunks (XMP, ImageMagick's "Raw profile type exif") is ignored. */
 #include <math.h>
 #include <string.h>

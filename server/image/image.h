@@ -65,8 +65,8 @@ uint8_t *image_pixels(const struct image_decoder *decoder);
 struct image_memory {
     size_t small; /* a photo that needs at most this many bytes reserves nothing */
 
-    /* take() reserves all memory for one photo; it may wait. The decoder calls it when it holds no
-     * reserved memory. If take() fails, decoding fails. */
+    /* take() reserves all memory for one photo, and may wait. The decoder calls take() only while
+     * it holds no reserved memory. If take() fails, decoding fails. */
     enum status (*take)(void *context, size_t bytes, struct error *err);
     void (*give)(void *context, size_t bytes);
     void *context;

@@ -203,8 +203,8 @@ static enum status job_prepare(struct resize_job *job, struct error *err)
                               job->frame.resized_height, job->y0, job->y1 - job->y0, err));
     job->passes =
         p->resample == RESAMPLE_LINEAR ? &transform->kernels->linear : &transform->kernels->pillow;
-    /* A window, and the rest of its last group. A row has room for one sample more, which the
-     * kernel writes after the end. */
+    /* The ring has the rows of a window and the other rows of its last group. A row has room for
+     * one sample more, which the kernel writes after the end. */
     job->ring_rows = transform->vertical.length + GROUP - 1;
     job->ring_stride = job->passes->sample *
                        size_align((size_t)(job->x1 - job->x0) * CHANNELS + 1, RESAMPLE_BLOCK);
