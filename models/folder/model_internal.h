@@ -170,14 +170,14 @@ enum status mask_prompt_prepare(struct model *model, struct error *err) MUST_USE
 
 /* Settings in a model's lensd.json and config.json. */
 struct task_config {
-    struct task_facts facts;    /* only those from these files */
+    struct task_facts facts;    /* only the facts that these files give */
     const struct cJSON *inputs; /* lensd.json: for each name one number, or a list; NULL: not set */
     float unclip_ratio;         /* lensd.json; 0: not set */
     int use_dilation;           /* lensd.json */
     enum model_load_when load;  /* lensd.json */
     double idle_unload_s;       /* lensd.json; negative: not set */
     const struct labels *labels; /* the labels that "classes" may name; borrowed */
-    struct cJSON *trees[2];      /* of the files; they have the texts of `facts` */
+    struct cJSON *trees[2];      /* the files' JSON, which has the texts of `facts` */
 };
 
 /* Reads lensd.json and config.json (models/folder/task_config.c). STATUS_MODEL names file, key and

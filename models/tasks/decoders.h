@@ -10,7 +10,7 @@ struct candidates {
     const struct task_options *options; /* not task->options, because a request may change them */
     const struct task_geometry *geometry;
     bool is_oriented; /* TASK_ORIENTED */
-    float least;      /* candidates with lower scores are beyond the limit; initially -INFINITY */
+    float least;      /* score that a new candidate must reach; -INFINITY until one is dropped */
     bool is_out_of_memory;
 };
 
@@ -19,7 +19,7 @@ struct candidates {
 void candidates_add(struct candidates *candidates, struct detection box, float score, size_t index,
                     size_t place);
 
-/* Sorts the candidates, best first, and drops those after DETECT_MAX_CANDIDATES (oriented:
+/* Sorts the candidates, best first, and drops all after the first DETECT_MAX_CANDIDATES (oriented:
  * DETECT_MAX_ORIENTED). With options->iou below 1, then drops each candidate that overlaps a better
  * one of its class (with `agnostic`, of any class) by more than options->iou. Oriented boxes are
  * compared by probabilistic IoU, also with better boxes that were dropped. Keeps the best
