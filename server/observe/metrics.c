@@ -41,8 +41,8 @@ struct metrics {
         **last_family; /* guarded by `lock`, as the series of each family */
 };
 
-/* Seconds. The first is shorter than the resize of a thumbnail, the last is a forward pass that
- * timed out. */
+/* In seconds. The first bound is shorter than the resize of a thumbnail. Only a forward pass that
+ * times out takes as long as the last bound. */
 static const double default_buckets[] = {0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001,
                                          0.0025,  0.005,    0.01,    0.025,  0.05,    0.1,    0.25,
                                          0.5,     1,        2.5,     5,      10,      30};

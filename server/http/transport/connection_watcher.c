@@ -27,9 +27,9 @@
 /* ---- hang-ups ---- */
 
 /* libmicrohttpd's epoll is edge-triggered and misses an end of stream that arrives with the last
- * bytes. It would hold half a request until the idle timeout. Shutting down our reading side causes
- * another edge, and received bytes can still be read. The watcher's own epoll reports that edge,
- * too. Therefore the watcher repeats the shutdown at every tick, not at every event. */
+ * bytes. libmicrohttpd would hold half a request until the idle timeout. Shutting down our reading
+ * side causes another edge, and received bytes can still be read. The watcher's own epoll reports
+ * that edge, too. Therefore the watcher repeats the shutdown at every tick, not at every event. */
 static void show_end_locked(struct connection *connection)
 {
     if (connection->ended && connection->phase != CONNECTION_WORKING &&

@@ -247,9 +247,10 @@ static void refuse_now(struct exchange *x)
 }
 
 /* libmicrohttpd answers a request that it cannot parse with HTML (0.9.75 sometimes does so twice).
- * 1.0 also refuses requests without Host or with an unknown Transfer-Encoding. libmicrohttpd calls
- * its log function before it answers. That function calls this one, which writes lensd's answer to
- * the socket and shuts down the sending side, so that libmicrohttpd's answer is not sent. */
+ * 1.0 also refuses requests without Host or with an unknown Transfer-Encoding. Before it answers,
+ * libmicrohttpd calls its log function, which calls answer_broken(). So lensd's answer is written
+ * to the socket first. Then our sending side is shut down, so libmicrohttpd's answer is not sent.
+ */
 static void answer_broken(struct http_server *server, unsigned status)
 {
     char dropped[16 * 1024];
@@ -444,9 +445,9 @@ static enum MHD_Result handle(struct exchange *x)
     return MHD_YES;
 }
 
-/* True if a chunked body ends without trailers: libmicrohttpd parses them as leniently as headers.
- * Version 0.9.75 moves the bytes after the last chunk to the start of its buffer; without trailers
- * they are CR LF. */
+/* True if a chunked body ends without trailers, which libmicrohttpd parses as leniently as headers.
+ * Version 0.9.75 moves the bytes after the last chunk to the start of its buffer. Without trailers
+ * these bytes are CR LF, here two NULs (skip_line_end()). */
 static bool has_clear_end(const struct exchange *x)
 {
     const char *end = x->body_at;

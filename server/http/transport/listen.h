@@ -53,10 +53,10 @@ enum status listen_check(const struct listen_place *place, char *warning, size_t
                          struct error *err) MUST_USE;
 
 /* Makes the kernel drop new connection attempts before it answers them. Clients try again after a
- * second, and are then refused. Handshakes that have begun still
- * reach accept(). Closing the socket instead would disconnect clients that are already connected. A
- * Unix socket is unlinked. Returns false if the kernel does not support this; then the caller can
- * only close the socket. Do not call this function for a passed socket. */
+ * second, and are then refused. Handshakes that have begun still reach accept(). Closing the socket
+ * instead would disconnect clients that are already connected. A Unix socket is unlinked. Returns
+ * false if the kernel does not support this; then the caller can only close the socket. Do not call
+ * this function for a passed socket. */
 bool listen_stop(struct listener *listener) MUST_USE;
 
 /* Unlinks a Unix socket, unless another process has replaced it. */

@@ -1,5 +1,5 @@
 /* Defines recv() and gnutls_record_recv() to note what libmicrohttpd reads. */
-#undef _FORTIFY_SOURCE /* it defines recv() inline */
+#undef _FORTIFY_SOURCE /* the macro makes headers define recv() inline */
 #include "server/http/transport/recv_hook.h"
 
 #include <gnutls/gnutls.h>

@@ -159,7 +159,8 @@ bool request_log_tell_left_out(struct request_log *log, bool end)
     return more;
 }
 
-/* Whether to write the line of this request: under load there are thousands of refusals. */
+/* True if the line of this request is to be written. Leaves out most lines of refusals under load.
+ */
 static bool is_sampled(struct request_log *log, const struct exchange *x, int64_t now)
 {
     if (x->answer.retry_after_s == 0 || !x->route || !x->route->takes_body)

@@ -23,9 +23,8 @@
 
 #define QUIET_MS 200 /* time without a request before a drain ends */
 
-/* Replaces QUIET_MS if no connection is open. A client whose handshake had begun before SYN was
- * refused may still have to be accepted. A distant client may need longer; the drain does not wait
- * for it. */
+/* The time without a request before a drain ends while no connection is open. In this time clients
+ * whose handshake began before listen_stop() can be accepted, except distant ones. */
 #define HANDSHAKE_MS 20
 
 /* Raises the limit of open files to fit every connection; returns how many fit. */
