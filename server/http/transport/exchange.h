@@ -134,7 +134,7 @@ struct exchange {
     const char *body_at; /* private to daemon.c: the body in libmicrohttpd's buffer; or NULL */
     struct upload body;
 
-    int answer_form; /* the media type that the client wants, by the route's numbers */
+    int answer_form; /* the form that the client wants, as the handler numbers its forms */
     struct answer answer;
     struct response_key cache_key;
     bool is_cached; /* the answer came from the response cache */
