@@ -27,8 +27,8 @@ bool folder_has_file(const char *folder, const char *name);
 enum status file_read(const char *path, size_t limit, uint8_t **ret, size_t *ret_size,
                       struct error *err) MUST_USE;
 
-/* Reads at most size - 1 bytes of a file of /proc or /sys, and adds a 0 byte. Returns false if it
- * reads no byte. */
+/* Reads at most the first size - 1 bytes of a file, and adds a 0 byte. Returns false if it reads no
+ * byte. */
 bool file_read_start(const char *path, char *text, size_t size);
 
 /* Opens a regular file of any size. *ret_size is its current size. The caller closes *ret_fd.

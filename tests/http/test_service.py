@@ -233,7 +233,7 @@ class Files(FolderCase):
 
     def test_what_is_no_pid_file_is_not_replaced(self):
         path = self.path("notes")
-        for text in ("notes\n", "12 notes\n", "12\n13\n", "7" * 100, "1\0", "\n"):
+        for text in ("notes\n", "12 notes\n", "12\n13\n", "7" * 20, "7" * 100, "1\0", "\n"):
             with self.subTest(text=text):
                 with open(path, "w") as file:
                     file.write(text)
