@@ -123,23 +123,29 @@ __global__ void conv_direct_kernel(const T *x, const W *weights, void *y, cuda_c
         const size_t p = i * OUTPUTS / (size_t)c.m;
         const int m = (int)(i * OUTPUTS - p * (size_t)c.m), first = m / mg * cg;
         const position at = position_of(c, p);
-        const W *tap = weights + (size_t)m * (size_t)(IS_DEPTHWISE ? 1 : c.row);
+        const W *w = weights + (size_t)m * (size_t)(IS_DEPTHWISE ? 1 : c.row);
         S sums[OUTPUTS] = {};
-        for (int h = at.h, r = 0; r < c.kh; r++, h += c.dilation_h)
-            for (int w = at.w, s = 0; s < c.kw; s++, w += c.dilation_w, tap += tap_step) {
-                const bool has = h >= 0 && h < c.h && w >= 0 && w < c.w;
+        for (int r = 0; r < c.kh; r++) {
+            const int h = at.h + r * c.dilation_h;
+            const bool has_row = h >= 0 && h < c.h;
+            for (int s = 0; s < c.kw && (has_row || is_whole<S>); s++) {
+                const int column = at.w + s * c.dilation_w;
+                const bool has = has_row && column >= 0 && column < c.w;
                 if (!has && !is_whole<S>)
                     continue;
-                const size_t from = has ? (((size_t)at.n * c.h + h) * c.w + w) * c.c + first : 0;
+                const T *from =
+                    has ? x + (((size_t)at.n * c.h + h) * c.w + column) * c.c + first : padding;
+                const W *tap = w + (size_t)(r * c.kw + s) * tap_step;
                 for (int k = 0; k < cg; k += EACH / OUTPUTS) {
                     S v[EACH], t[EACH];
-                    load_all(v, has ? x + from + k : padding);
+                    load_all(v, from + (has || !is_whole<S> ? k : 0));
                     load_all(t, tap + k);
                     UNROLLED(j, EACH)
                         sums[IS_DEPTHWISE ? j : 0] =
                             wrapping_sum(sums[IS_DEPTHWISE ? j : 0], v[j] * t[j]);
                 }
             }
+        }
         finish_all<T>(y, output_at(c, p, m), m, sums, e);
     }
 }
