@@ -109,6 +109,7 @@ enum status error_prefix(struct error *err, const char *format, ...)
     vsnprintf(prefix, sizeof prefix, format, args);
     va_end(args);
     bool is_advised = err->is_advised;
+    int seconds = err->retry_after_s;
     size_t room = sizeof err->message - 1, length = strlen(prefix) + 2 + strlen(err->message);
     if (length <= room) {
         (void)error_set(err, err->status, "%s: %s", prefix, err->message);
@@ -119,5 +120,6 @@ enum status error_prefix(struct error *err, const char *format, ...)
         (void)error_set(err, err->status, "%s%s: %s", mark, rest, err->message);
     }
     err->is_advised = is_advised;
+    err->retry_after_s = seconds ? seconds : err->retry_after_s;
     return err->status;
 }

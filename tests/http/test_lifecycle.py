@@ -96,6 +96,21 @@ class Start(Lifecycle):
         self.assertIn("'z' is still loading", server.request("POST", "/predict?model=z", seven()).json()["error"])
         self.assert_ended(server)
 
+    def test_a_pipeline_says_how_long_its_stage_takes_to_load(self):
+        self.never_loaded("models/z")
+        os.makedirs(self.path("models/a"))
+        with open(self.path("models/a/pipeline.json"), "w", encoding="utf-8") as file:
+            json.dump({"stages": [{"model": "z"}, {"model": "z"}]}, file)
+        server = self.serve("--models", self.path("models"), "--precision", "fp32", wait_ready=False)
+        # Its estimate grows.
+        server.wait_for(lambda: int(server.get("/v2/models/z/stats").headers["Retry-After"]) > 1, "an estimate")
+        for path in ("/predict?model=a", "/v2/models/a/infer"):
+            answer = server.request("POST", path, seven())
+            error = answer.json()["error"]
+            self.assertIn("stage 1 of pipeline 'a': model 'z' is still loading", error, path)
+            self.assertIn(f"try again in {answer.headers['Retry-After']} s", error, path)
+        self.assert_ended(server)
+
     def test_one_friendly_line(self):
         server = self.serve()
         server.wait_log(" ready ")  # follows readiness

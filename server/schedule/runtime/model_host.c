@@ -195,8 +195,6 @@ enum status model_host_acquire(struct model_host *host, const char *name, const 
     if (status != STATUS_OK && pipeline_name) {
         /* 503 instead of 404, because a missing or unloaded stage may be loaded later. */
         err->status = status = STATUS_NOT_READY;
-        if (err->retry_after_s == 0)
-            err->retry_after_s = 1;
         (void)error_prefix(err, "stage 1 of pipeline '%s'", pipeline_name);
     }
     return status;
