@@ -449,6 +449,11 @@ class Head(ServedCase):
         self.assertNotIn("{{", page)
         self.assertNotIn("http://", page.replace('http://x&quot;', ""))
 
+    def test_the_page_cuts_no_host(self):
+        for count in range(4080, 4095):
+            page = self.server.request("GET", "/", headers={"Host": "localhost:" + count * "a" + 9 * "'"}).body.decode()
+            self.assertIn(f"'http://127.0.0.1:{self.server.port}/predict'", page)
+
 
 if __name__ == "__main__":
     unittest.main()

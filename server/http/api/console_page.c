@@ -19,8 +19,7 @@
 
 extern const unsigned char console_index[];
 
-/* Escapes text for HTML; cuts what does not fit. Returns `room`. ESCAPED() uses memory that lasts
- * until the end of the enclosing block. */
+/* Escapes text for HTML; cuts what does not fit. ESCAPED()'s memory lasts until its block ends. */
 #define ESCAPED_MAX   4096
 #define ESCAPED(text) page_escape((text), (char[ESCAPED_MAX]){0})
 static const char *page_escape(const char *text, char room[static ESCAPED_MAX])
@@ -35,14 +34,15 @@ static const char *page_escape(const char *text, char room[static ESCAPED_MAX])
     return room;
 }
 
-/* Writes the server's URL for this client, escaped; returns `room`. */
+/* Writes the server's URL for this client, escaped and never cut; returns `room`. */
 static const char *page_url(const struct exchange *x, char room[static ESCAPED_MAX])
 {
+    const bool is_host = x->host && strlen(x->host) < 300; /* names have at most 253 characters */
     snprintf(room, ESCAPED_MAX, "%s%s",
-             !x->host                      ? ""
+             !is_host                      ? ""
              : x->server->options.tls_cert ? "https://"
                                            : "http://",
-             ESCAPED(x->host ? x->host : x->server->listener.url));
+             ESCAPED(is_host ? x->host : x->server->listener.url));
     return room;
 }
 
