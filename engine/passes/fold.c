@@ -467,8 +467,6 @@ static bool widen_nbits(struct edit *edit, size_t *n)
            edit_become(edit, node, OP_ADD, 14, (struct value *const[]){product, bias}, 2);
 }
 
-/* Replaces an LSTM, GRU or RNN with constant W and R by a MatMul of the inputs of all time steps
- * with W, and a Recurrence. */
 static bool split_recurrent(struct edit *edit, size_t *n)
 {
     struct node *node = edit->graph->nodes[*n];
@@ -510,8 +508,14 @@ enum status optimize_weights(struct graph *graph, struct error *err)
     TRY(fold_graph(&edit, false));
     TRY(promote_half(&edit));
     edit_nodes(&edit, widen_nbits);
-    edit_nodes(&edit, split_recurrent);
     edit_nodes(&edit, fold_conv_affine);
+    return edit_end(&edit);
+}
+
+enum status optimize_recurrent(struct graph *graph, struct error *err)
+{
+    struct edit edit = {.graph = graph, .err = err};
+    edit_nodes(&edit, split_recurrent);
     return edit_end(&edit);
 }
 

@@ -4,6 +4,7 @@
  *     once:            optimize_quantized   QDQ becomes operators on 8-bit integers (int8 only)
  *                      optimize_dynamic     dynamically quantized products (CPU only)
  *                      optimize_weights     f16 → f32, constants, BatchNormalization into Conv
+ *                      optimize_recurrent   LSTM, GRU and RNN in two operators
  *     per batch size:  optimize_specialise  concrete input shapes: inference, shape arithmetic
  *     (on a clone)     optimize_split       moves data-dependent nodes to another graph, the tail
  *                      optimize_for_backend     epilogues, channels-last, 16-bit activations
@@ -51,6 +52,11 @@ enum status optimize_dynamic(struct graph *graph, struct error *err) MUST_USE;
  * to float32, because every backend starts from float32; Casts give outputs their declared dtype.
  * Errors: STATUS_NO_MEMORY, STATUS_MODEL (a cycle), and those of inference and kernels. */
 enum status optimize_weights(struct graph *graph, struct error *err) MUST_USE;
+
+/* Replaces each LSTM, GRU and RNN with constant W and R by a MatMul of the inputs of all time steps
+ * with W, and a Recurrence, which ONNX does not have. Call it after optimize_weights().
+ * STATUS_NO_MEMORY. */
+enum status optimize_recurrent(struct graph *graph, struct error *err) MUST_USE;
 
 /* Infers the shapes that follow from those of the inputs, which are known. Folds new constants
  * (Shape → Gather → Concat → Reshape …), and rewrites ONNX's functions Attention and

@@ -289,6 +289,7 @@ static enum status build(struct session *session, const struct graph *graph, str
     if (session->ops->rounds_dynamically)
         TRY(optimize_dynamic(session->base, err));
     TRY(optimize_weights(session->base, err));
+    TRY(optimize_recurrent(session->base, err));
     TRY(session_check_weights(session, err));
     TRY(session_choose_threads(session, err));
     const struct backend_options options = {.device = session->options.device,

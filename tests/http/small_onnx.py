@@ -96,6 +96,18 @@ def perceptron(path, *widths, side=32):
           [tensor_info("scores", "N", rows)])
 
 
+def recurrent(path, side=16, hidden=8, classes=10):
+    """[N, 3, side, side] -> a convolution -> an LSTM along the width, as readers of text have -> scores."""
+    nodes = [node("Conv", ["image", "w"], ["c"], ints("pads", [1, 1, 1, 1])), node("Relu", ["c"], ["r"]),
+             node("ReduceMean", ["r"], ["m"], ints("axes", [2]), integer("keepdims", 0)),
+             node("Transpose", ["m"], ["steps"], ints("perm", [2, 0, 1])),
+             node("LSTM", ["steps", "W", "R"], ["", "last"], integer("hidden_size", hidden)),
+             node("Squeeze", ["last", "axes"], ["row"]), node("MatMul", ["row", "head"], ["scores"])]
+    write(path, nodes, [noise("w", 1, 0.5, 4, 3, 3, 3), noise("W", 2, 1, 1, 4 * hidden, 4),
+                        noise("R", 3, 0.5, 1, 4 * hidden, hidden), noise("head", 4, 1, hidden, classes), integers("axes", [0])],
+          [tensor_info("image", "N", 3, side, side)], [tensor_info("scores", "N", classes)])
+
+
 def noise(name, seed, scale, *shape):
     """A tensor of reproducible random numbers."""
     count = 1

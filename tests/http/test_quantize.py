@@ -108,6 +108,18 @@ class Quantize(unittest.TestCase):
         self.assertEqual(ended.returncode, 2)
         self.assertIn("vnni|avx2", ended.stderr)
 
+    def test_an_lstm_stays_in_float32(self):
+        """Sessions split an LSTM; the file that is written must still have ONNX's operator."""
+        self.add_photos(20)
+        model = os.path.join(self.folder, "photos", "model.onnx")
+        small_onnx.recurrent(model)
+        ended = self.quantize("--json", "--threads", "1", model=model)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertLess(json.loads(ended.stdout)["error"], 0.02)
+        shown = run_lensd("inspect", self.out, "--json")
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertIn(("LSTM", 1), [(o["name"], o["count"]) for o in json.loads(shown.stdout)["operators"]])
+
     def test_sensitive_layers_stay_in_float32(self):
         """The offset takes the range of what each layer makes: in 8 bits alone the bounds do not hold."""
         self.add_photos(20)
