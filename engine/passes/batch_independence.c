@@ -31,9 +31,10 @@ static bool span_is_places(size_t span)
 struct batch_proof {
     const struct graph *base; /* the graph before its input shapes were set; may be NULL */
     size_t batch;
-    size_t *spans;  /* by value->index; 0: free */
+    size_t *spans;  /* by value->index; 0: the value does not depend on the images */
     int *axes;      /* the images' axis in each input of one node */
-    uint64_t *hash; /* FNV-1a of the free values that images read, and of the shapes of one image */
+    uint64_t *hash; /* FNV-1a of the constants that nodes read with images, and of the shapes of one
+                       image */
 };
 
 /* True if a MaxUnpool's indices come from a MaxPool of images as large as the MaxUnpool's results.
@@ -149,9 +150,9 @@ static void proof_hash_whole(const struct batch_proof *proof, const struct node 
         proof_hash(proof, value->known->data, value->known->bytes);
 }
 
-/* True if all images read the same numbers of a free value. Either each image reads the whole
- * value, or its own `run` positions along axis `at`, whose numbers must equal those of the other
- * images. Adds the first image's numbers to the hash. */
+/* True if all images read the same numbers of a value that does not depend on them. Either each
+ * image reads the whole value, or its own `run` positions along axis `at`, whose numbers must equal
+ * those of the other images. Adds the first image's numbers to the hash. */
 static bool proof_are_alike(const struct batch_proof *proof, const struct value *value, int at,
                             size_t run)
 {

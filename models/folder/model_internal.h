@@ -127,9 +127,9 @@ bool model_is_text_vector(const char *name);
 
 /* Splits a graph that makes comparable vectors of photos and texts (models/folder/model_split.c).
  * Keeps the half that depends on photos, or with `wants_texts` on texts, and sets *ret_is_half.
- * Does not change another graph, and then leaves *ret_is_half as it is. The photos' half gets the
- * graph's rule for scores of pairs (model->texts); a detector gets an input for vectors of words
- * (model->words). After STATUS_NO_MEMORY the graph may only be freed. */
+ * Any other graph and *ret_is_half stay as they are. model->texts says how vectors of photos and
+ * texts are compared; a detector gets an input for vectors of words (model->words). After
+ * STATUS_NO_MEMORY the graph may only be freed. */
 enum status model_split(struct model *model, bool wants_texts, bool *ret_is_half,
                         struct error *err) MUST_USE;
 

@@ -21,7 +21,7 @@ static enum status check_header(const Onnx__ModelProto *model, struct error *err
         (void)error_set(err, STATUS_UNSUPPORTED,
                         "IR version %lld is newer than %d, the latest that lensd reads",
                         (long long)model->ir_version, IR_VERSION_MAX);
-        return error_advise(err, "re-export the model with an older one");
+        return error_advise(err, "re-export the model with an older IR version");
     }
     TRY(opsets_check(&(struct opsets){model->opset_import, model->n_opset_import}, err));
     if (!model->n_opset_import)

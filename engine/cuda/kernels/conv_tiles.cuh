@@ -140,7 +140,7 @@ template <typename T, typename Tile, int VEC> struct image_copies {
     int offset[ROWS]; /* offset of a window's first position from `base`, in numbers; may be
                          negative */
     int corner[ROWS]; /* row and column of a window's first position, 16 bits each, signed */
-    int place;        /* index in the tile of the first row's piece */
+    int place;        /* where the first row's piece begins in the tile */
     int r, s, channel;
     const T *outside; /* a piece of padding, if padding is not zero */
 
