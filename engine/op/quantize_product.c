@@ -228,7 +228,8 @@ KERNEL(kernel_quantized_product)
     const enum op op = args->node->op;
     const struct operand_places of = operands_of(op);
     const bool is_conv = op == OP_QLINEAR_CONV || op == OP_CONV_INTEGER;
-    const bool are_result = of.y_scale == SIZE_MAX; /* in ConvInteger and MatMulInteger */
+    /* ConvInteger and MatMulInteger return the sums. */
+    const bool are_result = of.y_scale == SIZE_MAX;
     struct tensor *y = args->out[0];
     struct shape full = y->shape;
     int32_t *sums =

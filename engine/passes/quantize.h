@@ -28,10 +28,11 @@ bool quantize_read_quantize(const struct node *node, struct ends *ret);
 bool quantize_become(struct edit *edit, struct node *quantize, const struct node *producer,
                      enum op op, int opset, struct value *const *inputs, size_t count);
 
-/* Turns the QuantizeLinear after a Conv, Gemm without factors or MatMul into QLinearConv, QGemm or
- * QLinearMatMul, if activation and weights are stored in 8 bits and the weights are constant and
- * symmetric. If `to` is NULL, no QuantizeLinear follows: `quantize` is the product itself, and its
- * result stays float32. */
+/* Turns `quantize`, the QuantizeLinear after `product`, into QLinearConv, QGemm or QLinearMatMul.
+ * The product is a Conv, a MatMul, or a Gemm with alpha 1, beta 1 and transA 0. Its activation and
+ * weights must be stored in 8 bits, and the weights constant and symmetric. Without a
+ * QuantizeLinear, `to` is NULL and `quantize` is the product itself; then the new operator's result
+ * is float32. */
 bool quantize_product(struct edit *edit, struct node *quantize, const struct node *product,
                       const struct ends *to);
 

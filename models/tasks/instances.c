@@ -23,7 +23,7 @@
  * work on one core. A client that lowers the thresholds gets up to max_detections boxes. */
 #define MAX_MASK_PIXELS 1e9
 
-/* Finds the points of the map around the pixels [begin, end) of a side. */
+/* Finds the columns (or rows) of the map that the photo's columns (or rows) [begin, end) read. */
 static void points_around(const struct area_place *places, uint32_t begin, uint32_t end,
                           uint32_t *ret_begin, uint32_t *ret_end)
 {

@@ -65,8 +65,9 @@ static enum status read_json(const char *const *folders, const char *name, cJSON
 
 /* ---- Vocabularies without a tokenizer.json ---- */
 
-/* Reads the tokenizer of a class of transformers: forms.json has its tokenizer.json, without
- * vocabulary, and the tokens around a text. Takes over `vocabulary` and `merges` (NULL: none). */
+/* Reads the tokenizer of a class of Transformers, such as BertTokenizer. forms.json has, for each
+ * class, a tokenizer.json without vocabulary and the tokens that surround a text. Takes over
+ * `vocabulary` and `merges` (NULL: none). */
 static enum status read_form(const char *class, cJSON *vocabulary, cJSON *merges,
                              struct tokenizer *ret, struct error *err)
 {

@@ -26,7 +26,7 @@
         each(ADD_SUM, r)                                                                           \
     }
 
-/* Applies X to the registers of a panel that have columns. */
+/* EACH_OF_n expands X(r, i) for the registers i = 0 … n - 1 of row r. */
 #define EACH_OF_1(X, r) X(r, 0)
 #define EACH_OF_2(X, r) EACH_OF_1(X, r) X(r, 1)
 #define EACH_OF_3(X, r) EACH_OF_2(X, r) X(r, 2)

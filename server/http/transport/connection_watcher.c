@@ -62,7 +62,8 @@ static void handle_event(struct connections *connections, const struct epoll_eve
         if (!connection->ended)
             connection->ended = clock_now();
         connection_place_locked(connection);
-        /* Under TLS this thread cannot send an interim answer: the client counts as gone. */
+        /* Under TLS this thread cannot ask by an interim answer, so it takes the client for gone.
+         */
         if (!connection->gone && (connection->tls || event->events & (EPOLLHUP | EPOLLERR))) {
             connection->gone = true;
             if (connection->watched) {

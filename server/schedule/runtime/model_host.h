@@ -289,10 +289,10 @@ enum status model_host_check_sizes(struct model_host *host, const char *name, co
                                    struct error *err) MUST_USE;
 
 /* Compares fp32 with other precisions for the next version that is waiting for this. If another
- * precision wins, a session of that precision replaces the fp32 one, as with
- * model_host_add_model(), and this is logged. A failure is shown as the reason for fp32. If *cancel
- * becomes 1, the next call begins again. Returns false if no version is left. Call it from the
- * thread that adds models. */
+ * precision wins, a session of that precision replaces the fp32 one, and this is logged. If the
+ * comparison fails, /health gives its error as the reason for fp32. If *cancel becomes 1, the
+ * comparison ends, and the next call begins with the same version. Returns false if no version is
+ * left. Call it from the thread that adds models. */
 bool model_host_try_precision(struct model_host *host, const _Atomic int *cancel);
 
 /* ---- loads that requests ask for ---- */

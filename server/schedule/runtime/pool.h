@@ -22,10 +22,10 @@
 struct pool_source {
     TAILQ_ENTRY(pool_source) entry; /* in the list of sources, while it has tickets */
     size_t tickets;
-    size_t running;   /* threads that work for the source */
-    size_t blocked;   /* tickets whose run() returned false, until a long task may begin again */
-    int64_t used;     /* nanoseconds: actual ones of finished tasks, expected ones of running tasks;
-                         relative to other sources */
+    size_t running; /* threads that work for the source */
+    size_t blocked; /* tickets whose run() returned false; they wait until a long task may begin */
+    int64_t used;   /* nanoseconds: actual ones of finished tasks, expected ones of running tasks;
+                       relative to other sources */
     int64_t expected; /* mean nanoseconds of recent tasks */
 };
 
