@@ -177,6 +177,7 @@ static enum status create_services(struct serve *serve, struct error *err)
     TRY(create_traces(config, &serve->parts, err));
     struct model_host_options model_host_options = config->model_host;
     model_host_options.metrics = serve->parts.metrics;
+    model_host_options.ready_strict |= !config->loader.models; /* each stage of a pipeline */
     if (is_confined(config))
         model_host_options.worker_begin = confine_decode_worker;
     TRY(model_host_create(&model_host_options, &serve->parts.model_host, err));

@@ -652,20 +652,33 @@ class Alone(Pipelines):
         self.server.stop()
         self.assertIn("; requests that name no model go to both (stage models found, mean); try it:", self.server.output)
 
-    def test_it_is_the_default_if_its_stages_are_all_others(self):
+    def admin(self, model, what):
+        path = f"/v2/repository/models/{model}/{what}"
+        self.assertEqual(self.server.request("POST", path, b"{}", {"X-API-Key": self.key}).status, 200)
+
+    def write_key(self):
         made = run_lensd("key", "root")
-        key = next(word for word in made.stderr.split() if word.startswith("lensd-"))
+        self.key = next(word for word in made.stderr.split() if word.startswith("lensd-"))
         self.write(".keys", made.stdout)
         os.chmod(self.path(".keys"), 0o600)
+        return self.path(".keys")
 
-        def admin(model, what):
-            path = f"/v2/repository/models/{model}/{what}"
-            self.assertEqual(self.server.request("POST", path, b"{}", {"X-API-Key": key}).status, 200)
-        self.start("--watch", "--admin-key-file", self.path(".keys"))
+    def test_ready_while_it_can_answer(self):
+        self.server = self.serve(self.path("both"), "--admin-key-file", self.write_key(), "--precision", "fp32")
+        for name in ("mean", "found", "both"):
+            self.assertEqual(self.server.get("/readyz").status, 200)
+            self.admin(name, "unload")
+            answer = self.server.get("/readyz")
+            self.assertEqual((answer.status, answer.json()["status"]), (503, "unloaded"), name)
+            self.admin(name, "load")
+        self.assertEqual(self.server.get("/readyz").status, 200)
+
+    def test_it_is_the_default_if_its_stages_are_all_others(self):
+        self.start("--watch", "--admin-key-file", self.write_key())
         self.assertEqual(self.ask("")["model"], "both")
-        admin("both", "unload")
+        self.admin("both", "unload")
         self.assertEqual(self.ask("", status=503)["error"], "model 'both' has been unloaded")
-        admin("both", "load")
+        self.admin("both", "load")
         self.assertEqual(self.ask("")["model"], "both")
         self.add_means("another")
         self.server.wait_for(lambda: self.server.predict(painted(8, 8, colors)).status == 400, "several models")
