@@ -9,7 +9,7 @@
  * exponent. e^r is a Taylor polynomial, whose error is 1e-7 at the ends. */
 ALWAYS_INLINE vec vec_exp(vec x)
 {
-    const vec low = vec_set(-87.3365447505f), high = vec_set(88.7228394f);
+    const vec low = vec_set(-87.3365447505f), high = vec_set(88.7228317f);
     const vec c = vec_min(high, vec_max(low, x)), magic = vec_set(12582912.0f);
     const vec shifted = vec_fma(c, vec_set(1.44269504088896341f), magic);
     const vec n = vec_sub(shifted, magic);

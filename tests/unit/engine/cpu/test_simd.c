@@ -7,6 +7,8 @@
 #include "engine/base/cpu.h"
 #include "engine/base/float_bits.h"
 #include "engine/base/size.h"
+#include "engine/cpu/kernels/simd.h"
+#include "engine/cpu/kernels/vec_math.h"
 #include "tests/unit/engine/cpu/simd_variants.h"
 
 static double reference(enum activation activation, double x, double alpha, double beta)
@@ -89,6 +91,19 @@ Test(simd, activations_at_the_edges)
         all[v]->activate(x, y, COUNT_OF(x), ACTIVATION_GELU, 0, 0);
         cr_expect(isnan(y[0]));
         cr_expect_eq(y[3], 200.0f);
+    }
+}
+
+/* In the variant that this test is compiled for. The largest number whose e^x is finite is
+ * 88.72283. */
+Test(simd, exponential_at_the_edges)
+{
+    const float x[] = {NAN, INFINITY, -INFINITY, 0, -0.0f, 88.7228317f, 88.7228394f, -87.34f};
+    const float expected[] = {NAN, INFINITY, 0, 1, 1, 3.4027985e38f, INFINITY, 0};
+    for (size_t i = 0; i < COUNT_OF(x); i++) {
+        const float y = vec_exp(vec_set(x[i]))[0];
+        cr_expect(i ? y == expected[i] || fabsf(y / expected[i] - 1) < 1e-6f : isnan(y),
+                  "e^%.9g: %.9g", (double)x[i], (double)y);
     }
 }
 
