@@ -42,7 +42,7 @@ ALWAYS_INLINE vec vec_gate_divisor(vec t)
     p = vec_fma(p, r, vec_set(2.40222421e-1f));
     p = vec_fma(p, r, vec_set(6.93146978e-1f));
     p = vec_fma(p, r, vec_set(1));
-    return vec_add(vec_scale_by(p, shifted), vec_set(1));
+    return vec_fma(p, vec_scale_by(vec_set(1), shifted), vec_set(1)); /* NaN if t is */
 }
 
 #define MINUS_LOG2E (-1.44269504088896341f)

@@ -94,6 +94,23 @@ Test(simd, activations_at_the_edges)
     }
 }
 
+/* The low bits of a NaN reach the exponent of 2^n. */
+Test(simd, activations_keep_every_nan)
+{
+    const struct simd_kernels *all[SIMD_VARIANTS];
+    const size_t count = simd_variants(all);
+    const uint32_t bits[] = {0x7fc00000, 0x7fc00001, 0x7fc0007f, 0xffc000ff, 0xffffffff};
+    float x[COUNT_OF(bits)], y[COUNT_OF(bits)];
+    memcpy(x, bits, sizeof x);
+    for (size_t v = 0; v < count; v++)
+        for (int a = ACTIVATION_NONE; a <= ACTIVATION_ELU; a++) {
+            all[v]->activate(x, y, COUNT_OF(x), (enum activation)a, 1, 1);
+            for (size_t i = 0; i < COUNT_OF(x); i++)
+                cr_expect(isnan(y[i]), "%s activation %d of NaN %08x: %g", all[v]->name, a, bits[i],
+                          (double)y[i]);
+        }
+}
+
 /* In the variant that this test is compiled for. The largest number whose e^x is finite is
  * 88.72283. */
 Test(simd, exponential_at_the_edges)
