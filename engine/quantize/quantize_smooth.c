@@ -167,7 +167,7 @@ static float factor_of(const struct smooth_norm *norm, size_t channel)
 }
 
 /* Copies the constant that is input i of the node before the constant changes, because other nodes
- * may read it, too. The copy gets the constant's name. */
+ * may read it, too. Both have the same name; the writer of ONNX files makes names unique. */
 static enum status copy_input(struct smoothing *s, struct node *node, size_t i, float **ret)
 {
     struct value *old = node->inputs[i];
@@ -175,7 +175,6 @@ static enum status copy_input(struct smoothing *s, struct node *node, size_t i, 
     if (!copy)
         return s->edit.status;
     copy->name = old->name;
-    old->name = "";
     node->inputs[i] = copy;
     *ret = copy->known->data;
     return STATUS_OK;

@@ -341,7 +341,7 @@ static struct value *add_step(struct graph *graph, enum op op, const char *name,
 enum norm_kind { AS_OPERATOR, AS_STEPS, READ_TWICE, SHOWS_STEP, NORMS };
 
 /* A norm with one channel 100 times as great as the others, and a product to which all three
- * matter. */
+ * matter. AS_OPERATOR: an output reads the norm's gain, too. */
 static struct graph *norm_graph(enum norm_kind kind)
 {
     static const float gains[] = {1, 100, 1}, biases[] = {0.5f, -10, 0};
@@ -357,20 +357,23 @@ static struct graph *norm_graph(enum norm_kind kind)
     struct value *bias = add_numbers(graph, "bias", &SHAPE(3), biases);
     struct value *x = add_step(graph, OP_TRANSPOSE, "rows", &ends[0], 1), *scaled = NULL;
     node_set_ints(graph, x->producer, "perm", order, COUNT_OF(order));
+    struct value *beside = add_step(graph, OP_MUL, "beside", (struct value *[]){x, gain}, 2);
     if (kind == AS_OPERATOR)
         x = add_step(graph, OP_LAYER_NORMALIZATION, "norm", (struct value *[]){x, gain, bias}, 3);
     else {
         scaled = add_step(graph, OP_MUL, "scaled", (struct value *[]){x, gain}, 2);
         x = add_step(graph, OP_ADD, "norm", (struct value *[]){bias, scaled}, 2);
     }
-    ends[2] = kind == SHOWS_STEP ? scaled : add_step(graph, OP_SIGMOID, "other", &x, 1);
+    ends[2] = kind == SHOWS_STEP    ? scaled
+              : kind == AS_OPERATOR ? beside
+                                    : add_step(graph, OP_SIGMOID, "other", &x, 1);
     x = add_step(graph, OP_IDENTITY, "same", &x, 1);
     struct value *of_product = add_numbers(graph, "weights", &SHAPE(3, 4), weights);
     ends[1] = add_step(graph, OP_MATMUL, "product", (struct value *[]){x, of_product}, 2);
     graph->inputs = &ends[0];
     graph->outputs = &ends[1];
     graph->input_count = 1;
-    graph->output_count = kind == READ_TWICE || kind == SHOWS_STEP ? 2 : 1;
+    graph->output_count = kind == AS_STEPS ? 1 : 2;
     return graph;
 }
 
@@ -383,6 +386,11 @@ static double error_made(struct quantizer *quantizer, bool keeps, const struct g
     quantizer_layers(quantizer, &layers)->is_kept = true;
     cr_assert_eq(quantizer_make(quantizer, keeps, false, &made, &err), STATUS_OK, "%s",
                  err.message);
+    for (size_t n = 0; n < made->node_count; n++)
+        for (size_t i = 0; i < made->nodes[n]->input_count; i++) {
+            const struct value *input = made->nodes[n]->inputs[i];
+            cr_expect(!input || !input->known || *input->name, "%s", NODE_STRING(made->nodes[n]));
+        }
     const double error = relative_error(graph, made, image);
     graph_free(made);
     return error;
