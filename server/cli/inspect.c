@@ -377,11 +377,12 @@ static bool inspect_stages(const struct config *config, int *ret)
         return false;
     const struct repository_model *model = &repository.models[0];
     const struct pipeline_config *stages = model->stages;
+    const bool has_stages = stages != NULL;
     *ret = model->problem.status != STATUS_OK;
-    if (stages && config->json) {
+    if (has_stages && config->json) {
         const int printed = print_stages_json(model);
         *ret = printed ? printed : *ret;
-    } else if (stages) {
+    } else if (has_stages) {
         printf("%s  (%s), a pipeline\n\n", SHOWN(model->name), SHOWN(model->path));
         for (size_t i = 0; i < stages->stage_count; i++)
             print_stage(&stages->stages[i], i);
@@ -392,7 +393,7 @@ static bool inspect_stages(const struct config *config, int *ret)
                    "--check` loads them and checks that.\n");
     }
     repository_done(&repository);
-    return stages;
+    return has_stages;
 }
 
 int command_inspect(const struct config *config)
