@@ -72,7 +72,7 @@ static void candidates_sort(struct candidates *candidates)
     if (found->count < most)
         return;
     found->count = most;
-    candidates->least = found->items[most - 1].score;
+    candidates->least = found->items[most - 1];
 }
 
 void candidates_add(struct candidates *candidates, struct detection box, float score, size_t index,
@@ -84,7 +84,7 @@ void candidates_add(struct candidates *candidates, struct detection box, float s
     /* A model may have places for more words than the request; word 0 fills them. */
     box.index = words && index >= words->count ? 0 : (uint32_t)index;
     box.place = (uint32_t)place;
-    if (!(score > candidates->options->confidence) || score < candidates->least ||
+    if (!(score > candidates->options->confidence) || by_rank(&box, &candidates->least) > 0 ||
         !isfinite(score) || !isfinite(box.angle) || !isfinite(box.x1) || !isfinite(box.y1) ||
         !isfinite(box.x2) || !isfinite(box.y2) ||
         !task_option_wants(candidates->options, box.index))

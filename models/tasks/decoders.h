@@ -9,8 +9,8 @@ struct candidates {
     const struct task *task;
     const struct task_options *options; /* not task->options, because a request may change them */
     const struct task_geometry *geometry;
-    bool is_oriented; /* TASK_ORIENTED */
-    float least;      /* score that a new candidate must reach; -INFINITY until one is dropped */
+    bool is_oriented;       /* TASK_ORIENTED */
+    struct detection least; /* candidates after this one are dropped; its first score: -INFINITY */
     bool is_out_of_memory;
 };
 

@@ -175,7 +175,7 @@ enum status detect_decode(const struct task *task, const struct task_rows *outpu
     struct candidates candidates = {.task = task,
                                     .options = &competing,
                                     .geometry = &own,
-                                    .least = -INFINITY,
+                                    .least.score = -INFINITY,
                                     .is_oriented = task->kind == TASK_ORIENTED};
     const enum status status = find_boxes(outputs, options, &candidates, err);
     *ret = candidates.found;

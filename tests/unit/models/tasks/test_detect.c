@@ -333,6 +333,8 @@ Test(detect, many_oriented_boxes)
     options.max_detections = TASK_MAX_DETECTIONS;
     cr_assert_eq(detect_decode(&task, &row, &options, &same, &found, &err), STATUS_OK);
     cr_expect_eq(found.count, TASK_MAX_DETECTIONS);
+    for (size_t i = 0; i < found.count; i++)
+        cr_expect_eq(found.items[i].place, i, "of equal scores the first are kept");
     detections_done(&found);
     free(rows);
 }
