@@ -1,8 +1,8 @@
 /* A batch rule tells for an operator along which axis the images of a batch pass through a node.
  * engine/passes/batch_independence.h proves by these rules that images are independent.
  *
- * Rules are only asked about batches of several images, on nodes whose shapes are all known. A rule
- * may answer BATCH_MIXES although images are independent, but it never gives an axis if images mix.
+ * Rules are asked about nodes whose shapes are all known. A rule may answer BATCH_MIXES although
+ * images are independent, but it never gives an axis if images mix.
  * All functions only read; any thread. */
 #pragma once
 
@@ -26,12 +26,14 @@ enum {
 
 struct batch_rule {
     /* Returns the outputs' axis along which the images lie. axes[i] is the axis of input i, or
-     * BATCH_FREE; at least one input has an axis. A NULL function stands for BATCH_MIXES. */
+     * BATCH_FREE; at least one input has an axis. It is not called for a batch of one image. A NULL
+     * function stands for BATCH_MIXES. */
     int (*axis)(const struct node *node, const int *axes);
     /* For an input i that is the same for all images; the outputs have the images on `axis`.
      * Returns the axis along which each image reads its own part of the input, or BATCH_WHOLE,
-     * BATCH_OTHER or BATCH_EXTENTS. Any negative axis means BATCH_WHOLE. NULL stands for
-     * BATCH_OTHER. */
+     * BATCH_OTHER or BATCH_EXTENTS. Any negative axis means BATCH_WHOLE. For a batch of one
+     * image `axis` is 0, wherever the image lies; if the answers for one image and for several
+     * differ, images run one by one. NULL stands for BATCH_OTHER. */
     int (*beside)(const struct node *node, size_t i, int axis);
 };
 
