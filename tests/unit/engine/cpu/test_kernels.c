@@ -1,14 +1,16 @@
 /* The convolution kernels on floats, in each variant that this CPU runs, beside plain loops: every
  * size of a filter and of a block, each way to end, edges of the image. Sums are exact, so only
- * activations and rounding to bfloat16 make a difference. */
+ * activations and rounding to bfloat16 make a difference. And loops split over many threads. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/float_bits.h"
 #include "engine/base/size.h"
 #include "engine/cpu/program/packed_layout.h"
+#include "engine/cpu/program/parallel.h"
 #include "tests/unit/engine/cpu/simd_variants.h"
 
 static unsigned next(unsigned *state)
@@ -367,4 +369,29 @@ Test(kernels, ranges_of_rows)
                 cr_assert(low == least && high == most, "%s, %zu: %g to %g", simd_at(v)->name, n,
                           (double)low, (double)high);
             }
+}
+
+enum { ITEMS = 5000 };
+
+static void count_items(void *context, size_t begin, size_t end)
+{
+    cr_expect(begin < end && end <= ITEMS);
+    cr_expect_lt(forkjoin_member(), forkjoin_members());
+    for (size_t i = begin; i < end; i++)
+        atomic_fetch_add((atomic_int *)context + i, 1);
+}
+
+Test(parallel, more_threads_than_shares)
+{
+    static atomic_int times[ITEMS];
+    const int threads[] = {PARALLEL_SHARES - 1, PARALLEL_SHARES, PARALLEL_SHARES + 1, 100};
+    const size_t items[] = {2, PARALLEL_SHARES + 1, 99, ITEMS};
+    for (size_t t = 0; t < COUNT_OF(threads); t++)
+        for (size_t n = 0; n < COUNT_OF(items); n++) {
+            memset(times, 0, sizeof times);
+            parallel_for(threads[t], items[n], 10000, count_items, times);
+            for (size_t i = 0; i < ITEMS; i++)
+                cr_assert_eq(times[i], i < items[n], "%d threads, item %zu of %zu: %d times",
+                             threads[t], i, items[n], times[i]);
+        }
 }

@@ -443,7 +443,7 @@ Test(attention, odd_sizes)
         {"depth of one", EINSUM, 1, 7, 3, 1, BIAS_NONE, false},
         {"odd depth", TIMM, 2, 31, 1, 37, BIAS_HEADS, false},
         {"deep", HF, 1, 10, 1, 130, BIAS_NONE, true},
-        {"many tokens, in portions", TIMM, 1, 1100, 1, 8, BIAS_NONE, false},
+        {"many tokens", TIMM, 1, 1100, 1, 8, BIAS_NONE, false},
         {"many tokens, causal", HF, 1, 1061, 1, 6, BIAS_CAUSAL, true},
         {"many tokens, a row without keys", TIMM, 1, 1030, 1, 4, BIAS_DEAD, false},
     };
