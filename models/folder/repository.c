@@ -412,7 +412,8 @@ static enum status add_stages_of(struct repository *repository, const char *fold
     if (is_text && repository->count == before) /* a detector for pipelines of other folders */
         return STATUS_OK;
     struct pipeline_config *config = malloc(sizeof *config);
-    TRY(check_memory(config, "while looking through a repository", err));
+    if (!config)
+        return error_no_memory(err, "while looking through a repository");
     immich_stages(is_text, config);
     snprintf(config->stages[0].model, sizeof config->stages[0].model, "%.100s.detection",
              dashes ? dashes + 2 : name);

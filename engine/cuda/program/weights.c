@@ -190,7 +190,8 @@ static enum status make_locked(struct cuda_backend *backend, const struct cuda_w
         weight_packing_of(weight->constant, weight->layout, weight->dtype);
     const size_t size = dtype_size(weight->dtype);
     unsigned char *packed = malloc(upload->bytes);
-    TRY(check_memory(packed, "while packing weights", err));
+    if (!packed)
+        return error_no_memory(err, "while packing weights");
     for (size_t r = 0; r < p.rows; r++)
         for (size_t i = 0; i < p.row; i++)
             pack_one(weight, source_of(&p, r, i), packed + (r * p.row + i) * size);
