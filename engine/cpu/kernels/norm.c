@@ -6,10 +6,14 @@
 
 float SIMD_NAMED(sum_row)(const float *x, size_t n)
 {
+    enum { TOGETHER = 4096 }; /* sums of more float32 numbers would lose digits */
+    double all = 0;
+    for (; n > TOGETHER; n -= TOGETHER, x += TOGETHER)
+        all += (double)SIMD_NAMED(sum_row)(x, TOGETHER);
     vec sum = vec_zero();
     FOR_REGISTERS(i, width, n)
         sum = vec_add(sum, vec_load_n(x + i, width));
-    return vec_sum(sum);
+    return (float)(all + (double)vec_sum(sum));
 }
 
 /* Returns the sum of (x - mean)^2. *ret_difference is the sum of x - mean, for norm_row(). */

@@ -168,6 +168,25 @@ Test(simd, softmax_and_layer_norm_rows)
     }
 }
 
+Test(simd, sums_of_long_rows_keep_their_digits)
+{
+    enum { MOST = 1 << 20 };
+    static const size_t lengths[] = {1, 3136, 4097, 50176, MOST};
+    const struct simd_kernels *all[SIMD_VARIANTS];
+    const size_t count = simd_variants(all);
+    float *x = malloc(MOST * sizeof *x);
+    cr_assert(x);
+    for (size_t i = 0; i < MOST; i++)
+        x[i] = 0.1f;
+    for (size_t v = 0; v < count; v++)
+        for (size_t i = 0; i < COUNT_OF(lengths); i++) {
+            const double expected = (double)0.1f * (double)lengths[i];
+            const double error = (double)all[v]->sum_row(x, lengths[i]) / expected - 1;
+            cr_expect(fabs(error) < 1.5e-5, "%s: %zu numbers: %g", all[v]->name, lengths[i], error);
+        }
+    free(x);
+}
+
 Test(simd, bfloat16_rows_round_to_nearest_even)
 {
     const struct simd_kernels *all[SIMD_VARIANTS];
