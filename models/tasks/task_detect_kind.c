@@ -817,9 +817,10 @@ static enum status apply_configured_boxes(const struct task_facts *facts, enum t
         task->kind = kind;
     if (kind != TASK_DETECTION && task->kind != kind && task->layout != LAYOUT_YOLOV8 &&
         task->layout != LAYOUT_YOLO_FINAL)
-        return error_set(err, STATUS_MODEL,
-                         "lensd.json: the task \"%s\" has the layout \"yolov8\" or \"yolo-final\"",
-                         task_name(kind));
+        return error_set(
+            err, STATUS_MODEL,
+            "lensd.json: the task \"%s\" needs the layout \"yolov8\" or \"yolo-final\"",
+            task_name(kind));
     if (kind == TASK_INSTANCES && task->kind != kind && !take_prototypes(facts, task))
         return error_set(err, STATUS_MODEL,
                          "lensd.json: the task \"%s\" needs a second output of the shape [batch, "

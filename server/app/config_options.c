@@ -54,8 +54,8 @@ const struct option config_options[] = {
      "reload models when their files change; with --models, also add and remove models when their "
      "folders appear or disappear"},
     {"default-model", TEXT(COMMAND_SERVE, model_host.default_model), NULL, "NAME", MODEL,
-     "the model for requests that name none; default: the only model, or the only pipeline whose "
-     "stages are all the other models; otherwise such requests get 400"},
+     "the model for requests that name none; default: the only model, or the pipeline of "
+     "which all other models are stages; without either, such requests get 400"},
     {"load", CHOICE(COMMAND_SERVE, loader.is_lazy), "eager", "eager|lazy", MODEL,
      "when models are loaded. eager: at the start; lazy: on the first request for a model, which "
      "waits until it is loaded. A model's lensd.json may override this"},

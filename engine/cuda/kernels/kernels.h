@@ -123,8 +123,8 @@ struct cuda_parts {
     struct cuda_part parts[CUDA_PARTS];
 };
 void cuda_copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts *parts);
-/* Joins parts of y's dtype in y, without tables: a number x of column c becomes activation(x *
- * scale[c] + bias[c]). A part may be y itself. */
+/* Writes parts into y. They have y's dtype and no tables. A number x of column c becomes
+ * activation(x * scale[c] + bias[c]). A part may be y itself. */
 void cuda_scale_parts(cudaStream_t stream, const float *scale, void *y,
                       const struct cuda_parts *parts, const struct cuda_epilogue *epilogue);
 /* Lists candidates, the most promising first, for a device with `processors` multiprocessors and

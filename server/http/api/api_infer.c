@@ -55,7 +55,7 @@ enum status v2_admit(struct exchange *x, struct error *err)
         return error_set(err, STATUS_DRAINING, "the server is shutting down; ask another one");
     struct predict_request request = {
         .model = x->match.model, .version = exchange_version(x), .any_size = true};
-    /* A message, which has not arrived, names the model whose queue needs room. */
+    /* A gRPC message names the model whose queue needs room, but it has not arrived yet. */
     return x->route->is_message ? STATUS_OK : request_limits_ask_room(x, &request, err);
 }
 

@@ -470,7 +470,7 @@ struct model_brief {
     uint64_t parameter_bytes, file_bytes;
     bool takes_images;   /* requests can contain photos */
     bool takes_texts;    /* it answers texts with vectors */
-    bool answers_photos; /* POST /predict answers photos */
+    bool answers_photos; /* POST /predict accepts photos */
     enum task_kind task;
     char task_evidence[240];
     float confidence, iou;       /* thresholds of the task; negative: the task has none */

@@ -108,9 +108,9 @@ void scheduler_finish(struct scheduler *scheduler, struct predict_image *image);
 struct predict_image *scheduler_take_deferred(struct scheduler *scheduler);
 void scheduler_end_deferred(struct scheduler *scheduler);
 
-/* Sets *ret to the next image to prepare; NULL: there is none. Returns false if the ticket is not
- * used (pool_options.run): only large images wait, or a deferred one, and no further long task may
- * begin. */
+/* Sets *ret to the next image to prepare; NULL: there is none. Returns false, and does not use the
+ * ticket (pool_options.run), if all images that wait are large or deferred and no further long task
+ * may begin. */
 bool scheduler_claim(struct scheduler *scheduler, struct predict_image **ret);
 
 /* Reserves a slot for a claimed image; the worker writes its row of every input (scheduler_row()).
