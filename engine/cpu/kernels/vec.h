@@ -27,7 +27,7 @@
 #define vec_bits(v)              ((vec_integers)(v)) /* the same register as signed integers */
 #define vec_magnitude(v)         ((vec)(vec_bits(v) & INT32_MAX))
 #define vec_with_sign(v, sign)   ((vec)(vec_bits(v) | (vec_bits(sign) & INT32_MIN))) /* v >= 0 */
-#define vec_scale_by(p, shifted) ((vec)(vec_bits(p) + (vec_bits(shifted) << 23)))
+#define vec_scale_by(p, shifted) ((vec)((vec_words)(p) + ((vec_words)(shifted) << 23)))
 
 static inline size_t smaller(size_t a, size_t b)
 {
@@ -108,6 +108,7 @@ ALWAYS_INLINE vec vec_select_less(vec a, vec b, vec less, vec otherwise)
 
 typedef vec vec_anywhere __attribute__((aligned(1), may_alias));
 typedef int32_t vec_integers __attribute__((vector_size(sizeof(vec))));
+typedef uint32_t vec_words __attribute__((vector_size(sizeof(vec))));
 #define vec_load(p)     ((vec)(*(const vec_anywhere *)(p)))
 #define vec_store(p, v) (*(vec_anywhere *)(p) = (v))
 

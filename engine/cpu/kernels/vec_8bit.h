@@ -6,7 +6,6 @@
 #include "engine/cpu/kernels/vec.h"
 #include "engine/tensor/tensor.h"
 
-typedef uint32_t vec_words __attribute__((vector_size(sizeof(vec))));
 typedef uint16_t vec_halves __attribute__((vector_size(sizeof(vec))));
 typedef ints ints_anywhere __attribute__((aligned(1), may_alias));
 
