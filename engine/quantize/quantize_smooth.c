@@ -182,7 +182,7 @@ static enum status copy_input(struct smoothing *s, struct node *node, size_t i, 
 
 static enum status smooth_norm(struct smoothing *s, const struct smooth_norm *norm)
 {
-    float *gain, *bias = NULL;
+    float *gain = NULL, *bias = NULL;
     TRY(copy_input(s, norm->scaler, norm->gain, &gain));
     if (norm->shifter)
         TRY(copy_input(s, norm->shifter, norm->bias, &bias));
@@ -200,7 +200,7 @@ static enum status smooth_product(struct smoothing *s, const struct smooth_norm 
     const struct shape *shape = &product->inputs[1]->known->shape;
     const size_t rows = (size_t)shape->dims[0], columns = (size_t)shape->dims[1];
     const bool is_by_column = is_transposed(product);
-    float *weights;
+    float *weights = NULL;
     TRY(copy_input(s, product, 1, &weights));
     for (size_t c = 0; c < norm->channels; c++) {
         const float factor = factor_of(norm, c);
