@@ -482,7 +482,7 @@ class Protected(WithKeys):
                         self.assertIn(err, ended.stderr)
                         self.assertNotIn(text.strip() or "no key", ended.stderr)
         self.assertEqual(run_lensd("health", "--port", port).returncode, 1)
-        ended = run_lensd("health", "--port", port, "--api-key-file", "/nonexistent")
+        ended = run_lensd("health", "--port", port, "--api-key-file", "/nonexistent/keys")
         self.assertEqual((ended.returncode, ended.stdout), (1, ""))
         self.assertIn("No such file", ended.stderr)
 
